@@ -1,0 +1,31 @@
+"""ocrlab trains a DBNet text detector, and says why training failed.
+
+Importing it costs next to nothing: `Config` and `Detector` are fetched when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ocrlab.config import Config
+    from ocrlab.predict import Detector
+
+__all__ = ["Config", "Detector", "__version__"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Config":
+        from ocrlab.config import Config
+
+        return Config
+    if name == "Detector":
+        from ocrlab.predict import Detector
+
+        return Detector
+    raise AttributeError(f"module 'ocrlab' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,123 @@
+"""The command `ocrlab`: one file a command, imported only when it is the one that runs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from ocrlab import __version__
+from ocrlab.cli.answer import Answer, Parser
+from ocrlab.cli.process import outputs_to_stderr, stop_signals
+from ocrlab.errors import ConfigError, OcrlabError
+from ocrlab.records import SCHEMA, finite
+
+COMMANDS = {
+    "train": "train a detector; everything about it stays in one run folder",
+    "evaluate": "score a checkpoint on annotated pages",
+    "predict": "find the text of images: JSON, ICDAR text, overlay pictures",
+    "samples": "make synthetic receipts, or look at annotated pages",
+}
+
+DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 2 wrong use, 128+n after signal n, else 1.
+
+    With `--json` exactly one JSON object is printed, whatever happens; everything else goes to stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    wants_json = "--json" in words
+    with stop_signals() as stopped:
+        try:
+            with outputs_to_stderr(wants_json):
+                answer = run(words)
+        except BaseException as error:  # noqa: BLE001  whatever it is, it becomes an exit status
+            status = exit_status(error)
+            if isinstance(error, SystemExit) and not error.code and not stopped:
+                return DONE  # --help and --version
+            answer = Answer(_failure(error, status), status=status)
+            complain(error, status)
+        answer.status = 128 + stopped[0] if stopped else answer.status
+        return _print(answer, wants_json)
+
+
+def run(words: list[str]) -> Answer:
+    """Run the command that the first word names and return its answer; raises ConfigError if there is none."""
+    name = words[0] if words else "--help"
+    if name not in COMMANDS:
+        _top(words or ["--help"])
+    command: Any = importlib.import_module(f"ocrlab.cli.{name}")
+    parser = Parser(f"ocrlab {name}", COMMANDS[name], command.EXAMPLES)
+    command.arguments(parser)
+    answer: Answer = command.run(parser.parse_intermixed_args(words[1:]))
+    return answer
+
+
+def _top(words: list[str]) -> None:
+    """Answer `--help` and `--version` by SystemExit; raises ConfigError for anything else."""
+    listing = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
+    parser = Parser("ocrlab", "Train a text detector, and know why training failed.", "  ocrlab train data=DIR")
+    parser.epilog = f"commands:\n{listing}\n\n`ocrlab COMMAND --help` says more.\n\n{parser.epilog}"
+    parser.add_argument("--version", action="version", version=f"ocrlab {__version__}")
+    parser.add_argument("command", help="one of those below, with what belongs to it")
+    rest = parser.parse_known_args(words)[0].command
+    near = get_close_matches(rest, COMMANDS, n=1)
+    do = f"The nearest is ocrlab {near[0]}" if near else "See ocrlab --help"
+    raise ConfigError(f"{rest!r} is not a command", need=f"one of {', '.join(COMMANDS)}", do=do)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status that an exception stands for."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    return WRONG_USE if isinstance(error, ConfigError) else FAILED
+
+
+def complain(error: BaseException, status: int) -> None:
+    """Say on stderr what went wrong, in one message; with OCRLAB_TRACEBACK=1 the traceback too."""
+    if os.environ.get("OCRLAB_TRACEBACK") == "1":
+        traceback.print_exception(error)
+    if status > 128:
+        print(f"ocrlab: {_signal(status)}", file=sys.stderr)
+    elif isinstance(error, OcrlabError) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
+        print(f"ocrlab: {error}", file=sys.stderr)
+    elif not isinstance(error, SystemExit):
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}:{frame.lineno} in {frame.name}"
+        print(f"ocrlab: {type(error).__name__}: {error}\n  at {place}", file=sys.stderr)
+        print("  OCRLAB_TRACEBACK=1 shows the whole way there.", file=sys.stderr)
+
+
+def _failure(error: BaseException, status: int) -> dict[str, Any]:
+    told = {"type": type(error).__name__, "message": str(error)}
+    if status > 128:
+        told = {"type": "Interrupted", "message": _signal(status)}
+    return {"schema": SCHEMA, "status": "failure", "exit_status": status, "error": told}
+
+
+def _signal(status: int) -> str:
+    return f"stopped by {signal.Signals(status - 128).name}"
+
+
+def _print(answer: Answer, wants_json: bool) -> int:
+    """Print the answer and return the exit status; a reader that has gone away is no error worth a traceback."""
+    text = json.dumps(finite(answer.record), allow_nan=False, ensure_ascii=False) if wants_json else answer.text
+    try:
+        if text:
+            print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
+        return BROKEN_PIPE
+    return answer.status

@@ -1,0 +1,48 @@
+"""What every command shares: its answer, its argument parser, and how it splits settings from its own words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ocrlab.errors import ConfigError
+
+
+@dataclass
+class Answer:
+    """What a command has to say: a JSON-ready record, the same as text for people, and the exit status."""
+
+    record: dict[str, Any]
+    text: str = ""
+    status: int = 0
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with examples under the help, no guessed abbreviations, and wrong use as ConfigError."""
+
+    def __init__(self, prog: str, what: str, examples: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=what[0].upper() + what[1:],
+            epilog=f"examples:\n{examples.strip(chr(10))}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError with what argparse found wrong."""
+        raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=f"Settings are written key=value; see {self.prog} --help")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`, which every command has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object, everything else to stderr")
+
+
+def table(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as text, columns aligned to the left."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in texts)

@@ -1,0 +1,56 @@
+"""The process around a command: signals as exceptions, and a stdout that nothing else writes to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Turn SIGINT and SIGTERM into exceptions, so that run folders are closed; yields the numbers of those that came.
+
+    A signal that the caller's shell has switched off (nohup, a background job) stays off, and where this is not the
+    main thread the program around it owns the signals.
+    """
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    old = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                old[number] = signal.signal(number, stop)
+    try:
+        yield came
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def outputs_to_stderr(really: bool) -> Iterator[None]:
+    """Send everything that is written to stdout to stderr instead, also by C code and by child processes."""
+    if not really:
+        yield
+        return
+    sys.stdout.flush()
+    try:
+        saved = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # started without a stdout or stderr
+        saved = None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if saved is not None:
+            os.dup2(saved, 1)
+            os.close(saved)

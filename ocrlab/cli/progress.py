@@ -1,0 +1,75 @@
+"""Progress on stderr: a bar in a terminal, else a line now and then, so that a log stays readable."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+LINE_EVERY = 30.0  # seconds between two lines of a log
+FIGURES = ("loss", "hmean@0.5")  # shown beside the bar
+LABELS = {"start": "training", "train": "training", "validate": "training", "measure": "measuring"}
+
+Event = dict[str, Any]
+
+
+@contextlib.contextmanager
+def of_pages(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield `tick(done, total)` that shows how many pages are done."""
+    with of_training() as show:
+        yield lambda done, total: show({"kind": label, "step": done, "total": total})
+
+
+@contextlib.contextmanager
+def of_training() -> Iterator[Callable[[Event], None]]:
+    """Yield `show(event)` for events {"kind", "step", "total", figures...} and {"kind": "warning", "text"}."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
+            yield _bar(bar)
+    else:
+        yield _lines()
+
+
+def _bar(bar: Progress) -> Callable[[Event], None]:
+    tasks: dict[str, Any] = {}
+    seen: Event = {}
+
+    def show(event: Event) -> None:
+        if event["kind"] == "warning":
+            bar.console.print(event["text"], style="yellow", markup=False)
+        elif "step" in event:
+            label = str(LABELS.get(event["kind"], event["kind"]))
+            seen.update({name: event[name] for name in FIGURES if name in event})
+            if event["kind"] != "end":
+                if label not in tasks:
+                    tasks[label] = bar.add_task(label)
+                text = _described(label, seen)
+                bar.update(tasks[label], completed=event["step"], total=event["total"], description=text)
+
+    return show
+
+
+def _lines() -> Callable[[Event], None]:
+    last = -LINE_EVERY
+
+    def show(event: Event) -> None:
+        nonlocal last
+        if event["kind"] == "warning":
+            print(event["text"], file=sys.stderr, flush=True)
+        elif "step" in event and (event["kind"] == "validate" or time.monotonic() - last >= LINE_EVERY):
+            last = time.monotonic()
+            label = _described(str(LABELS.get(event["kind"], event["kind"])), event)
+            print(f"{label}: {event['step']}/{event['total']}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _described(label: str, figures: Event) -> str:
+    return " ".join([label, *(f"{name} {figures[name]:.3f}" for name in FIGURES if name in figures)])

@@ -1,0 +1,114 @@
+"""`ocrlab train`: train a detector; the learning half is imported only when the config has been found good."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ocrlab import config as configs
+from ocrlab.cli import progress
+from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.records import SCHEMA
+from ocrlab.settings.overrides import is_override
+from ocrlab.settings.presets import PRESETS
+
+EXAMPLES = """
+  ocrlab train                                            the synthetic receipts, with the defaults
+  ocrlab train data=receipts trainer.max_steps=800        a folder with train/images, train/gts, val/...
+  ocrlab train +hardware=rtx3060_12gb_i5_16core batch_size=4
+  ocrlab train trainer.accumulate_grad_batches=4          the effect of a batch of 16 with the memory of 4
+  ocrlab train experiment.yaml optim.lr=1e-3 tracking=offline
+  ocrlab train runtime.debug_cuda=true                    CUDA errors where they were made (DEBUG_CUDA=1 does it too)
+  ocrlab train --resume runs/20250101-120000-receipts     go on where that run stopped
+  ocrlab train --keys                                     every setting: default, what it takes, what it does
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    presets = "\n".join(f"  {name}\n      {preset.why}" for name, preset in PRESETS.items())
+    parser.epilog = (
+        f"{parser.epilog}\n\npresets, as +hardware=NAME; a YAML file and key=value win over them:\n{presets}"
+    )
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG.yaml|key=value",
+        help="a config file, and settings that win over it; the last one of two wins",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="run folder to go on with; its config is used")
+    parser.add_argument("--keys", action="store_true", help="list every setting and end")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Train, and answer with the run folder, the final metrics and the checkpoint."""
+    if args.keys:
+        return list_keys()
+    config = resumed(args) if args.resume else configs.load(config_file(args), list(filter(is_override, args.settings)))
+    from ocrlab.train import cuda_info
+
+    if cuda_info.wanted(config):
+        config.runtime.debug_cuda = True
+        cuda_info.block_launches()  # before anything else imports torch
+    from ocrlab.train.fit import fit
+
+    with progress.of_training() as show:
+        result = fit(config, resume=args.resume, progress=show)
+    record = {
+        "schema": SCHEMA,
+        "status": result.status,
+        "run": str(result.folder),
+        "checkpoint": str(result.checkpoint) if result.checkpoint else None,
+        "metrics": result.metrics,
+    }
+    rows: list[tuple[str, object]] = [(name, f"{value:.4g}") for name, value in result.metrics.items()]
+    rows += [("status", result.status), ("run", result.folder), ("checkpoint", record["checkpoint"])]
+    return Answer(record, table(rows), 0 if result.status == "success" else 1)
+
+
+def resumed(args: argparse.Namespace) -> configs.Config:
+    """Return the config of the run to go on with; raises ConfigError for settings beside it, RunError for no run."""
+    if args.settings or args.config:
+        given = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
+        raise ConfigError("--resume goes on with the config of its run", got=f"{given} as well", do="Leave that out")
+    path = args.resume / "config.yaml"
+    if not path.is_file():
+        raise RunError(
+            f"{args.resume} cannot be resumed", got="no config.yaml in it", need="a run folder, as runs/NAME"
+        )
+    return configs.load(path)
+
+
+def config_file(args: argparse.Namespace) -> Path | None:
+    """Return the one config file that the words name, None for none; raises ConfigError for two and for other words."""
+    files = [Path(word) for word in args.settings if not is_override(word)]
+    files += [args.config] if args.config else []
+    if len(files) > 1:
+        given = " and ".join(map(str, files))
+        raise ConfigError("More than one config file", got=given, need="one, and settings of the form key=value")
+    if files and not files[0].exists() and files[0].suffix not in (".yaml", ".yml"):
+        what = f"{str(files[0])!r} is no setting and no file"
+        raise ConfigError(
+            what, need="key=value, or the path of a YAML file", do=f"Write {files[0]}=VALUE for a setting"
+        )
+    return files[0] if files else None
+
+
+def list_keys() -> Answer:
+    """Answer with every setting: default, what it takes, and one line of help."""
+    known = configs.keys()
+    rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]
+    rows += [(name, spoken(key.default), key.need, key.help) for name, key in known.items()]
+    listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in known.items()}
+    return Answer({"schema": SCHEMA, "keys": listing}, table(rows))
+
+
+def spoken(value: Any) -> str:
+    """Return a default as it would be written on the command line."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""Data: folders and annotation files -> samples -> one composed warp -> target maps -> batches; and synthetic receipts."""

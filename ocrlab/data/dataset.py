@@ -1,0 +1,152 @@
+"""Pages as training crops and as whole pages.
+
+Page order is a pure function of seed and epoch; augmentation is one of seed, epoch and page. Neither depends on the
+number of workers or on where a run was interrupted, which is what makes resuming exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from ocrlab.config import Config
+from ocrlab.data import targets, transforms
+from ocrlab.data.cache import Cache
+from ocrlab.data.formats import Sample, read_image
+from ocrlab.errors import DataError
+
+
+@dataclass
+class Batch:
+    """Training crops (B, 3, H, W) uint8, the four target maps (B, 1, H, W), and what they were made of."""
+
+    images: Tensor
+    maps: tuple[Tensor, Tensor, Tensor, Tensor]  # shrink map and mask, threshold map and mask
+    pages: list[str]
+    problems: list[str] = field(default_factory=list)
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory (called by DataLoader)."""
+        maps = tuple(m.pin_memory() for m in self.maps)
+        return Batch(self.images.pin_memory(), maps, self.pages, self.problems)  # type: ignore[arg-type]
+
+
+@dataclass
+class Page:
+    """One whole page for validation: the canvas (H, W, 3) uint8 and the warp from the page to it."""
+
+    sample: Sample
+    canvas: NDArray[np.uint8]
+    warp: NDArray[np.float64]
+
+
+class PageOrder(Sampler[tuple[int, int]]):
+    """Yields (epoch, page) for the positions start..stop-1 of an endless walk: every epoch is a fresh permutation."""
+
+    def __init__(self, pages: int, seed: int, stop: int, start: int = 0) -> None:
+        self.pages, self.seed, self.start, self.stop = pages, seed, start, stop
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        epoch, order = -1, np.empty(0, dtype=np.int64)
+        for position in range(self.start, self.stop):
+            if position // self.pages != epoch:
+                epoch = position // self.pages
+                order = np.random.default_rng([self.seed, epoch]).permutation(self.pages)
+            yield epoch, int(order[position % self.pages])
+
+
+class Crops(Dataset[tuple[Tensor, targets.Targets, str, list[str]]]):
+    """Training crops with targets; an index is (epoch, page). A page that cannot be read is replaced by the next."""
+
+    def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
+        self.samples, self.config = list(samples), config
+        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: tuple[int, int]) -> tuple[NDArray[np.uint8], targets.Targets, str, list[str]]:
+        epoch, page = index
+        problems: list[str] = []
+        for step in range(len(self.samples)):
+            sample = self.samples[(page + step) % len(self.samples)]
+            try:
+                image = read(sample, self.config, self.cache)
+            except DataError as error:
+                if self.config.runtime.strict:
+                    raise
+                problems.append(f"{sample.name}: {error}")
+                continue
+            rng = np.random.default_rng([self.config.seed, epoch, page])
+            crop, maps = training_crop(rng, image, sample, self.config)
+            return crop, maps, sample.name, problems
+        raise DataError("No page of the training set can be read", got="; ".join(problems[:3]), need="readable images")
+
+
+class Pages(Dataset[Page]):
+    """Whole pages on their canvas, for validation."""
+
+    def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
+        self.samples, self.config = list(samples), config
+        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Page:
+        sample = self.samples[index]
+        image = read(sample, self.config, self.cache)
+        warp, canvas = transforms.letterbox((image.shape[1], image.shape[0]), self.config.evaluate)
+        return Page(sample, transforms.warp_image(image, warp, canvas), warp)
+
+
+def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
+    """Return the decoded page (H, W, 3) RGB uint8, from the cache where it is; raises DataError naming the file."""
+    return cache.get(sample.image, lambda path: read_image(path, exif=config.exif))
+
+
+def training_crop(
+    rng: np.random.Generator, image: NDArray[np.uint8], sample: Sample, config: Config
+) -> tuple[NDArray[np.uint8], targets.Targets]:
+    """Return a random crop (crop, crop, 3) of a page and its target maps, all drawn from `rng`."""
+    crop = config.crop
+    polygons = [np.asarray(p) for p in sample.polygons]
+    warp = transforms.random_warp(rng, (image.shape[1], image.shape[0]), polygons, crop, config.augment)
+    canvas = transforms.photometric(rng, transforms.warp_image(image, warp, (crop, crop)), config.augment)
+    moved = [transforms.warp_points(p, warp) for p in polygons]
+    seen = [(p.max(axis=0) > 0).all() and (p.min(axis=0) < crop).all() for p in moved]
+    maps = targets.make(
+        [p for p, s in zip(moved, seen, strict=True) if s],
+        np.asarray(sample.ignored, dtype=bool)[np.asarray(seen, dtype=bool)],
+        (crop, crop),
+        shrink_ratio=config.targets.shrink_ratio,
+        threshold_range=config.targets.threshold_range,
+        min_text_size=config.targets.min_text_size,
+    )
+    return canvas, maps
+
+
+def collate(items: Sequence[tuple[NDArray[np.uint8], targets.Targets, str, list[str]]]) -> Batch:
+    """Return the batch of some crops; images are stored channels-last, as the encoder wants them."""
+    images = torch.from_numpy(np.stack([crop for crop, *_ in items])).permute(0, 3, 1, 2)  # (B, 3, H, W)
+    names = ("shrink_map", "shrink_mask", "threshold_map", "threshold_mask")
+    maps = tuple(torch.from_numpy(np.stack([getattr(t, n) for _, t, *_ in items]))[:, None] for n in names)
+    pages = [name for *_, name, _ in items]
+    return Batch(images, maps, pages, [p for *_, problems in items for p in problems])  # type: ignore[arg-type]
+
+
+def single_threaded(_worker: int) -> None:
+    """Keep a loader worker to one thread: two busy thread pools on few cores make steps many times slower."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)

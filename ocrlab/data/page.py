@@ -1,0 +1,101 @@
+"""One page as annotated, before anything is judged; and what can be wrong with it, as an error and as a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.errors import DataError
+
+Polygon = NDArray[np.float32]
+IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
+LIMIT = 1e6  # pixels; a coordinate beyond it is a mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with the data: in which file, at which line (from 1) if that is known, and what to do."""
+
+    file: Path | None
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        return _place(self.file, self.line) + self.message
+
+
+class PageError(DataError):
+    """A DataError that knows its file and line, so that a lenient load can keep it as a Problem and go on.
+
+    One positional argument, as Exception has it: a DataLoader worker's error is pickled, or made anew from its text.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        file: Path | None = None,
+        line: int | None = None,
+        got: object = None,
+        need: object = None,
+        do: str | None = None,
+    ) -> None:
+        super().__init__(_place(file, line) + what, got=got, need=need, do=do)
+        self.file, self.line = file, line
+
+    @property
+    def problem(self) -> Problem:
+        """The same without the raise."""
+        return Problem(self.file, self.line, str(self).removeprefix(_place(self.file, self.line)))
+
+
+@dataclass(slots=True)
+class Boxes:
+    """N boxes: polygons (P, 2) float32 of xy in pixels (None where there is none), transcriptions, and which are ignored."""
+
+    polygons: list[Polygon | None] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ignored: list[bool] = field(default_factory=list)
+
+    def add(self, polygon: Polygon | None, text: str = "", ignored: bool = False) -> None:
+        """Append one box; the transcription `###` makes it ignored."""
+        self.polygons.append(polygon)
+        self.texts.append(text)
+        self.ignored.append(ignored or text.strip() == IGNORED)
+
+
+@dataclass(slots=True)
+class Page:
+    """Where a page and its annotation are, and what the annotation says; `line` is known where a page is one line."""
+
+    name: str
+    image: Path
+    annotation: Path
+    line: int | None
+    boxes: Boxes
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 text file, without byte-order mark and with plain line ends; raises PageError at the bad byte's line."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PageError(
+            "cannot be read", file=path, got=error.strerror or str(error), need="a readable file"
+        ) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        got = f"byte 0x{data[error.start]:02x}" + (", UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "")
+        do = "Convert it: iconv -f OLD -t UTF-8 (Korean: CP949)"
+        raise PageError("is not UTF-8", file=path, line=line, got=got, need="UTF-8", do=do) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _place(file: Path | None, line: int | None) -> str:
+    """Return `file:line: `, the form that terminals and editors turn into a link."""
+    return "" if file is None else f"{file}:{line}: " if line else f"{file}: "

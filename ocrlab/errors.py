@@ -1,0 +1,53 @@
+"""Every error that ocrlab raises on purpose.
+
+OcrlabError
+├── ConfigError       a config key or value is unknown, of the wrong type, or out of range      (ValueError)
+├── DataError         an image, annotation file or data folder cannot be used                   (ValueError)
+├── ShapeError        a tensor or array has the wrong shape, dtype, device or range             (ValueError)
+├── CheckpointError   a checkpoint is missing, unreadable, or of another model                  (ValueError)
+├── WeightsError      pretrained weights were asked for and cannot be fetched                   (RuntimeError)
+└── RunError          a run folder cannot be found, resumed or written                          (RuntimeError)
+
+Each carries four short texts: what happened, what was given, what is needed, what to do.
+"""
+
+from __future__ import annotations
+
+
+class OcrlabError(Exception):
+    """Base of all errors of this package; `str()` is one readable sentence group, the parts stay as attributes."""
+
+    def __init__(self, what: str, *, got: object = None, need: object = None, do: str | None = None) -> None:
+        self.what, self.got, self.need, self.do = what, got, need, do
+        parts = [what.rstrip(".")]
+        if got is not None:
+            parts.append(f"Given: {got}")
+        if need is not None:
+            parts.append(f"Needed: {need}")
+        if do:
+            parts.append(do.rstrip("."))
+        super().__init__(". ".join(parts) + ".")
+
+
+class ConfigError(OcrlabError, ValueError):
+    """A config key or value is unknown, of the wrong type, or out of range."""
+
+
+class DataError(OcrlabError, ValueError):
+    """An image, annotation file or data folder cannot be used; the text names file and line where there is one."""
+
+
+class ShapeError(OcrlabError, ValueError):
+    """A tensor or array has the wrong shape, dtype, device or range."""
+
+
+class CheckpointError(OcrlabError, ValueError):
+    """A checkpoint is missing, unreadable, or was written for another model."""
+
+
+class WeightsError(OcrlabError, RuntimeError):
+    """Pretrained weights were asked for and cannot be fetched."""
+
+
+class RunError(OcrlabError, RuntimeError):
+    """A run folder cannot be found, resumed or written."""

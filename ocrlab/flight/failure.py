@@ -1,0 +1,49 @@
+"""An exception as the record that explains it when the process is gone."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any
+
+TRACEBACK_LIMIT = 64_000  # characters; the head tells where it began, the tail what went wrong
+PACKAGE = Path(__file__).parents[1]
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return an exception as `RunRecord.error`: type, message, innermost frame, innermost frame of your own code."""
+    kind = type(error)
+    try:
+        message = str(error)
+    except Exception as problem:
+        message = f"it has no text: {type(problem).__name__}"
+    if isinstance(error, KeyboardInterrupt):
+        message = "interrupted"
+    elif isinstance(error, SystemExit):
+        message = f"exit status {error.code}"
+    frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
+    text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+    if len(text) > TRACEBACK_LIMIT:
+        half = TRACEBACK_LIMIT // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return {
+        "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        "message": message,
+        "where": _place(frames),
+        "your_code": _place([frame for frame in frames if not _installed(frame[0])]),
+        "traceback": text,
+    }
+
+
+def _installed(file: str) -> bool:
+    """Tell whether a code file is Python's or of an installed package; ocrlab's own count as yours."""
+    if file.startswith(f"{PACKAGE}{os.sep}"):
+        return False
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return file.startswith("<frozen") or any(file.startswith(folder + os.sep) for folder in folders)
+
+
+def _place(frames: list[tuple[str, int, str]]) -> str | None:
+    return "{}:{} {}".format(*frames[-1]) if frames else None

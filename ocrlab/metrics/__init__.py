@@ -1,0 +1,1 @@
+"""How good detections are, as plain functions over polygons: NumPy and shapely only, never torch."""

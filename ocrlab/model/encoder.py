@@ -1,0 +1,75 @@
+"""Encoders: torchvision backbones without their classifier, giving features at strides 4, 8, 16 and 32.
+
+Shapes: B batch, C channels, H W input pixels.
+"""
+
+from __future__ import annotations
+
+import torch
+import torchvision.models as zoo
+from torch import Tensor, nn
+
+from ocrlab.errors import WeightsError
+
+CHANNELS = {
+    "resnet18": (64, 128, 256, 512),
+    "resnet34": (64, 128, 256, 512),
+    "resnet50": (256, 512, 1024, 2048),
+    "mobilenet_v3_large": (24, 40, 112, 960),
+}
+STRIDES = (4, 8, 16, 32)
+
+
+class ResNetEncoder(nn.Module):
+    """ResNet (He et al. 2016) up to `layer4`; stage names are torchvision's."""
+
+    def __init__(self, net: zoo.ResNet) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool)
+        self.layer1, self.layer2, self.layer3, self.layer4 = net.layer1, net.layer2, net.layer3, net.layer4
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.stem(x)  # (B, 64, H/4, W/4)
+        features = []
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = layer(x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
+            features.append(x)
+        return features
+
+
+class MobileNetEncoder(nn.Module):
+    """MobileNetV3-large (Howard et al. 2019), cut where the stride doubles."""
+
+    def __init__(self, net: zoo.MobileNetV3) -> None:
+        super().__init__()
+        blocks = list(net.features)
+        self.layer1 = nn.Sequential(*blocks[:4])
+        self.layer2 = nn.Sequential(*blocks[4:7])
+        self.layer3 = nn.Sequential(*blocks[7:13])
+        self.layer4 = nn.Sequential(*blocks[13:])
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        features = []
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = layer(x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
+            features.append(x)
+        return features
+
+
+def build(name: str, *, weights: str | None = None) -> nn.Module:
+    """Return the encoder `name`, from random numbers or (`weights="imagenet"`) from torchvision's ImageNet weights.
+
+    Raises WeightsError when the weights cannot be fetched.
+    """
+    try:
+        net = getattr(zoo, name)(weights="DEFAULT" if weights == "imagenet" else None)
+    except Exception as error:  # urllib, hub and hash errors share no base class
+        if weights is None:
+            raise
+        raise WeightsError(
+            f"The ImageNet weights of {name} could not be fetched",
+            got=f"{type(error).__name__}: {error}",
+            need=f"network access, or the file already in {torch.hub.get_dir()}/checkpoints",
+            do="Train from random weights with weights=null, or copy the file there from a machine with a network",
+        ) from error
+    return MobileNetEncoder(net) if name.startswith("mobilenet") else ResNetEncoder(net)

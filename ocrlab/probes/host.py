@@ -1,0 +1,172 @@
+"""The host: cores, memory, instruction sets, disk and packages, as this process may use them.
+
+In a container the machine's own figures mislead: 64 cores and 256 GiB are seen where a control group allows 2 and 4.
+Every function takes the `root` of the file system it reads from, so that other machines can be tested.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ocrlab.records import Reading
+
+ROOT = Path("/")
+UNLIMITED = 2**60  # bytes; control groups of version 1 write "no limit" as a number near 2**63
+
+
+def cores(root: Path = ROOT) -> int:
+    """Return how many logical cores this process may keep busy: affinity, and the quota of its control groups."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except OSError:
+        count = os.cpu_count() or 1
+    return max(1, min([count, *(int(quota) for quota in _quotas(root))]))
+
+
+def physical_cores(root: Path = ROOT) -> int:
+    """Return how many physical cores this process may keep busy; two threads of one core count once."""
+    try:
+        cpus = os.sched_getaffinity(0)
+    except OSError:
+        cpus = set(range(os.cpu_count() or 1))
+    topology = [root / f"sys/devices/system/cpu/cpu{cpu}/topology" for cpu in cpus]
+    units = {(_read(place / "physical_package_id"), _read(place / "core_id")) for place in topology}
+    known = len(cpus) if (None, None) in units else len(units)
+    return max(1, min(known, cores(root)))
+
+
+def memory_bytes(root: Path = ROOT) -> Reading:
+    """Return the memory that this process and its children may use, in bytes: the machine's or its control group's."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    limits = [int(found[1]) * 1024] if found else []
+    for group in _groups(root, "memory"):
+        for file in ("memory.max", "memory.limit_in_bytes"):
+            limit = _read(group / file) or "max"
+            if limit.isdigit() and int(limit) < UNLIMITED:
+                limits.append(int(limit))
+    if not limits:
+        return Reading("memory_bytes", missing="neither /proc/meminfo nor a control group can be read")
+    return Reading("memory_bytes", min(limits))
+
+
+def cpu_name(root: Path = ROOT) -> Reading:
+    """Return the name of the processor."""
+    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return (
+        Reading("cpu_name", found[1].strip())
+        if found
+        else Reading("cpu_name", missing="/proc/cpuinfo has no model name")
+    )
+
+
+def cpu_flags(root: Path = ROOT) -> set[str]:
+    """Return the instruction sets of the processor as Linux names them (avx2, avx512_bf16, amx_bf16); empty if unknown."""
+    found = re.search(r"^flags\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def disk_free(path: Path | str) -> Reading:
+    """Return the free bytes of the disk that holds `path` or, where that is not made yet, its nearest parent."""
+    place = Path(path).absolute()
+    try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        return Reading("disk_free", shutil.disk_usage(place).free)
+    except OSError as error:
+        return Reading("disk_free", missing=str(error))
+
+
+def shm_bytes(root: Path = ROOT) -> Reading:
+    """Return the size in bytes of /dev/shm, through which loader workers hand over their batches."""
+    try:
+        return Reading("shm_bytes", shutil.disk_usage(root / "dev/shm").total)
+    except OSError as error:
+        return Reading("shm_bytes", missing=str(error))
+
+
+def environment(root: Path = ROOT) -> dict[str, Any]:
+    """Return what a result depends on: versions, code revision and machine; without names of users, hosts or folders."""
+    readings = (cpu_name(root), memory_bytes(root), shm_bytes(root), revision())
+    return {
+        "schema": 1,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "libc": " ".join(platform.libc_ver()).strip(),
+        "cores": cores(root),
+        "physical_cores": physical_cores(root),
+        "cpu_flags": sorted(flag for flag in cpu_flags(root) if flag.startswith(("avx", "amx", "fma"))),
+        **{reading.name: reading.value for reading in readings},
+        "missing": {reading.name: reading.missing for reading in readings if reading.missing},
+        "packages": packages(),
+    }
+
+
+def packages() -> dict[str, str]:
+    """Return every installed package with its version, by normalised name; damaged ones are left out."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        try:
+            name, version = distribution.metadata["Name"], distribution.version
+        except Exception:
+            continue  # half-removed packages raise all kinds of errors
+        if name and version:
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one is what gets imported
+    return dict(sorted(found.items()))
+
+
+def revision() -> Reading:
+    """Return the git revision of the code, with `-dirty` where it was changed; missing where ocrlab is installed."""
+    top = Path(__file__).parents[2]
+    if not (top / ".git").exists():
+        return Reading("revision", missing="not run from a git checkout")
+    command = ["git", "-C", str(top), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True, stdin=subprocess.DEVNULL)
+    except subprocess.CalledProcessError as error:
+        return Reading("revision", missing=str(error.stderr).strip()[:200] or "git failed")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Reading("revision", missing=type(error).__name__)
+    return Reading("revision", done.stdout.strip())
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield, in cores, every CPU quota that stands above this process; version 2 of control groups, then version 1."""
+    for group in _groups(root, "cpu"):
+        quota, _, period = (_read(group / "cpu.max") or "max").partition(" ")
+        if quota == "max":
+            quota, period = _read(group / "cpu.cfs_quota_us") or "-1", _read(group / "cpu.cfs_period_us") or "100000"
+        if quota.isdigit() and period.isdigit() and int(period):
+            yield int(quota) / int(period)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folder of this process's control group and of every group above it, in both versions."""
+    mount = root / "sys/fs/cgroup"
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if names == "":
+            tops = [mount, mount / "unified"]
+        elif controller in names.split(","):
+            tops = [mount / controller, mount / names]
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for top in tops:
+            for depth in range(len(parts), -1, -1):
+                yield top.joinpath(*parts[:depth])
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

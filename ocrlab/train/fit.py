@@ -1,0 +1,247 @@
+"""Train a detector: from a config to a run folder with checkpoints, curves and a sentinel that tells the truth."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+from torch.utils.data import DataLoader
+
+from ocrlab import config as configuration
+from ocrlab import flight
+from ocrlab.config import Config
+from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, single_threaded
+from ocrlab.data.formats import Index, load
+from ocrlab.errors import RunError
+from ocrlab.metrics import iou
+from ocrlab.probes import host
+from ocrlab.train import checkpoint, cuda_info, pages, tracking
+from ocrlab.train.machine import Machine, choose, keep_freed_memory
+from ocrlab.train.module import Training
+from ocrlab.train.watcher import Progress, Watcher, handled
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: its folder, `status` (success), the final metrics, and the checkpoint to use."""
+
+    folder: Path
+    status: str
+    metrics: dict[str, float]
+    checkpoint: Path | None
+
+
+def silent(_event: dict[str, Any]) -> None:
+    """Progress for nobody."""
+
+
+def fit(config: Config, *, resume: Path | None = None, progress: Progress = silent) -> RunResult:
+    """Train as `config` says, or go on with the run folder `resume`, whose own config then counts.
+
+    The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
+    """
+    if resume is not None:
+        config = configuration.load(Path(resume) / "config.yaml")
+    slug = config.name or f"{config.encoder}-{config.decoder}"
+    with flight.run(config.runs, slug, again=resume) as folder:
+        return _fit(config, folder, resume is not None, progress)
+
+
+def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progress) -> RunResult:
+    started = time.perf_counter()
+    last = folder.checkpoints / "last.ckpt"
+    before = checkpoint.load(last)["ocrlab"] if again and last.is_file() else None
+    configuration.save(config, folder.config_file)  # also when the next line fails
+    keep_freed_memory()
+    lightning.seed_everything(config.seed, verbose=False)
+    train, val = (
+        load(config.data, config.train_split, **_how(config)),
+        load(config.data, config.val_split, **_how(config)),
+    )
+    report_data(train, val, progress)
+    machine = choose(config)
+    config = settled(config, machine, len(train.samples))
+    configuration.save(config, folder.config_file)
+    environment = {"schema": 1, **host.environment(), "machine": machine.record()}
+    flight.write_json(folder.environment_file, environment)
+    _say(config, machine, progress)
+    name = partial(
+        tracking.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
+    )
+    tracker = tracking.start(config.tracking, name(), [], folder.path, config.model_dump(mode="json"))
+    status = "failed"
+    try:
+        module, watcher = Training(config, machine), Watcher(config, folder, tracker, progress)
+        module.finish_batch = watcher.finish_batch
+        _run(module, watcher, train, val, before, last if before else None)
+        metrics = final(module, watcher, val, progress)
+        metrics |= {"seconds": time.perf_counter() - started, "fit_seconds": watcher.fit_seconds}
+        metrics["steps"] = float(module.trainer.global_step)
+        status = "completed"
+    finally:
+        score = watcher.best if status == "completed" else None
+        tracker.finish(status, name(score=score))
+    folder.succeed(metrics)
+    progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
+    return RunResult(folder.path, "success", metrics, watcher.best_path)
+
+
+def _how(config: Config) -> dict[str, bool]:
+    return {"exif": config.exif, "strict": config.runtime.strict}
+
+
+def settled(config: Config, machine: Machine, page_count: int) -> Config:
+    """Return the config with every choice made for this machine written in, so that the same file runs it again."""
+    config = config.model_copy(deep=True)
+    trainer, runtime = config.trainer, config.runtime
+    if trainer.max_epochs is not None:
+        trainer.max_steps = math.ceil(
+            trainer.max_epochs * page_count / (config.batch_size * trainer.accumulate_grad_batches)
+        )
+        trainer.max_epochs = None
+    trainer.accelerator = machine.accelerator  # type: ignore[assignment]
+    trainer.precision = "bf16" if machine.bf16 else "fp32"
+    trainer.val_every = min(trainer.val_every, trainer.max_steps)
+    runtime.threads, runtime.workers, runtime.channels_last = machine.threads, machine.workers, machine.channels_last
+    config.data = str(Path(config.data).absolute())
+    return config
+
+
+def report_data(train: Index, val: Index, progress: Progress) -> None:
+    """Tell once what was left out of the data, by reason."""
+    for index in (train, val):
+        dropped = {reason: count for reason, count in index.dropped.items() if count}
+        if dropped:
+            progress({"kind": "warning", "text": f"{index.split}: boxes left out: {dropped}"})
+        for problem in index.problems[:5]:
+            progress({"kind": "warning", "text": f"{index.split}: {problem}"})
+        if len(index.problems) > 5:
+            progress({"kind": "warning", "text": f"{index.split}: {len(index.problems) - 5} more pages with problems"})
+
+
+def _say(config: Config, machine: Machine, progress: Progress) -> None:
+    """Print the loud lines: a GPU that was not used, and the CUDA facts when they were asked for."""
+    reason = machine.reasons["accelerator"]
+    if machine.accelerator == "cpu" and "smoke" in reason:
+        progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
+    if config.runtime.debug_cuda:
+        for line in cuda_info.lines():
+            print(line, file=sys.stderr, flush=True)
+
+
+def _run(
+    module: Training, watcher: Watcher, train: Index, val: Index, before: dict[str, Any] | None, last: Path | None
+) -> None:
+    """Build loaders and trainer, and fit."""
+    config, machine, folder = module.config, module.machine, watcher.folder
+    old = handled(watcher)
+    try:
+        trainer = lightning.Trainer(
+            accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
+            devices=config.trainer.devices,
+            precision="bf16-mixed" if machine.bf16 else "32-true",
+            max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
+            max_steps=config.trainer.max_steps,
+            max_time={"minutes": config.trainer.max_minutes} if config.trainer.max_minutes else None,
+            accumulate_grad_batches=config.trainer.accumulate_grad_batches,
+            gradient_clip_val=config.optim.grad_clip or None,
+            val_check_interval=config.trainer.val_every * config.trainer.accumulate_grad_batches,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=min(2, len(val.samples)),
+            callbacks=[watcher],
+            plugins=[checkpoint.AtomicIO()],
+            default_root_dir=folder.path,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            benchmark=True if machine.accelerator == "cuda" else None,
+        )
+        with warnings.catch_warnings():
+            for known in ("does not have many workers", "not resumable", "Checkpoint directory", "val_check_interval"):
+                warnings.filterwarnings("ignore", f".*{known}.*")  # workers are chosen; PageOrder starts where it must
+            trainer.fit(module, loader(train, config, before), validation(val, config), ckpt_path=last)
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    if watcher.stop_signal is not None:
+        raise SystemExit(128 + watcher.stop_signal)
+    if trainer.global_step == 0:
+        raise RunError("Training made no step", need="trainer.max_steps or trainer.max_minutes long enough for one")
+
+
+def loader(train: Index, config: Config, before: dict[str, Any] | None) -> DataLoader[Any]:
+    """Return the loader of training crops, starting after the micro-batches that a resumed run has done."""
+    total = config.trainer.max_steps * config.trainer.accumulate_grad_batches * config.batch_size
+    start = before["micro"] * config.batch_size if before else 0
+    workers = config.runtime.workers or 0
+    return DataLoader(
+        Crops(train.samples, config, cache_folder(config)),
+        batch_size=config.batch_size,
+        sampler=PageOrder(len(train.samples), config.seed, total, start),
+        num_workers=workers,
+        collate_fn=collate,
+        worker_init_fn=single_threaded,
+        persistent_workers=workers > 0,
+        prefetch_factor=4 if workers else None,
+        pin_memory=config.trainer.accelerator == "cuda",
+    )
+
+
+def validation(val: Index, config: Config) -> DataLoader[Any]:
+    """Return the loader of whole pages: `val_pages` of them, spread evenly over the split."""
+    samples = val.samples
+    count = config.trainer.val_pages
+    if count is not None and count < len(samples):
+        samples = [samples[int(i)] for i in np.linspace(0, len(samples) - 1, count)]
+    return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, num_workers=0)
+
+
+def cache_folder(config: Config) -> Path:
+    """Return where decoded pages are kept when `runtime.cache=disk`."""
+    return Path(config.runs).absolute() / ".cache"
+
+
+def final(module: Training, watcher: Watcher, val: Index, progress: Progress) -> dict[str, float]:
+    """Return the metrics of the best checkpoint on all validation pages; the last weights compete for being it."""
+    config = module.config
+    module.averaged.to(module.device)
+    if config.trainer.val_pages is None and module.trainer.global_step % config.trainer.val_every == 0:
+        last = module.scores
+    else:
+        last = measure(module, val, progress)
+        watcher.write({"step": module.trainer.global_step, **last}, module.trainer.global_step)
+    if last["hmean@0.5"] >= watcher.best or watcher.best_path is None:
+        watcher.best = last["hmean@0.5"]
+        watcher.save_best(module, last)
+        return dict(last)
+    best = checkpoint.load(watcher.best_path)
+    if config.trainer.val_pages is None:
+        return dict(best["ocrlab"]["metrics"])
+    module.averaged.load_state_dict(best["detector"])
+    return measure(module, val, progress)
+
+
+def measure(module: Training, val: Index, progress: Progress) -> dict[str, float]:
+    """Return hmean, precision and recall of the averaged weights on every page of `val`."""
+    config = module.config
+    matches = []
+    dataset = Pages(val.samples, config, cache_folder(config))
+    for i in range(len(dataset)):
+        page = dataset[i]
+        heat = pages.probability(module.averaged, page.canvas, bf16=module.machine.bf16)
+        size = (page.sample.width, page.sample.height)
+        found = pages.regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
+        matches.append(iou.match(page.sample.polygons, page.sample.ignored, found.polygons))
+        progress({"kind": "measure", "step": i + 1, "total": len(dataset)})
+    return iou.summary(matches)

@@ -1,0 +1,144 @@
+"""Choices that depend on the machine: device, threads, workers, number format, memory format. Measured, not guessed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+from ocrlab.config import Config
+from ocrlab.errors import ConfigError
+from ocrlab.losses import TargetMaps, db_loss
+from ocrlab.model.detector import Detector
+from ocrlab.probes import host
+
+SMOKE_DEADLINE = 180  # seconds; the first CUDA context of a cold machine can take a minute
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run computes on, and why."""
+
+    accelerator: str
+    threads: int
+    workers: int
+    bf16: bool
+    channels_last: bool
+    reasons: dict[str, str]
+
+    def record(self) -> dict[str, object]:
+        """Return a JSON-ready dict for the run folder."""
+        return asdict(self)
+
+
+def choose(config: Config) -> Machine:
+    """Return the choices for this machine; what the config fixes is kept, the rest is measured (2-4 s on a CPU)."""
+    reasons: dict[str, str] = {}
+    accelerator, reasons["accelerator"] = accelerator_for(config.trainer.accelerator)
+    cores = host.cores()
+    threads = config.runtime.threads or max(1, min(cores, host.physical_cores() or cores))
+    reasons["threads"] = "set in the config" if config.runtime.threads else f"{cores} usable cores"
+    workers = config.runtime.workers
+    if workers is None:
+        # On few cores a busy loader worker takes a core from the step's own threads: loading in line is faster.
+        workers = 0 if accelerator == "cpu" and cores <= 4 else min(8, max(1, cores - 2))
+        reasons["workers"] = f"{cores} usable cores, training on the {accelerator}"
+    torch.set_num_threads(threads)
+    bf16, channels_last = formats(config, accelerator, reasons)
+    return Machine(accelerator, threads, workers, bf16, channels_last, reasons)
+
+
+def accelerator_for(wanted: str) -> tuple[str, str]:
+    """Return the accelerator to use and why; `auto` takes the GPU only when a training step survives in a child.
+
+    Raises ConfigError when `cuda` was asked for and there is none.
+    """
+    if wanted == "cpu":
+        return "cpu", "set in the config"
+    if not torch.cuda.is_available():
+        if wanted == "cuda":
+            raise ConfigError(
+                "trainer.accelerator=cuda needs a CUDA device", got="torch sees none", do="Use trainer.accelerator=cpu"
+            )
+        return "cpu", "torch sees no CUDA device"
+    if wanted == "cuda":
+        return "cuda", "set in the config"
+    fault = smoke("cuda")
+    return ("cpu", f"the GPU failed its smoke test: {fault}") if fault else ("cuda", "the smoke test passed")
+
+
+def smoke(device: str) -> str | None:
+    """Run one training step on `device` in a child process; return None when it passed, else what happened."""
+    command = [sys.executable, "-m", "ocrlab.train.step", "--device", device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMOKE_DEADLINE, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {SMOKE_DEADLINE} s"
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    end = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+    return f"{end}: {lines[-1] if lines else 'no word'}"
+
+
+def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[bool, bool]:
+    """Return (bf16, channels_last): as configured, else whichever made a short training step fastest on this device."""
+    fixed_bf16 = None if config.trainer.precision == "auto" else config.trainer.precision == "bf16"
+    fixed_last = None if config.runtime.channels_last == "auto" else bool(config.runtime.channels_last)
+    choices = [
+        (bf16, last)
+        for bf16 in ((True, False) if fixed_bf16 is None else (fixed_bf16,))
+        for last in ((True, False) if fixed_last is None else (fixed_last,))
+    ]
+    if len(choices) == 1:
+        reasons["formats"] = "set in the config"
+        return choices[0]
+    timings = {choice: _step_seconds(config, accelerator, *choice) for choice in choices}
+    best = min(timings, key=lambda choice: timings[choice])
+    words = {c: f"{'bf16' if c[0] else 'fp32'} {'channels_last' if c[1] else 'contiguous'}" for c in timings}
+    reasons["formats"] = "step at 128 px: " + json.dumps({words[c]: f"{1000 * s:.0f} ms" for c, s in timings.items()})
+    return best
+
+
+def _step_seconds(config: Config, accelerator: str, bf16: bool, channels_last: bool) -> float:
+    """Return the best of three timed training steps of the configured network on two small crops."""
+    with torch.random.fork_rng(devices=[]):
+        model = Detector(config.encoder, config.decoder, config.width).to(accelerator)
+    model = model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    images = torch.zeros(2, 3, 128, 128, dtype=torch.uint8, device=accelerator)
+    maps = TargetMaps(*(torch.ones(2, 1, 128, 128, device=accelerator) for _ in range(4)))
+    half = torch.autocast(accelerator, torch.bfloat16) if bf16 else contextlib.nullcontext()
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        with half:
+            out = model(images)
+        db_loss(*out, maps).total.backward()
+        if accelerator == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory: a training step frees and takes back the same gigabyte, and page faults cost 10%.
+
+    Without effect where there is no glibc (mallopt(3): M_TRIM_THRESHOLD -1, M_TOP_PAD -2, M_MMAP_MAX -4).
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20)):
+            mallopt(option, value)
+
+
+def spread(seconds: list[float]) -> tuple[float, float]:
+    """Return the median and the 95th percentile of step times."""
+    ordered = sorted(seconds)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]

@@ -1,0 +1,161 @@
+"""The Lightning module: it wires detector, loss, optimiser, averaging and metric together, and holds nothing else.
+
+Shapes: B batch, H W input pixels.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from ocrlab.config import Config
+from ocrlab.data.dataset import Batch, Page
+from ocrlab.losses import LossParts, TargetMaps, db_loss
+from ocrlab.metrics import iou
+from ocrlab.model.detector import Detector
+from ocrlab.train import checkpoint, pages
+from ocrlab.train.machine import Machine
+
+
+class Training(lightning.LightningModule):
+    """Trains `detector` and keeps `averaged`, the exponential moving average of its weights, which is what is used."""
+
+    def __init__(self, config: Config, machine: Machine) -> None:
+        super().__init__()
+        self.config, self.machine = config, machine
+        self.detector = Detector(config.encoder, config.decoder, config.width, config.weights)
+        if machine.channels_last:
+            self.detector = self.detector.to(memory_format=torch.channels_last)
+        self.averaged = copy.deepcopy(self.detector).eval().requires_grad_(False)
+        # Kept out of the module tree: a compiled module would change every name in the checkpoint.
+        self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
+        self.matches: list[iou.PageMatch] = []
+        self.scores: dict[str, float] = {}  # of the last validation
+        self.parts: LossParts | None = None  # of the last micro-batch
+        self.micro = 0  # micro-batches done since the run began
+        self.finish_batch: Callable[[lightning.Trainer], None] | None = None  # may save: called when all else is done
+        self._pending: dict[str, Any] | None = None  # restored once the trainer has put everything on its device
+
+    def training_step(self, batch: Batch, _index: int) -> Tensor:
+        maps = self._run[0](batch.images)
+        weights = (self.config.loss.bce, self.config.loss.dice, self.config.loss.l1)
+        targets = TargetMaps(*batch.maps)
+        self.parts = db_loss(*maps, targets, weights=weights, negative_ratio=self.config.loss.negative_ratio)
+        return self.parts.total
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.micro += 1
+        if self.micro % self.trainer.accumulate_grad_batches == 0:
+            average(self.averaged, self.detector, self.config.optim.ema, self.trainer.global_step)
+        if self.finish_batch is not None:
+            self.finish_batch(self.trainer)
+
+    def on_validation_epoch_start(self) -> None:
+        self.matches = []
+
+    def validation_step(self, page: Page, _index: int) -> None:
+        heat = pages.probability(self.averaged, page.canvas, bf16=self.machine.bf16)
+        size = (page.sample.width, page.sample.height)
+        found = pages.regions(heat, page.warp, size, self.config.post, self.config.targets.shrink_ratio)
+        self.matches.append(iou.match(page.sample.polygons, page.sample.ignored, found.polygons))
+
+    def on_validation_epoch_end(self) -> None:
+        self.scores = iou.summary(self.matches)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, _loader: int) -> Any:
+        if not isinstance(batch, Batch) or device.type == "cpu":
+            return batch  # a page for validation moves in pages.probability
+        maps = tuple(m.to(device, non_blocking=True) for m in batch.maps)
+        return Batch(batch.images.to(device, non_blocking=True), maps, batch.pages, batch.problems)  # type: ignore[arg-type]
+
+    def configure_optimizers(self) -> Any:
+        optim = self.config.optim
+        matrices = [p for p in self.detector.parameters() if p.ndim > 1]
+        vectors = [p for p in self.detector.parameters() if p.ndim <= 1]  # biases and BatchNorm are not decayed
+        groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        optimiser = torch.optim.AdamW(groups, lr=optim.lr, fused=True)
+        steps = self.config.trainer.max_steps
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate(step, optim.warmup_steps, steps))
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, content: dict[str, Any]) -> None:
+        content["ocrlab"] = checkpoint.card(self.config, self.trainer.global_step, self.scores)
+        content["ocrlab"]["micro"] = self.micro
+        content["random"] = random_states()
+        if self.micro % self.trainer.accumulate_grad_batches:  # between two micro-batches of one step
+            named = self.detector.named_parameters()
+            content["gradients"] = {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+    def on_load_checkpoint(self, content: dict[str, Any]) -> None:
+        self.micro, self.scores = content["ocrlab"]["micro"], content["ocrlab"]["metrics"]
+        self._pending = {"random": content["random"], "gradients": content.get("gradients", {})}
+
+    def on_train_start(self) -> None:
+        if self._pending is None:
+            return
+        parameters = dict(self.detector.named_parameters())
+        for name, gradient in self._pending["gradients"].items():
+            parameters[name].grad = gradient.to(parameters[name].device)
+        set_random_states(self._pending["random"])
+        self._pending = None
+
+
+@torch.no_grad()
+def average(averaged: torch.nn.Module, current: torch.nn.Module, decay: float, step: int) -> None:
+    """Move the averaged weights and buffers towards the current ones; the decay grows from 0.1 over the first steps."""
+    decay = min(decay, (1 + step) / (10 + step))
+    pairs = [*zip(averaged.parameters(), current.parameters(), strict=True)]
+    buffers = [*zip(averaged.buffers(), current.buffers(), strict=True)]
+    pairs += [(a, c) for a, c in buffers if a.dtype.is_floating_point]
+    get_ema_multi_avg_fn(decay)([a for a, _ in pairs], [c for _, c in pairs], step)
+    for mean, value in buffers:
+        if not mean.dtype.is_floating_point:
+            mean.copy_(value)
+
+
+def rate(step: int, warmup: int, steps: int) -> float:
+    """Return the share of the learning rate at a step: linear warm-up, then a cosine to 0 (Loshchilov and Hutter 2017)."""
+    warmup = min(warmup, max(1, steps // 5))  # a short run warms up for a fifth of it at the most
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python's, NumPy's and torch's generators as tensors and numbers (readable without pickle)."""
+    version, internal, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    states: dict[str, Any] = {
+        "python": (version, torch.tensor(internal, dtype=torch.int64), gauss),
+        "numpy": (
+            str(name),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Put the generators back to what `random_states` returned."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal.tolist()), gauss))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"].cpu())
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([s.cpu() for s in states["cuda"]])

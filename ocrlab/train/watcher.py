@@ -1,0 +1,178 @@
+"""The Lightning callback of every run: metrics.csv, checkpoints, progress, early stopping, step times, stopping in order."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import lightning
+from lightning.pytorch import Trainer
+
+from ocrlab import flight
+from ocrlab.config import Config
+from ocrlab.data.dataset import Batch
+from ocrlab.train import checkpoint
+from ocrlab.train.machine import spread
+from ocrlab.train.module import Training
+
+Progress = Callable[[dict[str, Any]], None]  # {"kind": start|train|validate|end, "step", "total", figures...}
+SAVE_EVERY = 60.0  # seconds between two writings of last.ckpt
+UNEVEN = 3.0  # a 95th percentile of so many medians is worth a word
+
+
+class Tracker(Protocol):
+    """Where figures go besides metrics.csv."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Send the figures of one step."""
+
+
+class Watcher(lightning.Callback):
+    """Writes down what a run does, and stops it between two micro-batches when SIGINT or SIGTERM asks for it."""
+
+    def __init__(self, config: Config, folder: flight.RunFolder, tracker: Tracker, progress: Progress) -> None:
+        self.config, self.folder, self.tracker, self.progress = config, folder, tracker, progress
+        self.table = flight.Table(folder.metrics_file)
+        self.best = -math.inf
+        self.best_path: Path | None = None
+        self.stale = 0  # validations without gain
+        self.stop_signal: int | None = None
+        self.seconds: list[float] = []  # of each step, for the spread
+        self.fit_seconds = 0.0  # in fit with data, without validation
+        self.losses: list[Any] = []  # since the last row; read from the device only then
+        self.clock = self.saved = time.perf_counter()
+        self.bad_pages: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.stale, self.fit_seconds = state["best"], state["stale"], state["fit_seconds"]
+        self.best_path = max(self.folder.checkpoints.glob("best-*.ckpt"), default=None, key=lambda p: p.stat().st_mtime)
+
+    def ask_to_stop(self, number: int, _frame: object) -> None:
+        """Signal handler: the first signal stops after this micro-batch, the second at once."""
+        if self.stop_signal is not None:
+            raise KeyboardInterrupt
+        self.stop_signal = number
+
+    def on_train_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
+        if trainer.global_step:
+            self.table.rewind(trainer.global_step)
+        self.progress({"kind": "start", "step": trainer.global_step, "total": self.config.trainer.max_steps})
+        self.clock = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, _out: Any, batch: Batch, index: int) -> None:
+        now = time.perf_counter()
+        self.seconds.append(now - self.clock)
+        self.fit_seconds += now - self.clock
+        self.clock = now
+        self.losses.append(module.parts)
+        for problem in batch.problems:
+            if problem not in self.bad_pages:
+                self.bad_pages.add(problem)
+                self.progress({"kind": "warning", "text": f"Page left out: {problem}"})
+        whole = (index + 1) % trainer.accumulate_grad_batches == 0
+        if whole and trainer.global_step % self.config.trainer.log_every == 0:
+            self._log(trainer, len(batch.pages))
+
+    def finish_batch(self, trainer: Trainer) -> None:
+        """Save when it is time to, and stop when asked to; called when averaging, too, has seen the micro-batch."""
+        if self.stop_signal is not None:
+            self.save_last(trainer)
+            raise SystemExit(128 + self.stop_signal)
+        if time.perf_counter() - self.saved > SAVE_EVERY:
+            self.save_last(trainer)
+            self.clock = time.perf_counter()
+
+    def save_last(self, trainer: Trainer) -> None:
+        """Write last.ckpt: everything that resuming needs."""
+        trainer.save_checkpoint(self.folder.checkpoints / "last.ckpt")
+        self.saved = time.perf_counter()
+
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+        if trainer.sanity_checking:
+            return
+        self.fit_seconds += time.perf_counter() - self.clock
+
+    def on_validation_end(self, trainer: Trainer, module: Training) -> None:
+        if trainer.sanity_checking:
+            return
+        scores = module.scores
+        self.write(
+            {"step": trainer.global_step, "fit_seconds": round(self.fit_seconds, 3), **scores}, trainer.global_step
+        )
+        self.progress(
+            {"kind": "validate", "step": trainer.global_step, "total": self.config.trainer.max_steps, **scores}
+        )
+        hmean = scores["hmean@0.5"]
+        if hmean > self.best:
+            self.best, self.stale = hmean, 0
+            self.save_best(module, scores)
+        else:
+            self.stale += 1
+        patience = self.config.trainer.patience
+        if patience is not None and self.stale >= patience:
+            self.progress({"kind": "warning", "text": f"Stopped early: {self.stale} validations without gain"})
+            trainer.should_stop = True
+        self.save_last(trainer)
+        self.clock = time.perf_counter()
+
+    def save_best(self, module: Training, scores: dict[str, float]) -> None:
+        """Write best-….ckpt with the averaged weights, then drop the one before."""
+        config = self.config
+        step = module.trainer.global_step
+        name = f"best-{config.encoder}-{config.decoder}-step{step:06d}-hmean{scores['hmean@0.5']:.4f}.ckpt"
+        old, self.best_path = self.best_path, self.folder.checkpoints / name
+        checkpoint.save_detector(module.averaged, self.best_path, config, step, scores)
+        if old is not None and old != self.best_path:
+            old.unlink(missing_ok=True)
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        """Put one row into metrics.csv and to the tracker."""
+        self.table.write(row)
+        self.tracker.log({k: float(v) for k, v in row.items() if k != "step"}, step)
+
+    def _log(self, trainer: Trainer, batch: int) -> None:
+        count = len(self.losses)
+        means = {
+            name: float(sum(getattr(parts, field).detach() for parts in self.losses)) / count
+            for name, field in (("loss", "total"), ("bce", "bce"), ("dice", "dice"), ("l1", "l1"))
+        }
+        self.losses = []
+        median, _ = spread(self.seconds[-count:])
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        row = {
+            "step": trainer.global_step,
+            **means,
+            "lr": rate,
+            "step_seconds": median,
+            "images_per_second": batch / median,
+        }
+        self.write(row | {"fit_seconds": round(self.fit_seconds, 3)}, trainer.global_step)
+        self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        if len(self.seconds) < 20:
+            return
+        median, high = spread(self.seconds[3:])
+        if high > UNEVEN * median:
+            self.progress(
+                {
+                    "kind": "warning",
+                    "text": f"Step times vary: median {median:.2f} s, 95th percentile {high:.2f} s. Another busy process or a "
+                    "second thread pool on these cores does that; try runtime.threads or runtime.workers=0.",
+                }
+            )
+
+
+def handled(watcher: Watcher) -> dict[int, Any]:
+    """Install the stop handlers (main thread only) and return the old ones, to be put back after the fit."""
+    try:
+        return {s: signal.signal(s, watcher.ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: the program around us owns the signals
+        return {}

@@ -1,0 +1,179 @@
+"""Both paths of the DB loss against the plain top-k formula, and what the device path must never do."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ocrlab import losses
+from ocrlab.errors import ShapeError
+from ocrlab.losses import TargetMaps, db_loss
+
+WEIGHTS = (5.0, 1.0, 10.0)
+PATHS = {"device": losses.on_device, "cpu": losses._on_cpu}
+
+
+def page(dtype=torch.float64, size=96, text=0.12, valid=0.9, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    shape = (2, 1, size, size)
+    x = (torch.randn(shape, generator=g, dtype=torch.float64) * 3).to(dtype).requires_grad_()
+    y = torch.randn(shape, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+    shrink, mask, border, border_mask = (torch.rand(shape, generator=g, dtype=torch.float64) for _ in range(4))
+    maps = ((shrink < text), (mask < valid), 0.3 + 0.4 * border, (border_mask < 0.3))
+    return x, y, TargetMaps(*(m.to(torch.float32 if dtype != torch.float64 else dtype) for m in maps))
+
+
+def plain(x, y, t, ratio=3.0):
+    """The published formulas, written down as they stand."""
+    p, threshold = x.sigmoid(), y.sigmoid()
+    pixel = binary_cross_entropy(p, t.shrink_map, reduction="none")
+    positive, negative = t.shrink_map * t.shrink_mask, (1 - t.shrink_map) * t.shrink_mask
+    k = int(min(negative.sum(), positive.sum() * ratio))
+    hard = (pixel * negative).flatten().topk(k)[0].sum()
+    bce = ((pixel * positive).sum() + hard) / (positive.sum() + k + 1e-6)
+    binary = torch.sigmoid(50 * (p - threshold))
+    dice = 1 - 2 * (binary * positive).sum() / ((binary * t.shrink_mask).sum() + positive.sum() + 1e-6)
+    l1 = ((threshold - t.threshold_map).abs() * t.threshold_mask).sum() / t.threshold_mask.sum()
+    return WEIGHTS[0] * bce + WEIGHTS[1] * dice + WEIGHTS[2] * l1
+
+
+@pytest.mark.parametrize(("path", "dtype", "close"), [
+    (path, dtype, close)
+    for path, (dtype, close) in itertools.product(PATHS, [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+])
+@pytest.mark.parametrize("text", [0.02, 0.12, 0.6])
+def test_equal_to_the_plain_formula(path, dtype, close, text):
+    x, y, t = page(dtype, text=text)
+    want = plain(x, y, t)
+    got = PATHS[path](x, y, t, WEIGHTS, 3.0).total
+    assert abs(float(got.detach() - want.detach())) <= close * abs(float(want.detach()))
+    for a, b in zip(torch.autograd.grad(got, (x, y)), torch.autograd.grad(want, (x, y)), strict=True):
+        assert float((a - b).norm()) <= close * float(b.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_two_paths_agree(dtype):
+    x, y, t = page(dtype)
+    a, b = (path(x, y, t, WEIGHTS, 3.0) for path in PATHS.values())
+    for got, want in zip(a, b, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    for g, h in zip(torch.autograd.grad(a.total, (x, y)), torch.autograd.grad(b.total, (x, y)), strict=True):
+        assert g.dtype == h.dtype == dtype
+        torch.testing.assert_close(g, h, rtol=2e-2 if dtype.itemsize == 2 else 1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_gradient_by_finite_differences(path):
+    x, y, t = page(size=8)
+    f = lambda a, b: PATHS[path](a, b, t, WEIGHTS, 3.0).total  # noqa: E731
+    assert torch.autograd.gradcheck(f, (x, y), eps=1e-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("text", "valid"), [(0.0, 1.0), (0.0, 0.0), (0.3, 0.0), (1.0, 1.0)])
+def test_finite_on_pages_without_text_or_with_all_ignored(path, dtype, text, valid):
+    x, y, t = page(dtype, text=text, valid=valid)
+    if valid == 0:
+        t = t._replace(threshold_mask=torch.zeros_like(t.threshold_mask))
+    parts = PATHS[path](x, y, t, WEIGHTS, 3.0)
+    parts.total.backward()
+    assert all(bool(p.isfinite()) for p in parts)
+    assert x.grad.isfinite().all()
+    assert y.grad.isfinite().all()
+    if text == 0 and valid == 1:
+        assert (x.grad > 0).any(), "a page without text must still teach that there is none"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_extreme_logits_stay_finite(path):
+    x, y, t = page(torch.float32)
+    big = (x.detach() * 1e4).requires_grad_()
+    parts = PATHS[path](big, y, t, WEIGHTS, 3.0)
+    parts.total.backward()
+    assert parts.total.isfinite()
+    assert big.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 37, 99, 100])
+def test_kth_largest_is_exact(k):
+    for dtype in (torch.float32, torch.float64):
+        values = torch.rand(100, generator=torch.Generator().manual_seed(k), dtype=dtype).round(decimals=1)
+        found = losses.kth_largest(values, torch.tensor(k))
+        assert (values >= found).sum() == 0 if k == 0 else found == values.sort(descending=True)[0][k - 1]
+
+
+class NoReadBack(TorchDispatchMode):
+    """Fails on everything that makes the host wait for a device."""
+
+    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "item", "is_nonzero", "equal", "unique")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().split("::")[1].split(".")[0]
+        kwargs = kwargs or {}
+        assert name not in self.FORBIDDEN, f"{func} reads a value back"
+        if name == "_to_copy":
+            assert kwargs.get("device") in (None, args[0].device), "a copy between devices"
+        return func(*args, **kwargs)
+
+
+def test_device_path_never_reads_a_value_back():
+    x, y, t = page(torch.float32)
+    with NoReadBack():
+        losses.on_device(x, y, t, WEIGHTS, 3.0).total.backward()
+    with pytest.raises(AssertionError, match="reads a value back"), NoReadBack():
+        float(x.detach().sum())
+
+
+def test_device_path_compiles_without_a_break():
+    torch._dynamo.reset()
+    x, y, t = page(torch.float32)
+    compiled = torch.compile(lambda a, b: losses.on_device(a, b, t, WEIGHTS, 3.0).total, fullgraph=True, backend="aot_eager")
+    got, want = compiled(x, y), losses.on_device(x, y, t, WEIGHTS, 3.0).total
+    torch.testing.assert_close(got, want)
+    for a, b in zip(torch.autograd.grad(got, (x, y)), torch.autograd.grad(want, (x, y)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_device_path_works_on_meta_tensors():
+    """Shapes never depend on values: the whole loss, backward included, runs on tensors that hold none."""
+    x, y, t = page(torch.float32)
+    x, y = (v.detach().to("meta").requires_grad_() for v in (x, y))
+    losses.on_device(x, y, TargetMaps(*(m.to("meta") for m in t)), WEIGHTS, 3.0).total.backward()
+    assert x.grad.shape == x.shape
+
+
+def test_registered_operator_is_well_formed():
+    x, y, t = page(torch.float32, size=16)
+    args = (x, y, *t, list(WEIGHTS), 3.0)
+    torch.library.opcheck(losses._db_loss_cpu, args, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_public_entry_under_autocast_keeps_float32_sums():
+    x, y, t = page(torch.float32)
+    want = db_loss(x, y, t).total
+    with torch.autocast("cpu", torch.bfloat16):
+        got = db_loss(x, y, t).total
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda x, y, t: (x[:, :, :-1], y, t),
+        lambda x, y, t: (x, y, t._replace(shrink_mask=t.shrink_mask[:1])),
+        lambda x, y, t: (x.squeeze(1), y, t),
+        lambda x, y, t: (x.int(), y, t),
+        lambda x, y, t: (x, y, t._replace(threshold_map=t.threshold_map.to("meta"))),
+    ],
+)
+def test_the_door_shows_every_shape_dtype_and_device(spoil):
+    x, y, t = spoil(*page(torch.float32))
+    with pytest.raises(ShapeError) as caught:
+        db_loss(x, y, t)
+    for word in ("probability_logits", "threshold_mask", "torch.float32", "on cpu", "(2, 1, 96, 96)"):
+        assert word in str(caught.value)
