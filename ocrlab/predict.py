@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ocrlab import flight, model, postprocess
+from ocrlab import flight, postprocess
 from ocrlab.config import Config
 from ocrlab.data import formats, images
+from ocrlab.data.dataset import Pages, readable
 from ocrlab.errors import CheckpointError, DataError
 from ocrlab.flight import write_bytes, write_json
 from ocrlab.metrics import iou
+from ocrlab.model.detector import Detector as Network
 from ocrlab.probes import host
 from ocrlab.records import Prediction, to_json
 from ocrlab.train import checkpoint, pages
@@ -34,7 +36,7 @@ Tick = Callable[[int, int], None]  # done, total
 class Detector:
     """A trained detector with the settings it was measured with; `config.post` and `config.evaluate` may be changed."""
 
-    model: model.detector.Detector
+    model: Network
     config: Config
     bf16: bool
     checkpoint: Path | None = None
@@ -85,20 +87,23 @@ def newest_checkpoint(runs: Path) -> Path:
 def evaluate(
     detector: Detector, data: str, split: str = "val", *, exif: bool = False, tick: Tick | None = None
 ) -> dict[str, float]:
-    """Return hmean, precision and recall at IoU 0.5, 0.7, 0.8 over a split, with the number of pages and the seconds."""
+    """Return hmean, precision and recall at IoU 0.5, 0.7, 0.8 over a split, with pages seen and skipped and seconds."""
     index = formats.load(data, split, exif=exif)
     start = time.perf_counter()
+    plain = detector.config.model_copy(update={"exif": exif})
+    samples, unreadable = readable(index.samples, plain)
+    whole = Pages(samples, plain)
     matches = []
-    for i, sample in enumerate(index.samples):
-        found = detector.regions(images.read_image(sample.image, exif=exif))
-        matches.append(iou.match(sample.polygons, sample.ignored, found.polygons))
+    for i in range(len(whole)):
+        matches.append(pages.judge(detector.model, whole[i], plain, bf16=detector.bf16))
         if tick:
-            tick(i + 1, len(index.samples))
-    return {**iou.summary(matches), "seconds": time.perf_counter() - start}
+            tick(i + 1, len(whole))
+    skipped = float(len(index.problems) + len(unreadable))
+    return {**iou.summary(matches), "skipped": skipped, "seconds": time.perf_counter() - start}
 
 
 def collect(paths: Sequence[Path]) -> list[Path]:
-    """Return the image files that `paths` (files and folders) name, folders searched in order of name; raises DataError."""
+    """Return the image files that `paths` (files and folders) name, folders in order of name; raises DataError."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -77,9 +77,11 @@ def from_json(text: str | bytes, *, source: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{source} is not JSON", got=str(error), need="a file written by ocrlab") from error
     if not isinstance(found, dict):
-        raise DataError(f"{source} is not a JSON object", got=type(found).__name__, need="an object with a schema number")
+        raise DataError(f"{source} is not a JSON object", got=type(found).__name__, need="an object with a schema")
     schema = found.get("schema", SCHEMA)
     if not isinstance(schema, int) or schema > SCHEMA:
-        raise DataError(f"{source} was written by a newer ocrlab", got=f"schema {schema}", need=f"schema {SCHEMA} or older",
-                        do="Update ocrlab to read it")
+        need = f"schema {SCHEMA} or older"
+        raise DataError(
+            f"{source} was written by a newer ocrlab", got=f"schema {schema}", need=need, do="Update ocrlab"
+        )
     return found

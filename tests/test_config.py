@@ -157,7 +157,9 @@ def test_apply_leaves_the_given_config_alone():
         configs.apply(config, ["hardware=cpu_2core"])
 
 
-@pytest.mark.parametrize("words", [[], ["name=2024", "weights=imagenet", "lr=1e-5", "post.unclip=1.5"], ["name='none'"]])
+@pytest.mark.parametrize(
+    "words", [[], ["name=2024", "weights=imagenet", "lr=1e-5", "post.unclip=1.5"], ["name='none'"]]
+)
 def test_saved_config_reads_back_equal_and_private(tmp_path, words):
     path = tmp_path / "config.yaml"
     path.write_text("old")

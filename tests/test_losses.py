@@ -41,10 +41,13 @@ def plain(x, y, t, ratio=3.0):
     return WEIGHTS[0] * bce + WEIGHTS[1] * dice + WEIGHTS[2] * l1
 
 
-@pytest.mark.parametrize(("path", "dtype", "close"), [
-    (path, dtype, close)
-    for path, (dtype, close) in itertools.product(PATHS, [(torch.float64, 1e-6), (torch.float32, 1e-5)])
-])
+@pytest.mark.parametrize(
+    ("path", "dtype", "close"),
+    [
+        (path, dtype, close)
+        for path, (dtype, close) in itertools.product(PATHS, [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+    ],
+)
 @pytest.mark.parametrize("text", [0.02, 0.12, 0.6])
 def test_equal_to_the_plain_formula(path, dtype, close, text):
     x, y, t = page(dtype, text=text)
@@ -132,7 +135,9 @@ def test_device_path_never_reads_a_value_back():
 def test_device_path_compiles_without_a_break():
     torch._dynamo.reset()
     x, y, t = page(torch.float32)
-    compiled = torch.compile(lambda a, b: losses.on_device(a, b, t, WEIGHTS, 3.0).total, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda a, b: losses.on_device(a, b, t, WEIGHTS, 3.0).total, fullgraph=True, backend="aot_eager"
+    )
     got, want = compiled(x, y), losses.on_device(x, y, t, WEIGHTS, 3.0).total
     torch.testing.assert_close(got, want)
     for a, b in zip(torch.autograd.grad(got, (x, y)), torch.autograd.grad(want, (x, y)), strict=True):

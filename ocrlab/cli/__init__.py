@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             with outputs_to_stderr(wants_json):
                 answer = run(words)
-        except BaseException as error:  # noqa: BLE001  whatever it is, it becomes an exit status
+        except BaseException as error:  # whatever it is, it becomes an exit status
             status = exit_status(error)
             if isinstance(error, SystemExit) and not error.code and not stopped:
                 return DONE  # --help and --version

@@ -33,7 +33,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with what argparse found wrong."""
-        raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=f"Settings are written key=value; see {self.prog} --help")
+        raise ConfigError(
+            f"{self.prog.removeprefix('ocrlab ')}: {message}",
+            do=f"Settings are written key=value; see {self.prog} --help",
+        )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

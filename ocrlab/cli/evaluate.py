@@ -34,15 +34,17 @@ def run(args: argparse.Namespace) -> Answer:
     words = [word for word in args.settings if not word.startswith("split=")]
     splits = [word.removeprefix("split=") for word in args.settings if word.startswith("split=")]
     split = splits[-1] if splits else "val"
+    if not split:
+        raise ConfigError("split has no value", need="a folder in data=DIR, such as split=val")
     if not any(word.startswith("data=") for word in words):
         raise ConfigError("evaluate was not told on which pages", need="data=DIR", do="See ocrlab evaluate --help")
-    data = pages.check(words, also=("data",)).data
-    detector = pages.open_detector(args.checkpoint, words)
+    asked = pages.check(words, also=("data",))
+    detector = pages.open_detector(args.checkpoint, words, asked)
     from ocrlab import predict
 
     with progress.of_pages("evaluating") as tick:
-        scores = predict.evaluate(detector, data, split, exif=detector.config.exif, tick=tick)
-    about = {"checkpoint": str(args.checkpoint), "data": data, "split": split}
+        scores = predict.evaluate(detector, asked.data, split, exif=detector.config.exif, tick=tick)
+    about = {"checkpoint": str(args.checkpoint), "data": asked.data, "split": split}
     record = {"schema": SCHEMA, **scores, "pages": int(scores["pages"]), **about}
     figures = ("hmean", "precision", "recall")
     rows = [[at, *(f"{scores[f'{figure}@{at}']:.4f}" for figure in figures)] for at in ("0.5", "0.7", "0.8")]

@@ -18,7 +18,7 @@ OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.th
 
 
 def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
-    """Return the settings that `words` give, over the defaults; raises ConfigError for those that training has fixed."""
+    """Return the settings of `words` over the defaults; raises ConfigError for those that training has fixed."""
     said = resolve(from_lines(words), configs.keys())
     for key, setting in said.items():
         if key not in also and not key.startswith(OPEN):
@@ -28,9 +28,8 @@ def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
     return configs.apply(configs.Config(), words)
 
 
-def open_detector(checkpoint: Path | None, words: Sequence[str]) -> Detector:
-    """Load a checkpoint, or the newest successful run's, onto the device asked for, and lay `words` over its settings."""
-    asked = check(words, also=("data",))
+def open_detector(checkpoint: Path | None, words: Sequence[str], asked: configs.Config) -> Detector:
+    """Load a checkpoint, or that of the newest run, and lay `words` over its settings; `asked` is what `check` made."""
     from ocrlab import predict
     from ocrlab.train.machine import accelerator_for
 

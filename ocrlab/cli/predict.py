@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> Answer:
     """Predict, and answer with every page's detections and the pages that were left out; fails when no page is left."""
     settings = [word for word in args.words if is_override(word) and not Path(word).exists()]
     paths = [Path(word) for word in args.words if word not in settings]
-    pages.check(settings)
+    asked = pages.check(settings)
     if not paths:
         raise ConfigError("predict was given no image", need="files or folders", do="See ocrlab predict --help")
-    detector = pages.open_detector(args.checkpoint, settings)
+    detector = pages.open_detector(args.checkpoint, settings, asked)
     from ocrlab import predict
 
     left_out: list[str] = []

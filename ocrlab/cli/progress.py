@@ -43,14 +43,14 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
 
     def show(event: Event) -> None:
         if event["kind"] == "warning":
-            bar.console.print(event["text"], style="yellow", markup=False)
+            bar.console.print(event["text"], style="yellow", markup=False, highlight=False)
         elif "step" in event:
             label = str(LABELS.get(event["kind"], event["kind"]))
             seen.update({name: event[name] for name in FIGURES if name in event})
             if event["kind"] != "end":
                 if label not in tasks:
                     tasks[label] = bar.add_task(label)
-                text = _described(label, seen)
+                text = _described(label, seen if label == LABELS["train"] else {})
                 bar.update(tasks[label], completed=event["step"], total=event["total"], description=text)
 
     return show

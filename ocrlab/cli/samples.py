@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ocrlab.cli import progress
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
@@ -53,22 +54,24 @@ def make(args: argparse.Namespace) -> Answer:
     """Write synthetic receipts into the folder."""
     from ocrlab.data import synthetic
 
-    synthetic.make(args.folder, train=args.train, val=args.val, seed=args.seed)
-    record = {"schema": SCHEMA, "folder": str(args.folder), "train": args.train, "val": args.val, "seed": args.seed}
-    return Answer(record, f"{args.train} train and {args.val} val pages in {args.folder}")
+    with progress.of_pages("making") as tick:
+        made = synthetic.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
+    record = {"schema": SCHEMA, "folder": str(made.folder), "train": made.train, "val": made.val, "seed": args.seed}
+    text = f"{made.train} train and {made.val} val pages with {made.lines} lines of text, {made.bytes / 1e6:.1f} MB"
+    return Answer(record | {"lines": made.lines, "bytes": made.bytes}, f"{text}, in {made.folder}")
 
 
 def show(args: argparse.Namespace) -> Answer:
     """Count pages and boxes of a split and draw its first pages."""
+    picture = args.out or Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png"
+    if picture.suffix.lower() != ".png":
+        raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
     import cv2
 
     from ocrlab import flight
     from ocrlab.data import formats
 
     index = formats.load(args.folder, args.split)
-    picture = args.out or Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png"
-    if picture.suffix.lower() != ".png":
-        raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
     picture.parent.mkdir(parents=True, exist_ok=True)
     _, data = cv2.imencode(".png", sheet(index.samples[: args.pages])[..., ::-1])
     flight.write_bytes(picture, data.tobytes())

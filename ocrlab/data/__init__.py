@@ -1,1 +1,1 @@
-"""Data: folders and annotation files -> samples -> one composed warp -> target maps -> batches; and synthetic receipts."""
+"""Data: folders and annotations -> samples -> one composed warp -> target maps -> batches; synthetic receipts."""

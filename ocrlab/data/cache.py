@@ -1,8 +1,8 @@
 """Decoded images, kept in memory or on disk.
 
 An entry is found by what made it: the content of the image file, and the loader with its bound options. So a changed
-file, or another `exif`, is another entry. An entry on disk is one file, a NumPy array (.npy, format 1.0) and its CRC-32;
-it is written under a temporary name and renamed, so that several worker processes can share a folder without locks.
+file, or another `exif`, is another entry. On disk it is one file: a NumPy array (.npy, format 1.0) and its CRC-32.
+It is written under a temporary name and renamed, so that several worker processes can share a folder without locks.
 """
 
 from __future__ import annotations

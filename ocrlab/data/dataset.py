@@ -20,7 +20,9 @@ from torch.utils.data import Dataset, Sampler
 from ocrlab.config import Config
 from ocrlab.data import targets, transforms
 from ocrlab.data.cache import Cache
-from ocrlab.data.formats import Sample, read_image
+from ocrlab.data.formats import Sample
+from ocrlab.data.images import read_image
+from ocrlab.data.page import Problem
 from ocrlab.errors import DataError
 
 
@@ -114,6 +116,28 @@ class Pages(Dataset[Page]):
 def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
     """Return the decoded page (H, W, 3) RGB uint8, from the cache where it is; raises DataError naming the file."""
     return cache.get(sample.image, lambda path: read_image(path, exif=config.exif))
+
+
+def readable(
+    samples: Sequence[Sample], config: Config, cache: Path | None = None
+) -> tuple[list[Sample], list[Problem]]:
+    """Return the pages whose image can be decoded, and why others cannot; raises DataError if `strict` or if none can.
+
+    Validation looks at the same pages every time, so what is left out is left out before it begins.
+    """
+    keeper = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+    good, problems = [], []
+    for sample in samples:
+        try:
+            read(sample, config, keeper)
+            good.append(sample)
+        except DataError as error:
+            if config.runtime.strict:
+                raise
+            problems.append(Problem(sample.image, None, str(error)))
+    if not good:
+        raise DataError("No page of the validation set can be read", got=str(problems[0]), need="readable images")
+    return good, problems
 
 
 def training_crop(

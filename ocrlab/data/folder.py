@@ -1,7 +1,7 @@
 """Data folders: which layout a folder has, and where the pages of a split are.
 
     FOLDER/SPLIT/images/NAME.jpg + FOLDER/SPLIT/gts/gt_NAME.txt      ICDAR text, one file a page (NAME.txt also works)
-    FOLDER/SPLIT.json, FOLDER/SPLIT/*.json, FOLDER/*/SPLIT.json      UFO; the images lie beside it, or in images/ or img/
+    FOLDER/SPLIT.json, FOLDER/SPLIT/*.json, FOLDER/*/SPLIT.json      UFO; images lie beside it, in images/ or in img/
     the same with .jsonl                                             JSON lines
 
 A folder that knows no splits (`FOLDER/images` + `FOLDER/gts`, or a lone JSON; also the path of a JSON itself) gives the
@@ -28,10 +28,10 @@ SPLIT_NAMES = frozenset({"train", "val", "valid", "validation", "dev", "test"}) 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the pages of one split are: `annotations` is a folder of text files or one JSON, `images` are searched in order."""
+    """Where the pages of one split are."""
 
-    annotations: Path
-    images: tuple[Path, ...]
+    annotations: Path  # a folder of text files, or one JSON
+    images: tuple[Path, ...]  # folders, searched in this order
     note: str | None = None  # what a user should know about this choice
 
 
@@ -39,9 +39,7 @@ def find(path: Path, split: str) -> Source:
     """Recognise the layout of a data folder, or of one JSON; raises DataError that says what is there instead."""
     if path.is_file():
         if path.suffix.lower() not in JSON_SUFFIXES:
-            raise DataError(
-                f"{path} is not a data set", got="a file", need="a folder or a .json"
-            )
+            raise DataError(f"{path} is not a data set", got="a file", need="a folder or a .json")
         return _beside(path, path.parent, split, unsplit=True)
     if not path.is_dir():
         raise DataError(f"Data folder {path} does not exist", need="a folder with pages", do=_near(path))
@@ -85,7 +83,7 @@ def pair(source: Source) -> tuple[list[tuple[Path, Path]], list[PageError]]:
 
 
 def locate(name: object, source: Source, line: int | None) -> Path:
-    """Return the file of an image that a JSON names at `line`; raises PageError if it is missing or leaves its folder."""
+    """Return the file of an image that a JSON names at `line`; raises PageError if it is missing or outside."""
     error = partial(PageError, file=source.annotations, line=line)
     if not isinstance(name, str) or not name or "\0" in name:
         raise error("the name of an image is not usable", got=repr(name), need="a path relative to the JSON")
@@ -132,7 +130,7 @@ def _unsplit(path: Path, split: str) -> Source:
 
 
 def _beside(file: Path, path: Path, split: str, *, unsplit: bool = False) -> Source:
-    """Return the source for a JSON: images lie beside it, in images/ or img/, each also with the split's folder below."""
+    """Return the source for a JSON: images lie beside it, in images/ or in img/, or one folder SPLIT further down."""
     folders = [
         base / sub / below
         for base in dict.fromkeys((file.parent, path))

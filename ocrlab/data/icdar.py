@@ -13,7 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrlab import geometry
 from ocrlab.data.page import LIMIT, Boxes, PageError, read_text
+from ocrlab.geometry import Polygon
 
 NEED = "8 numbers, then the transcription: x1,y1,x2,y2,x3,y3,x4,y4,text"
 
@@ -54,8 +56,8 @@ def write_icdar(
 ) -> None:
     """Write one file: a quad a line and, with `texts`, the transcription behind it.
 
-    The format knows only quads in whole pixels: any other polygon (P, 2) becomes its smallest rectangle; `decimals` other
-    than 0 is for annotations that must be exact. Raises ValueError if there is not one text for each polygon.
+    The format knows only quads in whole pixels: any other polygon (P, 2) becomes its smallest rectangle; `decimals`
+    other than 0 is for annotations that must be exact. Raises ValueError if there is not one text for each polygon.
     """
     quads = [_quad(np.asarray(polygon, np.float32)) for polygon in polygons]
     ends = [""] * len(quads) if texts is None else ["," + " ".join(text.splitlines()) for text in texts]
@@ -66,12 +68,9 @@ def write_icdar(
     Path(path).write_text("".join(lines), encoding="utf-8", errors="replace", newline="\n")
 
 
-def _quad(polygon: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a polygon (P, 2) as 4 points, clockwise from the one nearest to the top left."""
-    if len(polygon) == 4:
-        return polygon
-    quad = cv2.boxPoints(cv2.minAreaRect(polygon))  # clockwise in image coordinates
-    return np.roll(quad, -int(quad.sum(1).argmin()), axis=0)
+def _quad(polygon: Polygon) -> Polygon:
+    """Return a polygon (P, 2) as 4 points: itself, or its smallest rectangle, clockwise from the top left."""
+    return polygon if len(polygon) == 4 else geometry.order(cv2.boxPoints(cv2.minAreaRect(polygon)))
 
 
 def _bad(path: Path, number: int, line: str) -> PageError:

@@ -49,7 +49,7 @@ class Header:
 
 
 def read_header(path: Path | str) -> Header:
-    """Read size and orientation of an image without decoding it; raises PageError (a DataError) if it is not a usable image."""
+    """Read size and orientation without decoding; raises PageError (a DataError) if it is not a usable image."""
     try:
         with open(path, "rb") as file:
             return _header(file, Path(path))
@@ -122,7 +122,7 @@ def _describe(image: Image.Image) -> Header:
         try:
             exif.load(image.info["exif"])
             found = exif.get(ORIENTATION_TAG)
-        except Exception:  # noqa: BLE001 - a broken EXIF block says nothing, and the pixels are still good
+        except Exception:  # a broken EXIF block says nothing, and the pixels are still good
             found = None
         orientation = found if isinstance(found, int) and 1 <= found <= 8 else 1
     special = image.mode in ALPHA_MODES | PILLOW_MODES or "transparency" in image.info
@@ -130,7 +130,7 @@ def _describe(image: Image.Image) -> Header:
 
 
 def _complete(data: bytes, form: str) -> bool:
-    """Tell whether the end marker is there: OpenCV 4 fills the missing part of a cut JPEG with grey and says nothing."""
+    """Tell whether the end marker is there: OpenCV 4 fills what a cut JPEG lacks with grey, and says nothing."""
     if form in ("JPEG", "MPO"):
         return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")  # end of image after the last start of scan
     return form != "PNG" or b"IEND" in data[-64:]

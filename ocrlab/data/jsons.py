@@ -1,8 +1,8 @@
 """JSON annotations: UFO (one file a data set) and JSON lines (one page a line).
 
-    UFO         {"images": {NAME: {"words": {ID: {"points": [[x, y], ...], "transcription": "", "illegibility": false}}}}}
-    JSON lines  {"image": NAME, "boxes": [{"points": [[x, y], ...], "text": "", "ignore": false}]}
-                or "polygons": [[[x, y], ...]], or "detections": [{"polygon": [[x, y], ...]}] as predictions have it
+    UFO       {"images": {NAME: {"words": {ID: {"points": [[x, y], ...], "transcription": "", "illegibility": false}}}}}
+    one line  {"image": NAME, "boxes": [{"points": [[x, y], ...], "text": "", "ignore": false}]}
+              or "polygons": [[[x, y], ...]], or "detections": [{"polygon": [[x, y], ...]}] as predictions have it
 
 NAME is a path relative to the JSON or to images/ or img/ beside it. Other keys are left alone.
 """
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ocrlab.data.folder import Source, locate
-from ocrlab.data.page import LIMIT, Boxes, Page, PageError, Polygon, read_text
+from ocrlab.data.page import LIMIT, Boxes, Page, PageError, read_text
+from ocrlab.geometry import Polygon
 from ocrlab.records import SCHEMA
 
 UFO = '{"images": {NAME: {"words": {ID: {"points": [[x, y], ...]}}}}}'
@@ -102,7 +103,7 @@ def _add(boxes: Boxes, box: Any, points: tuple[str, ...], texts: tuple[str, ...]
 
 
 def _polygon(points: Any, key: str) -> Polygon | None:
-    """Return a JSON list of [x, y] as (P, 2) float32; None stays None, and how many points are enough is judged later."""
+    """Return a JSON list of [x, y] as (P, 2) float32; None stays None; how many are enough is judged later."""
     if points is None:
         return None
     if not isinstance(points, list):

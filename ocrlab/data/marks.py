@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ocrlab.data.dice import Dice
-from ocrlab.data.receipt import Mark, Sheet
+from ocrlab.data.receipt import Sheet
 from ocrlab.data.typeset import SCALE
 
 Brush = ImageDraw.ImageDraw
@@ -44,7 +44,8 @@ def _logo(brush: Brush, dice: Dice, x0: int, y0: int, x1: int, y1: int) -> None:
     shape, wide = dice.whole(0, 3), round(radius * dice.between(1.0, 2.2))
     if shape == 0:
         brush.ellipse([middle - wide, y - radius, middle + wide, y + radius], outline=235, width=5)
-        brush.polygon([(middle - radius // 2, y + radius // 2), (middle, y - radius // 2), (middle + radius // 2, y)], fill=235)
+        half = radius // 2
+        brush.polygon([(middle - half, y + half), (middle, y - half), (middle + half, y)], fill=235)
     elif shape == 1:
         brush.ellipse([middle - wide, y - radius, middle + wide, y + radius], fill=225)
         brush.ellipse([middle - wide // 2, y - radius // 2, middle + wide // 2, y + radius // 2], fill=0)
@@ -52,7 +53,8 @@ def _logo(brush: Brush, dice: Dice, x0: int, y0: int, x1: int, y1: int) -> None:
         for place in range(-3, 4):
             tall = round(radius * dice.between(0.4, 1.0))
             left = middle + place * radius // 2
-            brush.polygon([(left, y + radius), (left + radius // 3, y + radius - tall), (left + radius // 2, y + radius)], fill=235)
+            foot = y + radius
+            brush.polygon([(left, foot), (left + radius // 3, foot - tall), (left + radius // 2, foot)], fill=235)
     else:
         brush.rectangle([middle - wide, y - radius, middle + wide, y + radius], fill=220)
         brush.ellipse([middle - radius // 2, y - radius // 2, middle + radius // 2, y + radius // 2], fill=0)
@@ -93,9 +95,8 @@ def printed(dice: Dice, sheet: Sheet) -> NDArray[np.uint8]:
 
 def _curve(dice: Dice, x: float, y: float, width: float, height: float, turns: int) -> list[tuple[int, int]]:
     """Return points of a smooth scribble inside the rectangle: Catmull-Rom through random knots."""
-    knots = [
-        (x + width * (place + dice.between(-0.7, 0.7)) / turns, y + height * dice.between(0, 1)) for place in range(turns + 3)
-    ]
+    steps = [place + dice.between(-0.7, 0.7) for place in range(turns + 3)]
+    knots = [(x + width * step / turns, y + height * dice.between(0, 1)) for step in steps]
     points = []
     for a, b, c, d in zip(knots, knots[1:], knots[2:], knots[3:], strict=False):
         for step in range(8):
@@ -113,7 +114,8 @@ def handmade(dice: Dice, sheet: Sheet) -> NDArray[np.uint8]:
     brush = ImageDraw.Draw(plane)
     x, y = round(width * dice.between(0.1, 0.6)), round(height * dice.between(0.05, 0.85))
     if dice.chance(0.35):
-        points = _curve(dice, x, y, width * dice.between(0.15, 0.4), height * dice.between(0.02, 0.06), dice.whole(5, 9))
+        wide, tall = width * dice.between(0.15, 0.4), height * dice.between(0.02, 0.06)
+        points = _curve(dice, x, y, wide, tall, dice.whole(5, 9))
         brush.line(points, fill=230, width=dice.whole(2, 4), joint="curve")
     x, y = round(width * dice.between(0.1, 0.6)), round(height * dice.between(0.1, 0.8))
     if dice.chance(0.3):

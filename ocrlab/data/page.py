@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ocrlab.errors import DataError
+from ocrlab.geometry import Polygon
 
-Polygon = NDArray[np.float32]
 IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
 LIMIT = 1e6  # pixels; a coordinate beyond it is a mistake
 
@@ -54,7 +51,7 @@ class PageError(DataError):
 
 @dataclass(slots=True)
 class Boxes:
-    """N boxes: polygons (P, 2) float32 of xy in pixels (None where there is none), transcriptions, and which are ignored."""
+    """N boxes: polygons (P, 2) float32 of xy in pixels or None, transcriptions, and which do not count."""
 
     polygons: list[Polygon | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -79,7 +76,7 @@ class Page:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file, without byte-order mark and with plain line ends; raises PageError at the bad byte's line."""
+    """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line."""
     try:
         data = path.read_bytes()
     except OSError as error:

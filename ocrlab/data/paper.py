@@ -1,7 +1,7 @@
 """The photograph of a printed sheet: table, paper, folds, light, lens, camera.
 
-Everything is done with additions, multiplications and divisions of single array elements, which IEEE 754 fixes to the
-last bit on every machine; sums over arrays, matrix products and functions such as exp are not, so none is used on pixels.
+Pixels are made by adding, multiplying and dividing single array elements, which IEEE 754 fixes to the last bit on every
+machine. Sums over arrays, matrix products and functions such as exp depend on the vector unit, so none is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ocrlab.data.typeset import SCALE
 
 Field = NDArray[np.float32]
 Matrix = tuple[float, float, float, float, float, float, float, float, float]
-TINTS = ((1.0, 0.99, 0.97), (1.0, 1.0, 1.0), (1.0, 0.96, 0.86), (0.98, 0.93, 0.74), (1.0, 0.88, 0.88), (0.86, 0.93, 1.0))
+# colours as (red, green, blue): paper relative to white, the others in grey levels
+TINTS = ((1, 0.99, 0.97), (1, 1, 1), (1, 0.96, 0.86), (0.98, 0.93, 0.74), (1, 0.88, 0.88), (0.86, 0.93, 1))
 TABLES = ((92, 62, 40), (150, 112, 78), (58, 60, 66), (116, 124, 110), (190, 180, 166), (214, 206, 196), (94, 108, 134))
 INKS = ((28, 28, 32), (40, 38, 44), (46, 44, 84), (62, 52, 60))
 PENS = ((30, 50, 150), (170, 40, 50), (30, 90, 80), (50, 50, 60))
@@ -65,12 +66,12 @@ def project(matrix: Matrix, x: float, y: float) -> tuple[float, float]:
 
 
 def paper_coordinates(matrix: Matrix, width: int, height: int) -> tuple[Field, Field]:
-    """Return where on the paper each pixel of the page looks: two (height, width) arrays, x and y."""
+    """Return where on the paper the middle of each pixel of the page looks: two (height, width) arrays, x and y."""
     a, b, c, d, e, f, g, h, i = matrix
-    y, x = np.mgrid[:height, :width].astype(np.float64)
-    depth = (d * h - e * g) * x + (b * g - a * h) * y + (a * e - b * d)
-    u = ((e * i - f * h) * x + (c * h - b * i) * y + (b * f - c * e)) / depth
-    v = ((f * g - d * i) * x + (a * i - c * g) * y + (c * d - a * f)) / depth
+    x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
+    depth = (d * h - e * g) * x + ((b * g - a * h) * y + (a * e - b * d))
+    u = ((e * i - f * h) * x + ((c * h - b * i) * y + (b * f - c * e))) / depth
+    v = ((f * g - d * i) * x + ((a * i - c * g) * y + (c * d - a * f))) / depth
     return u.astype(np.float32), v.astype(np.float32)
 
 
@@ -78,9 +79,9 @@ def sample(plane: NDArray[np.uint8], u: Field, v: Field) -> Field:
     """Return the ink plane seen through the map, bilinear with 1/16 px steps in whole numbers, 0..1; no ink outside."""
     padded = np.zeros((plane.shape[0] + 3, plane.shape[1] + 3), np.uint8)
     padded[1:-2, 1:-2] = plane
-    # +0.5: both grids count pixel centres; +1: the border of zeros
-    x = np.clip((u + 0.5) * (16 * SCALE) + 8, 0, 16 * (padded.shape[1] - 2)).astype(np.int32)
-    y = np.clip((v + 0.5) * (16 * SCALE) + 8, 0, 16 * (padded.shape[0] - 2)).astype(np.int32)
+    # in 1/16 pixels of the plane: back by half a pixel to the middle of the first, on by one for the border of zeros
+    x = np.clip(u * (16 * SCALE) + 8, 0, 16 * (padded.shape[1] - 2)).astype(np.int32)
+    y = np.clip(v * (16 * SCALE) + 8, 0, 16 * (padded.shape[0] - 2)).astype(np.int32)
     fx, fy = x & 15, y & 15
     at = (y >> 4) * padded.shape[1] + (x >> 4)
     flat = padded.ravel()
@@ -99,8 +100,8 @@ def cloud(dice: Dice, width: int, height: int, across: int, down: int) -> Field:
 
 def grain(dice: Dice, width: int, height: int) -> Field:
     """Return white noise with mean 0 and standard deviation 1, nearly normal: the sum of three dice per pixel."""
-    total = sum(dice.noise(height, width).astype(np.float32) for _ in range(3))
-    return (total - 382.5) / 128
+    first, second, third = (dice.noise(height, width).astype(np.float32) for _ in range(3))
+    return (first + second + third - np.float32(382.5)) / np.float32(128)
 
 
 def table(dice: Dice, width: int, height: int) -> list[Field]:
@@ -108,12 +109,12 @@ def table(dice: Dice, width: int, height: int) -> list[Field]:
     kind = dice.pick(("wood", "cloth", "stone", "plain"))
     tone = 1 + 0.12 * cloud(dice, width, height, 4, 5)
     if kind == "wood":
-        tone = tone + 0.22 * cloud(dice, width, height, width // 6, 6) + 0.12 * cloud(dice, width, height, width // 2, 12)
+        tone = tone + 0.22 * cloud(dice, width, height, width // 6, 6)
+        tone = tone + 0.12 * cloud(dice, width, height, width // 2, 12)
     elif kind == "cloth":
-        y, x = np.mgrid[:height, :width]
         period = dice.whole(4, 7)
-        weave = np.abs((x % period) * 2 - period) + np.abs((y % period) * 2 - period)
-        tone = tone + (0.3 / period) * (weave.astype(np.float32) - period)
+        threads = [np.abs(np.arange(side) % period * 2 - period).astype(np.float32) for side in (width, height)]
+        tone = tone + (0.3 / period) * (threads[0] + threads[1][:, None] - period)
         tone = tone + 0.15 * cloud(dice, width, height, width // 3, height // 3)
     elif kind == "stone":
         tone = tone + 0.2 * cloud(dice, width, height, width // 24, height // 24)
@@ -124,8 +125,8 @@ def table(dice: Dice, width: int, height: int) -> list[Field]:
 
 def _bump(distance: Field, reach: float) -> Field:
     """Return 1 at distance 0, falling smoothly to nothing within a few `reach`."""
-    ratio = distance * (1 / reach)
-    return 1 / (1 + ratio * ratio)
+    ratio: Field = distance * np.float32(1 / reach)
+    return np.float32(1) / (1 + ratio * ratio)
 
 
 def relief(dice: Dice, u: Field, v: Field, sheet: tuple[int, int]) -> Field:
@@ -142,17 +143,22 @@ def relief(dice: Dice, u: Field, v: Field, sheet: tuple[int, int]) -> Field:
     for _ in range(dice.whole(0, 6)):  # crumples: short ridges in any direction
         x, y = sheet[0] * dice.between(0, 1), sheet[1] * dice.between(0, 1)
         slope = dice.between(-2, 2)
-        distance = ((u - x) * slope + (v - y)) * (1 / (1 + abs(slope)))
+        steep, level = np.float32(slope / (1 + abs(slope))), np.float32(1 / (1 + abs(slope)))
+        distance = (u - np.float32(x)) * steep + (v - np.float32(y)) * level
         away = (u - x) * (u - x) + (v - y) * (v - y)
         near = 1 / (1 + away * (1 / dice.between(30, 120) ** 2))
         shade = shade + dice.between(-0.15, 0.15) * _bump(distance, dice.between(1.5, 5)) * near
     return shade
 
 
+def _across(length: int) -> Field:
+    """Return where each pixel of a side stands, 0..1."""
+    return np.arange(length, dtype=np.float32) * np.float32(1 / length)
+
+
 def light(dice: Dice, width: int, height: int) -> Field:
     """Return the light that falls on the page, at most 1: a slope, a soft unevenness, shadows of hand and telephone."""
-    y, x = np.mgrid[:height, :width].astype(np.float32)
-    x, y = x * (1 / width) - 0.5, y * (1 / height) - 0.5
+    x, y = _across(width) - 0.5, _across(height)[:, None] - 0.5
     field = 1 + dice.between(-0.9, 0.9) * x + dice.between(-0.9, 0.9) * y
     field = field + dice.between(0.05, 0.2) * cloud(dice, width, height, 3, 4)
     for _ in range(dice.pick((0, 1, 1, 2))):
@@ -165,8 +171,7 @@ def light(dice: Dice, width: int, height: int) -> Field:
 
 def glare(dice: Dice, width: int, height: int) -> Field:
     """Return the grey levels that a lamp or flash adds where the paper mirrors it."""
-    y, x = np.mgrid[:height, :width].astype(np.float32)
-    x, y = x * (1 / width) - dice.between(0.1, 0.9), y * (1 / height) - dice.between(0.1, 0.9)
+    x, y = _across(width) - dice.between(0.1, 0.9), _across(height)[:, None] - dice.between(0.1, 0.9)
     away = x * x * dice.between(0.5, 2) + y * y * dice.between(0.5, 2) + x * y
     return _bump(away, dice.between(0.01, 0.05)) * dice.between(30, 90)
 
@@ -215,8 +220,8 @@ def photograph(
         edge = edge + float(width + height)
     cover = np.clip(edge + 0.5, 0, 1)
     fade = sample(ink, u, v) * wear(dice, u, v)
-    drawn = sample(pen, u, v) * dice.between(0.5, 0.9)
-    blot = stain(dice, u, v, sheet) * (dice.between(0.1, 0.4) if dice.chance(0.35) else 0.0)
+    drawn = sample(pen, u, v) * dice.between(0.5, 0.9) if pen.any() else np.zeros_like(u)
+    blot = stain(dice, u, v, sheet) * dice.between(0.1, 0.4) if dice.chance(0.35) else np.zeros_like(u)
     lit = light(dice, width, height)
     shade = relief(dice, u, v, sheet) + 0.02 * grain(dice, width, height)
     tint, bright = dice.pick(TINTS), dice.between(185, 245)

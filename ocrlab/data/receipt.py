@@ -8,14 +8,20 @@ from itertools import pairwise
 from ocrlab.data.dice import Dice
 from ocrlab.data.typeset import Piece, width
 
-SHOPS = "Harbour Amber Corner Maple Sunrise Golden Northgate Willow Crown Pioneer Velvet Orchid Delta Lucky Summit".split()
+SHOPS = "Harbour Amber Corner Maple Sunrise Golden Northgate Willow Crown Pioneer Velvet Orchid Delta Summit".split()
 TRADES = (
     "Trading|Bakery|Hardware|Pharmacy|Books & Gifts|Mini Mart|Kitchen|Stationery|Electrical|Fresh Market|Coffee House|"
     "Auto Parts|Pet Supplies|Noodle Bar|Optics|Garden Centre"
 ).split("|")
 LEGAL = "LTD|SDN BHD|GMBH|INC.|& SONS|CO.|PTE LTD|ENTERPRISE".split("|")
-STREETS = "Mill Lane|Station Road|Jalan Kenari|King Street|Harbour View|Lorong Damai|Elm Avenue|Canal Walk|Persiaran Indah"
-TOWNS = "Ashford|Port Valen|Taman Melur|Kota Rimba|Lindau West|Greyfield|Marlow Hill|Bukit Seri|Old Quay|Sungai Bayu"
+STREETS = "Mill Lane|Station Road|Jalan Kenari|King Street|Lorong Damai|Elm Avenue|Canal Walk|Persiaran Indah".split(
+    "|"
+)
+TOWNS = (
+    "Ashford|Port Valen|Taman Melur|Kota Rimba|Lindau West|Greyfield|Marlow Hill|Bukit Seri|Old Quay|Sungai Bayu".split(
+        "|"
+    )
+)
 GOODS = (
     "Green Tea|Whole Milk 1L|Rye Bread|Butter Cookies|Copper Wire 2.5mm|LED Bulb 9W|Paint Brush No.4|A4 Paper 80g|"
     "Ball Pen Blue|Ginger Ale|Chicken Rice|Iced Latte|Egg Tart (2pc)|Cable Tie 200mm|Wood Screw M4|Hand Soap Lemon|"
@@ -44,7 +50,7 @@ STYLES = (
     ("cmtt10", "DejaVuSansMono-Bold", 1.1, 0.9, 1.05),
     ("cmss10", "DejaVuSans-Bold", 1.05, 0.95, 1.1),
 )
-FRAMES = ((-0.02, 1.02), (-0.02, 0.15, 1.02), (-0.02, 1.02), (-0.02, 0.54, 0.77, 1.02))  # of the item styles
+FRAMES = ((-0.02, 1.02), (-0.02, 0.17, 1.02), (-0.02, 1.02), (-0.02, 0.54, 0.77, 1.02))  # of the item styles
 GAP = 1.6  # em between the boxes of one row; SROIE cuts a row where the gap is more than about a line's height
 RULES = ("dashes", "dots", "line", "double", "stars")
 
@@ -111,8 +117,8 @@ def _header(dice: Dice) -> list[Row]:
     if dice.chance(0.6):
         rows.append(_centre(f"{dice.pick(LEGAL)} ({dice.digits('######')}-{dice.pick('KMTUVX')})"))
     address = [
-        f"No. {dice.whole(1, 99)}, {dice.pick(STREETS.split('|'))} {dice.whole(1, 30)},",
-        f"{dice.digits('#####')} {dice.pick(TOWNS.split('|'))}",
+        f"No. {dice.whole(1, 99)}, {dice.pick(STREETS)} {dice.whole(1, 30)},",
+        f"{dice.digits('#####')} {dice.pick(TOWNS)}",
     ]
     rows += [_centre(text.upper() if dice.chance(0.3) else text) for text in address]
     phone, fax = dice.digits("Tel: 0#-########"), dice.digits("Fax: 0#-########")
@@ -133,7 +139,8 @@ def _details(dice: Dice) -> list[Row]:
     for place in range(dice.whole(2, 4)):
         label = "Date" if place == 0 else dice.pick(LABELS)
         date = f"{dice.whole(1, 28):02}/{dice.whole(1, 12):02}/20{dice.whole(15, 25)}"
-        value = date if label == "Date" else dice.pick([dice.pick(PEOPLE), dice.digits("#####"), dice.digits("A##-####")])
+        other = dice.pick([dice.pick(PEOPLE), dice.digits("#####"), dice.digits("A##-####")])
+        value = date if label == "Date" else other
         clock = f"{dice.whole(8, 21):02}:{dice.whole(0, 59):02}"
         if style == 0:
             rows.append(Row((Cell(f"{label}: {value}"),)))
@@ -149,17 +156,17 @@ def _heading(style: int) -> Row:
     if style == 0:
         return Row((Cell("Item"), amount), bold=True)
     if style == 1:
-        return Row((Cell("Qty"), Cell("Description", 0.18), amount), bold=True)
+        return Row((Cell("Qty"), Cell("Description", 0.22), amount), bold=True)
     return Row((Cell("Item"), Cell("Qty", 0.52, "right"), Cell("Price", 0.75, "right"), amount), bold=True)
 
 
 def _item(dice: Dice, style: int, code: bool) -> list[Row]:
     name = dice.pick(GOODS)
-    amount, count = Cell(price(dice), 1, "right"), dice.pick(["{}.00", "x{}0", "{} pc", "1{}"]).format(dice.whole(1, 9))
+    amount, count = Cell(price(dice), 1, "right"), dice.pick(["x{}", "{} pc", "1{}", "2{}"]).format(dice.whole(1, 9))
     if style == 0:
         return [Row((Cell(f"{count} {name}"), amount))]
     if style == 1:
-        return [Row((Cell(count, 0.04), Cell(name, 0.18), amount))]
+        return [Row((Cell(count), Cell(name, 0.22), amount))]
     name = dice.digits("######## ") + name if code else name
     numbers = (Cell(count, 0.52, "right"), Cell(price(dice), 0.75, "right"), amount)
     return [Row((Cell(name),)), Row(numbers)] if style == 2 else [Row((Cell(name), *numbers))]
@@ -179,7 +186,7 @@ def _totals(dice: Dice, currency: str) -> list[Row]:
 
 
 def _footer(dice: Dice) -> list[Row]:
-    texts = sorted({dice.pick(FOOTER) for _ in range(dice.whole(2, 4))}, key=len)
+    texts = sorted({dice.pick(FOOTER) for _ in range(dice.whole(2, 4))})
     rows = [_centre(text.upper() if dice.chance(0.25) else text) for text in texts]
     if dice.chance(0.5):
         rows.insert(dice.whole(0, len(rows)), Row(mark="barcode", height=dice.between(2.2, 3.4)))
@@ -191,7 +198,8 @@ def rows(dice: Dice) -> list[Row]:
     style, code = dice.whole(0, 3), dice.chance(0.4)
     rule = Row(mark=dice.pick(RULES), height=dice.between(0.5, 0.8))
     gap = Row(mark="gap", height=dice.between(0.2, 0.9))
-    head, details, totals, foot = _header(dice), _details(dice), _totals(dice, dice.pick(["$", "RM", "EUR"])), _footer(dice)
+    head, details, foot = _header(dice), _details(dice), _footer(dice)
+    totals = _totals(dice, dice.pick(["$", "RM", "EUR"]))
     goal = dice.whole(37, 57)
     bar, framed = dice.chance(0.3), dice.chance(0.3)
     heading = replace(_heading(style), bar=bar)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import matplotlib
@@ -18,7 +18,9 @@ from fontTools.ttLib import TTFont
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1, y down
 SCALE = 2  # pixels of the ink plane per pixel of paper
+FINER = 2  # letters are drawn larger than the plane and reduced, so that hinting moves them by little
 MARGIN = 0.07  # of the em, between ink and box; as loose as the boxes of SROIE
 
 # Computer Modern carries no creation date, and fontTools says so each time.
@@ -48,7 +50,7 @@ class Piece:
     inverse: bool = False  # light letters on a bar of ink
 
 
-@lru_cache(maxsize=None)
+@cache
 def face(name: str) -> Face:
     """Return the metrics of a TrueType font that matplotlib ships, by file name without `.ttf`."""
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{name}.ttf")
@@ -61,8 +63,8 @@ def face(name: str) -> Face:
         return Face(path, int(tables["head"].unitsPerEm), advance, ink)
 
 
-@lru_cache(maxsize=256)
-def _pen(path: Path, size: int) -> ImageFont.FreeTypeFont:
+@cache
+def _font(path: Path, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
 
 
@@ -72,30 +74,29 @@ def width(text: str, font: str, size: float, stretch: float = 1.0) -> float:
     return sum(metrics.advance[letter] for letter in text) * size * stretch / metrics.units
 
 
-def box(piece: Piece, start: int = 0, stop: int | None = None) -> tuple[float, float, float, float]:
-    """Return (x0, y0, x1, y1) in pixels of paper around the ink of the characters start..stop, with the margin."""
+def box(piece: Piece, start: int = 0, stop: int | None = None) -> Box:
+    """Return the box of the characters start..stop: their ink and the margin, in pixels of paper."""
     metrics = face(piece.font)
-    across, down = piece.size * piece.stretch / metrics.units, piece.size / metrics.units
-    pen = 0
-    boxes = []
+    across, down, margin = piece.size * piece.stretch / metrics.units, piece.size / metrics.units, MARGIN * piece.size
+    left, top, right, bottom, pen = [], [], [], [], 0
     for place, letter in enumerate(piece.text[:stop]):
         if place >= start and letter in metrics.ink:
             x0, y0, x1, y1 = metrics.ink[letter]
-            boxes.append((pen + x0, -y1, pen + x1, -y0))
+            left.append(pen + x0)
+            right.append(pen + x1)
+            top.append(-y1)
+            bottom.append(-y0)
         pen += metrics.advance[letter]
-    assert boxes, f"no ink in {piece.text!r}[{start}:{stop}]"
-    margin = MARGIN * piece.size
-    x0, y0 = (min(corner) for corner in list(zip(*boxes, strict=True))[:2])
-    x1, y1 = (max(corner) for corner in list(zip(*boxes, strict=True))[2:])
+    assert left, f"no ink in characters {start}..{stop} of {piece.text!r}"
     return (
-        piece.x + x0 * across - margin,
-        piece.y + y0 * down - margin,
-        piece.x + x1 * across + margin,
-        piece.y + y1 * down + margin,
+        piece.x + min(left) * across - margin,
+        piece.y + min(top) * down - margin,
+        piece.x + max(right) * across + margin,
+        piece.y + max(bottom) * down + margin,
     )
 
 
-def words(piece: Piece) -> Iterator[tuple[str, tuple[float, float, float, float]]]:
+def words(piece: Piece) -> Iterator[tuple[str, Box]]:
     """Yield each word of the piece with its box, left to right."""
     start = 0
     for word in piece.text.split(" "):
@@ -107,27 +108,22 @@ def words(piece: Piece) -> Iterator[tuple[str, tuple[float, float, float, float]
 def draw(piece: Piece, plane: NDArray[np.uint8]) -> None:
     """Add the ink of the piece to `plane`, (H, W) uint8 with SCALE pixels per pixel of paper, 255 is full ink."""
     metrics = face(piece.font)
-    size = round(piece.size * SCALE)
-    pen = _pen(metrics.path, size)
-    pad = size // 2
-    natural = round(width(piece.text, piece.font, size)) + 2 * pad
-    strip = Image.new("L", (natural, 2 * size))
+    size = round(piece.size * SCALE * FINER)  # an even number, as sizes are multiples of half a pixel
+    strip = Image.new("L", (round(width(piece.text, piece.font, size)) + size, 2 * size))
     brush = ImageDraw.Draw(strip)
-    x = 0
+    pen = 0
     for letter in piece.text:
-        if letter in metrics.ink:
-            at = (pad + round(x * size / metrics.units), size + size // 2)
-            brush.text(at, letter, fill=255, font=pen, anchor="ls")
-        x += metrics.advance[letter]
-    across = round(natural * piece.stretch)
-    if across != natural:
-        strip = strip.resize((across, 2 * size), Image.Resampling.BILINEAR)
-    ink = np.asarray(strip)
-    left = round(piece.x * SCALE - pad * across / natural)
-    top = round(piece.y * SCALE) - size - size // 2
-    y0, x0 = max(top, 0), max(left, 0)
-    target = plane[y0 : top + ink.shape[0], x0 : left + ink.shape[1]]
-    source = ink[y0 - top :, x0 - left :][: target.shape[0], : target.shape[1]]
+        if letter in metrics.ink:  # half an em of space on the left, one and a half above the baseline
+            at = (size // 2 + round(pen * size / metrics.units), size + size // 2)
+            brush.text(at, letter, fill=255, font=_font(metrics.path, size), anchor="ls")
+        pen += metrics.advance[letter]
+    across, down = round(strip.width * piece.stretch / FINER), 2 * size // FINER
+    ink = np.asarray(strip.resize((across, down), Image.Resampling.BILINEAR))
+    left = round(piece.x * SCALE - size / 2 * across / strip.width)
+    top = round(piece.y * SCALE) - down * 3 // 4
+    y, x = max(top, 0), max(left, 0)
+    target = plane[y : max(top + down, 0), x : max(left + across, 0)]
+    source = ink[y - top :, x - left :][: target.shape[0], : target.shape[1]]
     if piece.inverse:
         np.minimum(target, 255 - source, out=target)
     else:

@@ -118,12 +118,11 @@ def describe(annotation: Any, bounds: Sequence[Any] = ()) -> str:
         return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else str(parts[0])
     if origin is tuple:
         return f"two numbers low, high with low <= high, each {describe(parts[0]).removeprefix('a number ')}"
-    words = {NoneType: "none", bool: "true or false", int: "a whole number", float: "a number"}
     if annotation is str:
-        return "text" if not any(getattr(limit, "min_length", 0) for limit in bounds) else "text that is not empty"
-    return " ".join(
-        filter(None, [words.get(annotation, str(annotation)), _limits(bounds) if annotation in (int, float) else ""])
-    )
+        return "text that is not empty" if any(getattr(limit, "min_length", 0) for limit in bounds) else "text"
+    words = {NoneType: "none", bool: "true or false", int: "a whole number", float: "a number"}
+    limits = _limits(bounds) if annotation in (int, float) else ""
+    return f"{words.get(annotation, annotation)} {limits}".strip()
 
 
 def _limits(bounds: Sequence[Any]) -> str:

@@ -102,7 +102,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def resolve(settings: Iterable[Setting], known: Collection[str]) -> dict[str, Setting]:
     """Return settings under our names; the last of two wins. Raises ConfigError with all that cannot be understood.
 
-    `hardware` passes unchanged; a group without a value, as `trainer:` with every line below it commented out, is empty.
+    `hardware` passes unchanged; a group without a value, `trainer:` with every line below commented out, is empty.
     """
     groups = {key.rpartition(".")[0] for key in known}
     found: dict[str, Setting] = {}

@@ -1,4 +1,4 @@
-"""CUDA debugging: the switch that makes launches synchronous, and the `[CUDA Info]` lines printed at the start of a run.
+"""CUDA debugging: the switch that makes launches synchronous, and the `[CUDA Info]` lines at the start of a run.
 
 Nothing here imports torch before it has to: the switch must be set before CUDA starts.
 """
@@ -19,7 +19,7 @@ def wanted(config: Config) -> bool:
 
 
 def block_launches() -> None:
-    """Make every CUDA launch wait for its kernel, so that an error is raised where it was made; call before CUDA starts."""
+    """Make every launch wait for its kernel, so that an error is raised where it was made; call before CUDA starts."""
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
 
 

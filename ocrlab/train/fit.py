@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import sys
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 from ocrlab import config as configuration
 from ocrlab import flight
 from ocrlab.config import Config
-from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, single_threaded
+from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, readable, single_threaded
 from ocrlab.data.formats import Index, load
 from ocrlab.errors import RunError
 from ocrlab.metrics import iou
@@ -67,6 +68,8 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
         load(config.data, config.train_split, **_how(config)),
         load(config.data, config.val_split, **_how(config)),
     )
+    val.samples, unreadable = readable(val.samples, config, cache_folder(config))
+    val.problems += unreadable
     report_data(train, val, progress)
     machine = choose(config)
     config = settled(config, machine, len(train.samples))
@@ -144,6 +147,7 @@ def _run(
     """Build loaders and trainer, and fit."""
     config, machine, folder = module.config, module.machine, watcher.folder
     old = handled(watcher)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its devices and hints; ours say what was chosen
     try:
         trainer = lightning.Trainer(
             accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
@@ -168,8 +172,13 @@ def _run(
             benchmark=True if machine.accelerator == "cuda" else None,
         )
         with warnings.catch_warnings():
-            for known in ("does not have many workers", "not resumable", "Checkpoint directory", "val_check_interval"):
-                warnings.filterwarnings("ignore", f".*{known}.*")  # workers are chosen; PageOrder starts where it must
+            for known in (
+                "does not have many workers",
+                "not resumable",
+                "module.s. in eval mode",
+                "val_check_interval",
+            ):
+                warnings.filterwarnings("ignore", f".*{known}.*")  # chosen so: see machine.py, PageOrder, `averaged`
             trainer.fit(module, loader(train, config, before), validation(val, config), ckpt_path=last)
     finally:
         for number, handler in old.items():
@@ -235,13 +244,10 @@ def final(module: Training, watcher: Watcher, val: Index, progress: Progress) ->
 def measure(module: Training, val: Index, progress: Progress) -> dict[str, float]:
     """Return hmean, precision and recall of the averaged weights on every page of `val`."""
     config = module.config
-    matches = []
+    module.averaged.eval()
     dataset = Pages(val.samples, config, cache_folder(config))
+    matches = []
     for i in range(len(dataset)):
-        page = dataset[i]
-        heat = pages.probability(module.averaged, page.canvas, bf16=module.machine.bf16)
-        size = (page.sample.width, page.sample.height)
-        found = pages.regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
-        matches.append(iou.match(page.sample.polygons, page.sample.ignored, found.polygons))
+        matches.append(pages.judge(module.averaged, dataset[i], config, bf16=module.machine.bf16))
         progress({"kind": "measure", "step": i + 1, "total": len(dataset)})
     return iou.summary(matches)

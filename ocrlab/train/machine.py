@@ -128,7 +128,7 @@ def _step_seconds(config: Config, accelerator: str, bf16: bool, channels_last: b
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory: a training step frees and takes back the same gigabyte, and page faults cost 10%.
+    """Tell glibc to keep freed memory: a training step frees and takes the same gigabyte, and page faults cost 10%.
 
     Without effect where there is no glibc (mallopt(3): M_TRIM_THRESHOLD -1, M_TOP_PAD -2, M_MMAP_MAX -4).
     """

@@ -63,10 +63,7 @@ class Training(lightning.LightningModule):
         self.matches = []
 
     def validation_step(self, page: Page, _index: int) -> None:
-        heat = pages.probability(self.averaged, page.canvas, bf16=self.machine.bf16)
-        size = (page.sample.width, page.sample.height)
-        found = pages.regions(heat, page.warp, size, self.config.post, self.config.targets.shrink_ratio)
-        self.matches.append(iou.match(page.sample.polygons, page.sample.ignored, found.polygons))
+        self.matches.append(pages.judge(self.averaged, page, self.config, bf16=self.machine.bf16))
 
     def on_validation_epoch_end(self) -> None:
         self.scores = iou.summary(self.matches)
@@ -86,6 +83,11 @@ class Training(lightning.LightningModule):
         steps = self.config.trainer.max_steps
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate(step, optim.warmup_steps, steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
+        # Lightning refuses to clip for a fused optimiser because of fp16's loss scaling; bf16 and fp32 scale nothing.
+        if gradient_clip_val:
+            torch.nn.utils.clip_grad_norm_(self.detector.parameters(), float(gradient_clip_val))
 
     def on_save_checkpoint(self, content: dict[str, Any]) -> None:
         content["ocrlab"] = checkpoint.card(self.config, self.trainer.global_step, self.scores)
@@ -123,7 +125,7 @@ def average(averaged: torch.nn.Module, current: torch.nn.Module, decay: float, s
 
 
 def rate(step: int, warmup: int, steps: int) -> float:
-    """Return the share of the learning rate at a step: linear warm-up, then a cosine to 0 (Loshchilov and Hutter 2017)."""
+    """Return the share of the learning rate at a step: linear warm-up, then cosine (Loshchilov and Hutter 2017)."""
     warmup = min(warmup, max(1, steps // 5))  # a short run warms up for a fifth of it at the most
     if step < warmup:
         return (step + 1) / warmup
@@ -131,9 +133,9 @@ def rate(step: int, warmup: int, steps: int) -> float:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of Python's, NumPy's and torch's generators as tensors and numbers (readable without pickle)."""
+    """Return the states of Python's, NumPy's and torch's generators as tensors and numbers, readable without pickle."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # others draw from it
     states: dict[str, Any] = {
         "python": (version, torch.tensor(internal, dtype=torch.int64), gauss),
         "numpy": (
@@ -155,7 +157,7 @@ def set_random_states(states: dict[str, Any]) -> None:
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal.tolist()), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([s.cpu() for s in states["cuda"]])

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from ocrlab import postprocess
-from ocrlab.config import Evaluate, Post
+from ocrlab.config import Config, Evaluate, Post
 from ocrlab.data import transforms
+from ocrlab.data.dataset import Page
 from ocrlab.errors import ShapeError
+from ocrlab.metrics import iou
 from ocrlab.model.detector import Detector
 
 
@@ -61,3 +63,11 @@ def detect(
     warp, canvas = transforms.letterbox(size, evaluate)
     heat = probability(model, transforms.warp_image(image, warp, canvas), bf16=bf16)
     return regions(heat, warp, size, post, shrink_ratio)
+
+
+def judge(model: Detector, page: Page, config: Config, *, bf16: bool) -> iou.PageMatch:
+    """Return what the detector finds on an annotated page, matched with its ground truth."""
+    heat = probability(model, page.canvas, bf16=bf16)
+    size = (page.sample.width, page.sample.height)
+    found = regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
+    return iou.match(page.sample.polygons, page.sample.ignored, found.polygons)

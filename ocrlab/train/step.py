@@ -12,7 +12,7 @@ import time
 
 
 def run(device: str) -> dict[str, object]:
-    """Do one forward, backward and optimiser step on `device`; returns loss and seconds, raises what the device raises."""
+    """Do one forward, backward and optimiser step on `device`; return loss and seconds; raises what it raises."""
     import torch
 
     from ocrlab.losses import TargetMaps, db_loss

@@ -4,7 +4,7 @@ Training writes JSON lines into a pipe that never blocks and reads answers that 
 
     training --start, log, finish--> python -m ocrlab.train.tracking --ready, warning--> training
 
-An import that hangs, a server that does not answer or a crash costs at most `deadline` seconds at the end, and one line.
+An import that hangs, a server that does not answer or a crash costs at most `deadline` seconds at the end and a line.
 When training dies without a word the pipe closes, and the tracker marks the run as failed by itself.
 """
 
@@ -40,7 +40,7 @@ class Settings(Protocol):
 
 
 def run_name(user: str, encoder: str, decoder: str, batch_size: int, lr: float, score: float | None = None) -> str:
-    """Return `<user>_<encoder>-<decoder>-dbhead-dbloss-bs<B>-lr<LR>_<score>`; without its end until there is a score."""
+    """Return `<user>_<encoder>-<decoder>-dbhead-dbloss-bs<B>-lr<LR>_<score>`; no end where there is no score."""
     name = f"{user}_{encoder}-{decoder}-dbhead-dbloss-bs{batch_size}-lr{lr:g}"
     return name if score is None else f"{name}_{score:.4f}"
 

@@ -1,4 +1,4 @@
-"""The Lightning callback of every run: metrics.csv, checkpoints, progress, early stopping, step times, stopping in order."""
+"""The Lightning callback of every run: metrics.csv, checkpoints, progress, early stopping, stopping in order."""
 
 from __future__ import annotations
 
@@ -161,13 +161,9 @@ class Watcher(lightning.Callback):
             return
         median, high = spread(self.seconds[3:])
         if high > UNEVEN * median:
-            self.progress(
-                {
-                    "kind": "warning",
-                    "text": f"Step times vary: median {median:.2f} s, 95th percentile {high:.2f} s. Another busy process or a "
-                    "second thread pool on these cores does that; try runtime.threads or runtime.workers=0.",
-                }
-            )
+            text = f"Step times vary: median {median:.2f} s, 95th percentile {high:.2f} s. Another busy process or a"
+            text += " second thread pool on these cores does that; try runtime.threads or runtime.workers=0"
+            self.progress({"kind": "warning", "text": text})
 
 
 def handled(watcher: Watcher) -> dict[int, Any]:

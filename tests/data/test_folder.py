@@ -131,9 +131,10 @@ def test_no_images_at_all(tmp_path: Path) -> None:
         pairs(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret.jpg", "a/../../secret.jpg", "/etc/passwd", "link.jpg", "", None, 3, "a\0.jpg", "no.jpg", "x" * 999]
-)
+OUTSIDE = ["../secret.jpg", "a/../../secret.jpg", "a/../a/b.jpg", "/etc/passwd", "link.jpg"]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "", None, 3, "a\0.jpg", "no.jpg", "x" * 999])
 def test_no_path_outside_the_folder(tmp_path: Path, name: object) -> None:
     data = touch(tmp_path, "secret.jpg", "data/ufo.json", "data/a/b.jpg") / "data"
     (data / "link.jpg").symlink_to("../secret.jpg")

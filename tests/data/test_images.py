@@ -34,7 +34,7 @@ def test_formats_and_names(tmp_path: Path, picture: NDArray[np.uint8], name: str
     options = {"lossless": True} if name == "a.webp" else {}
     path = save(tmp_path / name, Image.fromarray(picture), **options)
     found = read_image(path)
-    assert (found.shape, found.dtype, found.flags.c_contiguous) == ((60, 40, 3), np.uint8, True)
+    assert found.shape == (60, 40, 3) and found.dtype == np.uint8 and found.flags.c_contiguous
     assert read_header(path).size(False) == (40, 60)
     assert np.abs(found.astype(int) - picture).mean() <= (8 if name == "a.jpg" else 0)
 
@@ -75,9 +75,7 @@ def test_transparent_is_white_paper(tmp_path: Path, picture: NDArray[np.uint8]) 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_only_when_asked(
-    tmp_path: Path, picture: NDArray[np.uint8], suffix: str, orientation: int
-) -> None:
+def test_orientation_only_when_asked(tmp_path: Path, picture: NDArray[np.uint8], suffix: str, orientation: int) -> None:
     tags = Image.Exif()
     tags[images.ORIENTATION_TAG] = orientation
     path = save(tmp_path / f"a.{suffix}", Image.fromarray(picture), exif=tags)

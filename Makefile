@@ -1,0 +1,69 @@
+# make train    train on data_samples/ and leave an executed notebook and its report
+# make test     run all tests and all notebooks
+# Both set the environment up when that is needed. `make help` lists the rest; ARGS="..." is handed on.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+OLDEST := .venv-oldest
+ARGS :=
+TESTS := -m pytest tests notebooks --nbval-lax --nbval-cell-timeout=300 --nbval-current-env
+
+export JUPYTER_PREFER_ENV_PATH := 1
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+
+.PHONY: help setup train test test-all test-oldest lab check lock clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup:  ## .venv with exactly requirements.lock, and this package
+	@.ci/setup $(VENV) requirements.lock 3.13 3.12 3.11
+
+train: setup  ## notebooks/03_train.ipynb -> reports/<time>-03_train.{ipynb,html}; ARGS="-p batch_size 2"
+	@mkdir -p reports
+	stem="reports/$$(date +%Y%m%d-%H%M%S)-03_train"
+	status=0
+	$(PY) -m papermill --kernel python3 notebooks/03_train.ipynb "$$stem.ipynb" $(ARGS) || status=$$?
+	if [ -f "$$stem.ipynb" ]; then
+		$(PY) -m nbconvert --to html --log-level WARN "$$stem.ipynb" || status=1
+		printf '\nnotebook  %s\nreport    %s\n' "$$PWD/$$stem.ipynb" "$$PWD/$$stem.html"
+	fi
+	if [ $$status != 0 ]; then
+		echo "make train: the notebook failed; its last cell and the newest folder in runs/ tell why" >&2
+	fi
+	exit $$status
+
+test: setup  ## all tests, then all notebooks
+	@$(PY) $(TESTS) $(ARGS)
+
+test-all: setup  ## the slow ones too: kills, full matrices, trainings
+	@$(PY) $(TESTS) -m "slow or not slow" $(ARGS)
+
+test-oldest:  ## the tests against the oldest versions that pyproject.toml allows (Python 3.11)
+	@.ci/setup $(OLDEST) requirements-oldest.lock 3.11
+	$(OLDEST)/bin/python $(TESTS) $(ARGS)
+
+lab: setup  ## JupyterLab on the notebooks
+	@$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks
+
+check: setup  ## lint, format, types, import rules
+	@$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+lock:  ## both lock files anew (needs uv)
+	@compile() { uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet "$$@"; }
+	compile --universal --output-file requirements.lock
+	compile --python-platform x86_64-manylinux_2_28 --resolution lowest-direct --only-binary :all: \
+		--output-file requirements-oldest.lock
+
+clean:  ## caches and built wheels; environments, runs and reports stay
+	@rm -rf dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find ocrlab tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

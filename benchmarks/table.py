@@ -1,0 +1,98 @@
+"""What every benchmark prints: a dated Markdown page with its command, the machine, and a table."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab.probes import host
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+SHOWN = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16")  # what decides a step
+LOAD = os.getloadavg()[0]  # read at import: before the benchmark adds its own
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return an argument parser that shows the docstring of the benchmark and knows `--save`."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--save", action="store_true", help="also write the page to benchmarks/results/DATE-NAME.md")
+    return made
+
+
+def markdown(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table, columns padded so that it also reads well in a terminal."""
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def machine_line(environment: Mapping[str, Any]) -> str:
+    """Return one line about a machine, from `host.environment()` or the `environment.json` of a run folder."""
+    flags = [flag for flag in SHOWN if flag in environment.get("cpu_flags", ())]
+    memory = environment.get("memory_bytes")
+    facts = [
+        environment.get("cpu_name") or "unknown processor",
+        f"{environment.get('cores', '?')} usable cores",
+        f"instruction sets {' '.join(flags) or 'unknown or older than avx2'}",
+        f"{memory / 2**30:.0f} GiB" if memory else "unknown memory",
+        f"Python {environment.get('python', '?')}",
+        f"torch {environment.get('packages', {}).get('torch', 'absent')}",
+        f"ocrlab {environment.get('revision') or 'of no known revision'}",
+    ]
+    return ", ".join(facts)
+
+
+def page(title: str, body: str, *, environment: Mapping[str, Any] | None = None, date: str | None = None) -> str:
+    """Return a whole result: title, date, command, machine and `body`.
+
+    Without `environment` the machine is this one, now; a finished training brings its own, and its own `date`.
+    """
+    here = environment is None
+    machine = machine_line(host.environment() if environment is None else environment)
+    load = f", load {LOAD:.1f} before the start" if here else ""
+    head = [f"# {title}", f"{date or today()}, `{command(sys.argv)}`", f"Machine: {machine}{load}."]
+    return "\n\n".join([*head, body.strip()]) + "\n"
+
+
+def publish(name: str, text: str, *, save: bool, date: str | None = None) -> Path | None:
+    """Print a page and, with `save`, write it to `results/DATE-NAME.md`; returns the path written."""
+    print(text)
+    if not save:
+        return None
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{date or today()}-{name}.md"
+    path.write_text(text, encoding="utf-8")
+    print(f"written: {os.path.relpath(path)}", file=sys.stderr)
+    return path
+
+
+def today() -> str:
+    """Return the date as YYYY-MM-DD."""
+    return datetime.date.today().isoformat()
+
+
+def judged(met: bool | None) -> str:
+    """Return a limit's fate in words; None where it does not apply."""
+    return {True: "met", False: "NOT met", None: "not judged"}[met]
+
+
+def command(argv: Sequence[str]) -> str:
+    """Return a command line as it is typed elsewhere: from the root of the repository, no folders of this machine."""
+    return " ".join(["python", f"benchmarks/{Path(argv[0]).name}", *map(portable, argv[1:])])
+
+
+def portable(word: str) -> str:
+    """Return one word of a command line; an absolute path becomes relative to the repository, or PATH if far away."""
+    key, sign, value = word.rpartition("=")
+    if not Path(value).is_absolute():
+        return word
+    near = os.path.relpath(value, ROOT)
+    return f"{key}{sign}{'PATH' if near.startswith('../..') else near}"

@@ -1,0 +1,198 @@
+"""One open notebook, from `setup` to `finish`: its parameters, what it shows, its outcome, and the result it keeps."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ocrlab import __version__
+from ocrlab.config import Config
+from ocrlab.errors import ConfigError
+from ocrlab.report import live, outcome, params, results
+from ocrlab.report.configure import configure
+from ocrlab.report.redact import clean
+from ocrlab.report.view import View
+
+if TYPE_CHECKING:
+    from ocrlab.train.fit import RunResult
+
+
+class Block:
+    """One output that can be rewritten in place; it is displayed when it is first updated."""
+
+    def __init__(self) -> None:
+        self.id = f"ocrlab-{uuid.uuid4().hex[:12]}"
+        self.displayed = False
+
+    def update(self, view: View, more: Mapping[str, Any] | None = None) -> None:
+        """Show `view`, with further representations of it by MIME type."""
+        from IPython.display import display
+
+        bundle = {**view._repr_mimebundle_(), **(more or {})}
+        display(bundle, raw=True, display_id=self.id, update=self.displayed)
+        self.displayed = True
+
+
+@dataclass
+class Lab:
+    """One open notebook: its parameters, the config made of them, and what will be said at its end."""
+
+    name: str
+    parameters: dict[str, Any]
+    config: Config
+    top: Block
+    began: float
+    training: RunResult | None = None
+    judgements: list[outcome.Judgement] = field(default_factory=list)
+    blocks: list[live.Live] = field(default_factory=list)
+
+    def show(self, *views: View) -> None:
+        """Display views below the cell."""
+        for view in views:
+            Block().update(view)
+
+    def progress(self, title: str, limit: float | None = None) -> live.Live:
+        """Display a progress block and return it: call it with events; `limit` is drawn into the curve of hmean."""
+        block = live.Live(title, Block().update, limit=limit)
+        self.blocks.append(block)
+        return block
+
+    def run(self, limit: float | None = None) -> RunResult:
+        """Train as `config` says and return what came of it; raises what training raises, once its folder is closed."""
+        about = f"{self.config.encoder} + {self.config.decoder} on {Path(self.config.data).name}"
+        progress = self.progress(f"Training {about}", limit)
+        from ocrlab.train.fit import fit
+
+        self.training = fit(self.config, progress=progress)
+        return self.training
+
+    def outcome(self, metric: str, value: float, limit: float, warn: float | None = None, unit: str = "") -> None:
+        """Judge a number: PASS at `limit` or above, WARN down to `warn`, else FAIL."""
+        self.judgements.append(outcome.Judgement(metric, value, limit, limit if warn is None else warn, unit))
+
+    def finish(self) -> None:
+        """Set the outcome, keep the result in notebook and run folder, and print one line of stable words."""
+        run, seconds = self.training, time.monotonic() - self.began
+        facts = f"{live.duration(seconds)} in all · seed {self.config.seed} · ocrlab {__version__}"
+        facts += f" · {clean(str(run.folder))}" if run else ""
+        said = outcome.judged(self.name, self.judgements, self.next_command(), facts)
+        files = [run.checkpoint] if run and run.checkpoint else []
+        metrics = run.metrics if run else {}
+        result = results.build(said, metrics=metrics, parameters=self.parameters, artefacts=files, seconds=seconds)
+        if run:
+            results.save(result, run.folder)
+        self.top.update(outcome.view(said), results.bundle(result))
+        print(f"{self.name}: {said.word}")
+
+    def next_command(self) -> str:
+        """Return the command to go on with: use the detector when it is good, else train it for longer."""
+        run = self.training
+        if run is None:
+            return ""
+        if run.checkpoint and all(judgement.word == "PASS" for judgement in self.judgements):
+            return f"ocrlab predict --checkpoint {clean(str(run.checkpoint))} PAGES --out found"
+        longer = 2 * self.config.trainer.max_steps
+        return f"ocrlab train --config {clean(str(run.folder))}/config.yaml trainer.max_steps={longer}"
+
+    def after_cell(self, result: Any) -> None:
+        """Show what the progress blocks hold back; where the cell failed, say at the top where the notebook stopped.
+
+        The word stays INCOMPLETE, because `finish` never ran.
+        """
+        for block in self.blocks:
+            block.flush()
+        error = result.error_before_exec or result.error_in_exec
+        if error is not None:
+            place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
+            text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+            told = clean(f"It stopped in {place}. {text}")
+            self.top.update(outcome.view(outcome.Outcome(self.name, "INCOMPLETE", told)))
+
+
+_open: list[Lab] = []  # the newest lab, for the hook that IPython calls after every cell
+_stacks: list[IO[str]] = []  # faulthandler writes to a descriptor, so its file must stay open
+
+
+def setup(namespace: Mapping[str, Any]) -> Lab:
+    """Check the parameters of a notebook (`namespace` is its `globals()`), seed, and show the outcome as INCOMPLETE.
+
+    Raises ConfigError with everything that is wrong with the parameters.
+    """
+    top, cells = Block(), list(namespace.get("In", []))
+    try:
+        values = params.check(cells, namespace)
+        config = configure(values)
+    except ConfigError as error:
+        told = clean(f"It was refused before it began. {error}")
+        top.update(outcome.view(outcome.Outcome("parameters", "INCOMPLETE", told)))
+        raise
+    name = str(values.get("name") or "notebook")
+    said = outcome.Outcome(name, "INCOMPLETE", "It still runs, or it ended before its last cell.")
+    top.update(outcome.view(said), results.bundle(results.build(said, metrics={}, parameters=values)))
+    lab = Lab(name, values, config, top, time.monotonic())
+    lab.show(_about(config, params.changed(cells, values)))
+    _seed(config.seed)
+    _keep_stacks(name, Path(config.runs))
+    _hook(lab)
+    return lab
+
+
+def _about(config: Config, changed: Mapping[str, Any]) -> View:
+    """Return what one wants to know before anything runs: where data comes from, where runs go, what was set."""
+    set_here = ", ".join(f"{name} = {value!r}" for name, value in clean(changed).items()) or "all at their defaults"
+    rows = [("data", clean(config.data)), ("runs go to", clean(config.runs)), ("parameters", set_here)]
+    html = "".join(f'<p><span style="opacity:.7">{name}</span> <code>{escape(text)}</code></p>' for name, text in rows)
+    return View(html, "\n".join(f"{name}: {text}" for name, text in rows))
+
+
+def _seed(seed: int) -> None:
+    """Seed Python and NumPy for what a reader adds; training seeds itself, and torch is slow to import."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def _keep_stacks(name: str, runs: Path) -> None:
+    """Let a crash of the kernel, and SIGUSR1, leave the stack of every thread in a file: ipykernel swallows stderr."""
+    file: IO[str]
+    folder = runs / ".stacks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f"{name}-{os.getpid()}.txt").open("w", encoding="utf-8")
+    except OSError:
+        file = tempfile.NamedTemporaryFile("w", prefix=f"ocrlab-{name}-", suffix=".txt", delete=False)  # noqa: SIM115
+    faulthandler.enable(file, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=True)
+    _stacks.append(file)
+    atexit.register(_drop_if_empty, Path(file.name))
+
+
+def _drop_if_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == 0:
+            path.unlink()
+
+
+def _hook(lab: Lab) -> None:
+    """Let IPython tell the newest lab when a cell has ended."""
+    first = not _open
+    _open[:] = [lab]
+    with contextlib.suppress(ImportError):
+        from IPython import get_ipython
+
+        shell = get_ipython()
+        if first and shell is not None:
+            shell.events.register("post_run_cell", lambda result: _open[0].after_cell(result))

@@ -1,0 +1,11 @@
+"""A probability map into scored polygons, in the pixels of the original image.
+
+`regions` is the way in; `quads` and `polygons` turn outlines into shapes, `scores` reads the map, and `kernels` is
+compiled by numba when it is first needed. Nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+from ocrlab.postprocess.regions import Regions, decode
+
+__all__ = ["Regions", "decode"]

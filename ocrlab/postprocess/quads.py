@@ -1,0 +1,138 @@
+"""Outlines of shrunk text into quads: as published, and by the exact inverse of the shrink.
+
+Shapes: N outlines, P points; all coordinates are map pixels with the pixel centre at whole numbers. `cv2.fillPoly` paints
+the border pixels of a polygon and `cv2.findContours` walks through their centres, so the outline of a painted polygon
+is the polygon itself: nothing has to be added for the half pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab import geometry
+from ocrlab.postprocess.scores import Map, box_scores
+
+Outline = NDArray[np.int32]  # (P, 1, 2), as OpenCV gives it
+Boxes = NDArray[np.float32]  # (N, 4, 2), clockwise from the top left
+Scores = NDArray[np.float64]  # (N,)
+
+GROWN = 2  # pixels that the short side must have gained when it was unclipped by a ratio
+ARC_TOLERANCE = 0.25  # pixels, Clipper's default
+
+
+def published(
+    probability: Map, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float
+) -> tuple[Boxes, Scores]:
+    """Return the smallest rectangles, moved outwards by area * ratio / perimeter, as the published method does.
+
+    Corners are cut to whole pixels, offset by Clipper's rules with round joins, and boxed once more; they are not yet
+    rounded. Scores are means over the rectangles before that.
+    """
+    boxes, _ = smallest_boxes(outlines, min_size)
+    scores = box_scores(probability, boxes)
+    sure = scores >= box_threshold
+    boxes, scores = boxes[sure], scores[sure]
+    sides = boxes.astype(np.float64) - np.roll(boxes, -1, axis=1)
+    distance = area(boxes) * ratio / np.hypot(sides[..., 0], sides[..., 1]).sum(axis=1)
+    grown, kept = smallest_boxes(offset(boxes.astype(np.int64), distance), min_size + GROWN)
+    return grown, scores[kept]
+
+
+def exact(
+    probability: Map, outlines: Sequence[Outline], shrink_ratio: float, min_size: float, box_threshold: float
+) -> tuple[Boxes, Scores]:
+    """Return the rectangles that shrink to these outlines.
+
+    Direction and length come from the smallest rectangle, but thickness is the area over the length and the middle is
+    the middle of the mass: the shrunk line is a sixth to a quarter as thick as the text, so a pixel that sticks out
+    would be paid four to six times.
+    """
+    rectangles = [cv2.minAreaRect(outline) for outline in outlines]
+    kept = [i for i, (_, sides, _) in enumerate(rectangles) if min(sides) >= min_size and max(sides) > 0]
+    boxes = corners_of([rectangles[i] for i in kept])
+    scores = box_scores(probability, boxes)
+    sure = np.flatnonzero(scores >= box_threshold)
+    if not len(sure):
+        return boxes[:0], scores[:0]
+    table = np.array([(*rectangles[kept[i]][0], *rectangles[kept[i]][1], rectangles[kept[i]][2]) for i in sure])
+    middle, sides, turn = table[:, :2], table[:, 2:4], np.deg2rad(table[:, 4])
+    turn = np.where(sides[:, 0] < sides[:, 1], turn + np.pi / 2, turn)
+    along = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    across = np.stack([-along[:, 1], along[:, 0]], axis=1)
+    moments = [cv2.moments(outlines[kept[i]]) for i in sure]
+    mass = np.array([(m["m00"], m["m10"], m["m01"]) for m in moments])
+    full = mass[:, 0] > 0  # an outline one pixel thick has no area
+    centroid = np.where(full[:, None], mass[:, 1:] / np.where(full, mass[:, 0], 1)[:, None], middle)
+    middle = middle + across * ((centroid - middle) * across).sum(axis=1, keepdims=True)
+    length = sides.max(axis=1)
+    thickness = mass[:, 0] / length
+    distance = geometry.unshrink_distance(mass[:, 0], 2 * (length + thickness), shrink_ratio)
+    reach = along * (length / 2 + distance)[:, None]
+    spread = across * (thickness / 2 + distance)[:, None]
+    grown = np.stack([middle - reach - spread, middle + reach - spread, middle + reach + spread, middle - reach + spread])
+    return ordered(grown.transpose(1, 0, 2).astype(np.float32)), scores[sure]
+
+
+def smallest_boxes(outlines: Sequence[NDArray[np.int32]], min_size: float) -> tuple[Boxes, NDArray[np.intp]]:
+    """Return the rectangle of least area round each point set whose short side reaches `min_size`, and which those are."""
+    rectangles = [cv2.minAreaRect(outline) for outline in outlines]
+    kept = [i for i, (_, sides, _) in enumerate(rectangles) if min(sides) >= min_size]
+    return corners_of([rectangles[i] for i in kept]), np.array(kept, dtype=np.intp)
+
+
+def corners_of(rectangles: Sequence[cv2.typing.RotatedRect]) -> Boxes:
+    """Return the corners (N, 4, 2) of OpenCV's rotated rectangles, clockwise from the top left."""
+    return ordered(np.array([cv2.boxPoints(r) for r in rectangles], dtype=np.float32).reshape(-1, 4, 2))
+
+
+def ordered(boxes: Boxes) -> Boxes:
+    """Return quads (N, 4, 2) clockwise from the top left: the upper of the two leftmost points comes first."""
+    by_x = np.take_along_axis(boxes, np.argsort(boxes[..., 0], axis=1, kind="stable")[..., None], axis=1)
+    upper_left = np.where(by_x[:, 1, 1] > by_x[:, 0, 1], 0, 1)
+    upper_right = np.where(by_x[:, 3, 1] > by_x[:, 2, 1], 2, 3)
+    order = np.stack([upper_left, upper_right, 5 - upper_right, 1 - upper_left], axis=1)
+    return np.take_along_axis(by_x, order[..., None], axis=1)
+
+
+def area(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the areas (N,) of quads (N, 4, 2)."""
+    first, second = (boxes[:, 2:] - boxes[:, :2]).astype(np.float64).transpose(1, 0, 2)  # the two diagonals
+    return np.abs(first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]) / 2
+
+
+def offset(quads: NDArray[np.int64], distance: NDArray[np.float64]) -> list[NDArray[np.int32]]:
+    """Return the points of convex clockwise quads (N, 4, 2) moved outwards by `distance` (N,), with round joins.
+
+    The points are those that Clipper 6 makes, rounding included. That they may lie on one line or twice on one place
+    does not matter to the rectangle round them. Anything else than a convex clockwise quad goes to Clipper itself.
+    """
+    sides = (np.roll(quads, -1, axis=1) - quads).astype(np.float64)
+    length = np.hypot(sides[..., 0], sides[..., 1])
+    plain = (length > 0).all(axis=1)
+    unit = sides / np.where(length > 0, length, 1)[..., None]
+    after = np.stack([unit[..., 1], -unit[..., 0]], axis=-1)  # (N, 4, 2) outward normals of the side after a corner
+    before = np.roll(after, 1, axis=1)
+    sine = before[..., 0] * after[..., 1] - after[..., 0] * before[..., 1]
+    cosine = (before * after).sum(axis=-1)
+    plain &= (sine > 0).all(axis=1)
+    reach = np.where(plain, distance, 1.0)
+    tolerance = np.minimum(ARC_TOLERANCE, reach * ARC_TOLERANCE)
+    per_turn = np.minimum(np.pi / np.arccos(1 - tolerance / reach), reach * np.pi)
+    flat = (np.abs(sine * reach[:, None]) < 1) & (cosine > 0)
+    steps = np.floor(per_turn[:, None] / (2 * np.pi) * np.arctan2(sine, cosine) + 0.5)
+    steps = np.where(flat, 1, np.maximum(steps, 1))
+    turn_sine, turn_cosine = np.sin(2 * np.pi / per_turn)[:, None], np.cos(2 * np.pi / per_turn)[:, None]
+    arm, arms = before, [before]
+    for step in range(1, int(steps.max(initial=1))):
+        x, y = arm[..., 0], arm[..., 1]
+        arm = np.stack([x * turn_cosine - turn_sine * y, x * turn_sine + y * turn_cosine], axis=-1)
+        arms.append(np.where((step < steps)[..., None], arm, before))
+    arms.append(np.where(flat[..., None], before, after))
+    moved = quads[:, :, None] + np.stack(arms, axis=2) * reach[:, None, None, None]  # (N, 4, steps, 2)
+    rounded = np.trunc(moved + np.copysign(0.5, moved)).astype(np.int32).reshape(len(quads), 4 * len(arms), 2)
+    return [points if ok else np.concatenate([np.empty((0, 2), np.int32), *geometry.offset(quad, d)]).astype(np.int32)
+            for points, ok, quad, d in zip(rounded, plain, quads, distance.tolist(), strict=True)]

@@ -1,0 +1,125 @@
+"""The way from a probability map to scored regions: `decode`, after Liao et al. 2020, Differentiable Binarization.
+
+Shapes: h w map pixels, N regions, P points.
+
+Coordinates: the centre of a map pixel has whole numbers, the first one is (0, 0). `to_page` maps those to the same
+convention on the page, so a page that was resized by s comes back by 1/s and a shift of (1/s - 1) / 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.errors import ConfigError, ShapeError
+from ocrlab.postprocess import polygons, quads
+from ocrlab.postprocess.scores import Map, binarise
+from ocrlab.records import Detection
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Text regions of one page: `polygons` are (P, 2) float32 in page pixels, `scores` (N,) float32 in 0..1."""
+
+    polygons: list[NDArray[np.float32]]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.polygons)
+
+    def to_detections(self) -> list[Detection]:
+        """Return the regions as records, ready for JSON."""
+        return [
+            Detection(polygon.tolist(), score)
+            for polygon, score in zip(self.polygons, self.scores.tolist(), strict=True)
+        ]
+
+
+def decode(
+    probability: Map,
+    *,
+    threshold: float = 0.5,
+    box_threshold: float = 0.5,
+    unclip: Literal["exact"] | float = "exact",
+    shrink_ratio: float = 0.4,
+    shape: Literal["quad", "polygon"] = "quad",
+    max_candidates: int = 1000,
+    min_size: float = 3.0,
+    to_page: NDArray[np.float64] | None = None,
+    size: tuple[int, int] | None = None,
+) -> Regions:
+    """Return the regions of a probability map (h, w) float32 in 0..1, in page pixels.
+
+    A pixel above `threshold` is text; a connected group of them is a candidate, kept if its mean probability reaches
+    `box_threshold` and its short side, from pixel centre to pixel centre, `min_size` map pixels.
+    `unclip` is "exact", the inverse of the shrink by `shrink_ratio`, or the published ratio (Liao et al. take 1.5 for
+    quads, 2.0 for polygons). With a ratio everything is as published: whole pixels, outlines of holes are candidates
+    too, and the first `max_candidates` from the bottom of the page count. With "exact" the largest count.
+    `to_page` (2, 3) maps map pixels to page pixels (default: the same), `size` is the page's (width, height), to which
+    regions are cut by moving corners (default: the map's, or not at all where `to_page` is given).
+
+    Raises ShapeError for a map of another shape or dtype, with NaN or values outside 0..1, or a `to_page` that is not
+    (2, 3); ConfigError for an `unclip` or `shape` that does not exist.
+    """
+    check(probability, to_page)
+    if shape not in ("quad", "polygon"):
+        raise ConfigError("This shape of regions does not exist", got=repr(shape), need="quad or polygon")
+    if unclip != "exact" and not (isinstance(unclip, int | float) and unclip > 0):
+        raise ConfigError("Regions cannot be unclipped by this", got=repr(unclip), need='"exact" or a ratio above 0')
+    if probability.size == 0:
+        return Regions([], np.zeros(0, np.float32))
+    heat = np.ascontiguousarray(probability)
+    mask = binarise(heat, threshold)
+    if size is None and to_page is None:
+        size = (heat.shape[1], heat.shape[0])
+    kind = quads if shape == "quad" else polygons
+    if unclip == "exact":
+        outlines = largest(cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0], max_candidates)
+        found, scores = kind.exact(heat, outlines, shrink_ratio, min_size, box_threshold)
+    else:
+        outlines = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0][:max_candidates]
+        found, scores = kind.published(heat, outlines, float(unclip), min_size, box_threshold)
+    return Regions(on_page(found, to_page, size, whole=unclip != "exact"), np.asarray(scores, dtype=np.float32))
+
+
+def check(probability: Map, to_page: NDArray[np.float64] | None) -> None:
+    """Raise ShapeError unless the map is (h, w) float32 and `to_page`, if any, a finite (2, 3)."""
+    if not isinstance(probability, np.ndarray) or probability.ndim != 2 or probability.dtype != np.float32:
+        given = f"{probability.dtype} {probability.shape}" if hasattr(probability, "shape") else type(probability).__name__
+        raise ShapeError("This is no probability map", got=given, need="a NumPy array (h, w) of float32, one page at a time")
+    if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
+        raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
+
+
+def largest(outlines: Sequence[NDArray[np.int32]], count: int) -> Sequence[NDArray[np.int32]]:
+    """Return the `count` outlines of most area, in the order that they came in."""
+    if len(outlines) <= count:
+        return outlines
+    area = np.array([cv2.contourArea(outline) for outline in outlines])
+    return [outlines[i] for i in np.sort(np.argsort(-area, kind="stable")[:count])]
+
+
+def on_page(
+    found: Sequence[NDArray[np.floating]] | NDArray[np.floating],
+    to_page: NDArray[np.float64] | None,
+    size: tuple[int, int] | None,
+    *,
+    whole: bool,
+) -> list[NDArray[np.float32]]:
+    """Return polygons (P, 2) in page pixels, rounded if they must be `whole`, with the corners moved into the page."""
+    if not len(found):
+        return []
+    points = np.concatenate(found).astype(np.float64)
+    if to_page is not None:
+        points = points @ np.asarray(to_page)[:, :2].T + np.asarray(to_page)[:, 2]
+    if whole:
+        points = np.round(points)
+    if size is not None:
+        points = np.clip(points, 0, size)
+    ends = np.cumsum([len(polygon) for polygon in found])
+    return np.split(points.astype(np.float32), ends[:-1])

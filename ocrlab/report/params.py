@@ -1,0 +1,219 @@
+"""The parameters cell of a notebook: read from its source, and checked before anything runs.
+
+papermill only warns about unknown names and checks no types, so `-p batch_size eight` would run on. A line is
+
+    name: type = default  # help (unit; low..high)        or        # help (unit; this|that)
+
+with types `str int float bool list dict tuple[...] Optional[...]`, the ones that `papermill --help-notebook` shows.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import re
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ocrlab.errors import ConfigError
+from ocrlab.report.redact import is_secret
+from ocrlab.settings.names import gather, nearest
+
+KINDS: dict[str, type] = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, tuple)}
+WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "True or False",
+    "list": "a list",
+    "dict": "a mapping",
+    "tuple": "several values",
+}
+INJECTED = "# Parameters"  # how papermill begins the cell that it puts below the parameters cell
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+RANGE = re.compile(rf"({NUMBER})?\.\.({NUMBER})?")
+CHOICES = re.compile(r"[\w.+-]+(?:\|[\w.+-]+)+")
+LONGEST = 60  # characters of a value in a message
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One line of a parameters cell; `kind` is the annotation's source, the limits come from the comment."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def need(self) -> str:
+        """Return what the parameter takes, in words."""
+        words = _words(ast.parse(self.kind, mode="eval").body)
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.low is None and self.high is None:
+            return words
+        low = "" if self.low is None else f" at least {self.low:g}"
+        high = "" if self.high is None else f" at most {self.high:g}"
+        return f"{words}{low}{' and' if low and high else ''}{high}"
+
+
+def read(source: str) -> list[Parameter]:
+    """Return the parameters of a cell's source; raises ConfigError for a line that papermill would miss."""
+    comments = dict(_comments(source))
+    found = []
+    for line in ast.parse(source).body:
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant):
+            continue  # a docstring
+        name = (
+            ast.unparse(line.target) if isinstance(line, ast.AnnAssign) else ast.unparse(line).partition("=")[0].strip()
+        )
+        if not isinstance(line, ast.AnnAssign) or line.value is None:
+            raise ConfigError(f"Parameter {name} has no type", need=f"{name}: type = default", do="Write its type")
+        try:
+            _words(line.annotation)
+            default = ast.literal_eval(line.value)
+        except (KeyError, ValueError):
+            got, need = ast.unparse(line), f"a plain value, and one of {', '.join(KINDS)}, tuple[...], Optional[...]"
+            raise ConfigError(f"Parameter {name} cannot be read", got=got, need=need) from None
+        help_text = comments.get(line.end_lineno or line.lineno, "")
+        found.append(Parameter(name, ast.unparse(line.annotation), default, help_text, **_limits(help_text)))
+    return found
+
+
+def check(cells: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the parameters, by name; raises one ConfigError that says everything that is wrong.
+
+    `cells` are the sources that ran so far, in order, as IPython keeps them in `In`; `namespace` is `globals()`.
+    """
+    at, declared = _find(cells)
+    names = [parameter.name for parameter in declared]
+    problems = [_secret(name) for name in names if is_secret(name)]
+    for cell in cells[at + 1 :]:
+        if cell.lstrip().startswith(INJECTED):
+            problems += [_unknown(name, names) for name in _assigned(cell) if name not in names]
+    values = {}
+    for parameter in declared:
+        value = namespace.get(parameter.name, parameter.default)
+        problem = wrong(parameter, value)
+        if problem is None:
+            values[parameter.name] = tuple(value) if parameter.kind.startswith("tuple") else value
+        elif not is_secret(parameter.name):
+            problems.append(problem)
+    if problems:
+        raise gather(problems)
+    return values
+
+
+def changed(cells: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `values` that differ from the defaults in the parameters cell, where papermill changed them."""
+    return {p.name: values[p.name] for p in _find(cells)[1] if p.name in values and values[p.name] != p.default}
+
+
+def wrong(parameter: Parameter, value: Any) -> ConfigError | None:
+    """Return what is wrong with a value, or None."""
+    kind = ast.parse(parameter.kind, mode="eval").body
+    fits = _fits(value, kind)
+    if fits and value is not None:
+        fits = not parameter.choices or str(value) in parameter.choices
+        if isinstance(value, int | float):
+            fits = fits and (parameter.low is None or value >= parameter.low)
+            fits = fits and (parameter.high is None or value <= parameter.high)
+    if fits:
+        return None
+    shown = repr(value) if len(repr(value)) <= LONGEST else f"{repr(value)[:LONGEST]}…"
+    do = None
+    if isinstance(value, str) and _outer(kind) in ("list", "dict", "tuple"):
+        do = f"With papermill write it as YAML: -y '{parameter.name}: [...]'"
+    return ConfigError(f"Parameter {parameter.name}={shown} cannot be used", need=parameter.need(), do=do)
+
+
+def _find(cells: Sequence[str]) -> tuple[int, list[Parameter]]:
+    """Return the position and the parameters of the parameters cell that ran last; raises ConfigError."""
+    for at in range(len(cells) - 1, -1, -1):
+        try:
+            lines = ast.parse(cells[at]).body
+        except SyntaxError:
+            continue  # magics
+        typed = [line for line in lines if isinstance(line, ast.AnnAssign)]
+        if typed and all(isinstance(line, ast.AnnAssign | ast.Assign | ast.Expr) for line in lines):
+            return at, read(cells[at])
+    raise ConfigError("The parameters cell has not run", need="a cell of lines name: type = default", do="Run All")
+
+
+def _assigned(cell: str) -> list[str]:
+    return [ast.unparse(line.targets[0]) for line in ast.parse(cell).body if isinstance(line, ast.Assign)]
+
+
+def _secret(name: str) -> ConfigError:
+    do = "Set it in the environment instead; if its value was real, delete this notebook's file and change the secret"
+    return ConfigError(f"Parameter {name} is named like a secret, and a notebook keeps its parameters", do=do)
+
+
+def _unknown(name: str, names: Sequence[str]) -> ConfigError:
+    if is_secret(name):
+        return _secret(name)
+    near = nearest(name, names)
+    do = f"Did you mean {near}?" if near else f"It has {', '.join(names)}"
+    return ConfigError(f"This notebook has no parameter {name}", do=do)
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ").rstrip()
+
+
+def _limits(help_text: str) -> dict[str, Any]:
+    """Read `(unit; low..high)` or `(unit; this|that)` from the end of a comment."""
+    bracket = re.search(r"\(([^()]*)\)$", help_text)
+    for part in (bracket[1] if bracket else "").split(";"):
+        if match := RANGE.fullmatch(part.strip()):
+            low, high = (None if side is None else float(side) for side in match.groups())
+            return {"low": low, "high": high}
+        if CHOICES.fullmatch(part.strip()):
+            return {"choices": tuple(part.strip().split("|"))}
+    return {}
+
+
+def _outer(kind: ast.expr) -> str:
+    return ast.unparse(kind.value if isinstance(kind, ast.Subscript) else kind)
+
+
+def _inner(kind: ast.expr) -> list[ast.expr]:
+    inside = kind.slice if isinstance(kind, ast.Subscript) else None
+    return list(inside.elts) if isinstance(inside, ast.Tuple) else [inside] if inside is not None else []
+
+
+def _words(kind: ast.expr) -> str:
+    """Return what an annotation takes in words; raises KeyError for one that is not allowed."""
+    outer, inner = _outer(kind), _inner(kind)
+    if outer == "Optional" and inner:
+        return f"{_words(inner[0])} or None"
+    inside = [_words(part) for part in inner if ast.unparse(part) != "..."]
+    if outer == "tuple" and inside:
+        return f"values ({', '.join(inside)})"
+    return f"{WORDS[outer]} of {' and '.join(inside)}" if inside else WORDS[outer]
+
+
+def _fits(value: Any, kind: ast.expr) -> bool:
+    outer, inner = _outer(kind), _inner(kind)
+    if outer == "Optional":
+        return value is None or _fits(value, inner[0])
+    if outer == "float":
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if outer == "tuple":
+        if not isinstance(value, list | tuple):  # YAML and JSON know only lists
+            return False
+        each = inner[:1] * len(value) if inner and ast.unparse(inner[-1]) == "..." else inner
+        return not inner or (len(each) == len(value) and all(map(_fits, value, each)))
+    if isinstance(value, list) and outer == "list" and inner:
+        return all(_fits(item, inner[0]) for item in value)
+    if isinstance(value, dict) and outer == "dict" and inner:
+        return all(_fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items())
+    return isinstance(value, KINDS[outer]) and not (outer == "int" and isinstance(value, bool))

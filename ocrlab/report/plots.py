@@ -1,0 +1,151 @@
+"""Plots in one style: units on the axes, a title that says the finding, alt text; SVG while it is small, else PNG."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocrlab.report.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 2000  # of an SVG; above it a PNG is smaller and shows the same
+DPI = 100
+COLOURS = (ACCENT, GOOD, BAD, "#8a5bb5", MUTED)
+STYLE: Any = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so a plot looks the same everywhere
+    "text.color": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9,
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ocrlab",  # the same plot is the same file
+}
+
+
+def blank(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `width` x `height` inches and its axes, side by side; call it inside `rc_context(STYLE)`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    found = figure.subplots(1, columns, squeeze=False)
+    return figure, list(found[0])
+
+
+def finished(figure: Figure, alt: str) -> View:
+    """Return a figure as SVG if it has fewer than 2000 points, else as PNG at 100 dpi; `alt` says what it shows."""
+    kind = "svg" if points(figure) < MOST_POINTS else "png"
+    data = io.BytesIO()
+    figure.savefig(data, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+    mime = "svg+xml" if kind == "svg" else "png"
+    code = base64.b64encode(data.getvalue()).decode("ascii")
+    width = round(DPI * figure.get_figwidth())
+    html = f'<img class="sheet" width="{width}" src="data:image/{mime};base64,{code}" alt="{escape(alt)}">'
+    return View(html, alt)
+
+
+def points(figure: Figure) -> int:
+    """Return how many points a figure draws; an image counts its pixels."""
+    counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
+    for drawn in (drawn for axes in figure.axes for drawn in axes.collections):
+        counts.append(max(np.asarray(drawn.get_offsets()).size // 2, *(len(p.vertices) for p in drawn.get_paths()), 0))
+    counts += [np.asarray(image.get_array()).size for axes in figure.axes for image in axes.images]
+    return sum(counts)
+
+
+def read_metrics(path: Path | str) -> list[dict[str, float]]:
+    """Return the rows of `metrics.csv`, each with the figures that it has; raises OSError."""
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return [{name: float(text) for name, text in row.items() if name and text} for row in csv.DictReader(file)]
+
+
+def curves(rows: Sequence[Mapping[str, float]], limit: float | None = None) -> View:
+    """Return loss and hmean over the optimiser steps from the rows of `metrics.csv`; `limit` is a line at hmean@0.5."""
+    import matplotlib
+
+    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+    found = [row for row in rows if "hmean@0.5" in row]
+    with matplotlib.rc_context(STYLE):
+        figure, (left, right) = blank(2)
+        told = [_loss(left, rows, losses), _hmean(right, found, limit)]
+        return finished(figure, ". ".join(told) + ".")
+
+
+def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tuple[float, float]]) -> str:
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("loss, log scale")
+    if not losses:
+        axes.set_title("No loss was logged")
+        return "No loss was logged"
+    axes.set_yscale("log")
+    for (name, words), colour in zip(
+        (("loss", "total"), ("bce", "probability (BCE)"), ("dice", "binary (dice)"), ("l1", "threshold (L1)")),
+        COLOURS,
+        strict=False,
+    ):
+        drawn = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
+        if drawn:
+            style = {
+                "color": colour,
+                "linewidth": 2.2 if name == "loss" else 1.1,
+                "marker": "o" if len(drawn) < 4 else "",
+            }
+            axes.plot(*zip(*drawn, strict=True), color=colour, label=words, markersize=4, **style)
+    axes.legend(ncols=2, loc="upper right")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+    first, last = losses[0][1], losses[-1][1]
+    title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
+    axes.set_title(title)
+    return f"{title} in {losses[-1][0]:g} steps"
+
+
+def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None) -> str:
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("hmean on the validation pages, 0 to 1")
+    axes.set_ylim(0, 1)
+    for at, colour in zip(("0.5", "0.7", "0.8"), COLOURS, strict=False):
+        drawn = [(row["step"], row[f"hmean@{at}"]) for row in rows if f"hmean@{at}" in row]
+        if drawn:
+            axes.plot(*zip(*drawn, strict=True), color=colour, marker="o", markersize=4, label=f"IoU above {at}")
+    if limit is not None:
+        axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {limit:g} at IoU 0.5")
+    axes.legend(loc="lower right")
+    if not rows:
+        axes.set_title("No validation was logged")
+        return "No validation was logged"
+    best = max(rows, key=lambda row: row["hmean@0.5"])
+    title = f"hmean@0.5 reached {best['hmean@0.5']:.3f} at step {best['step']:g}"
+    axes.set_title(title)
+    return title

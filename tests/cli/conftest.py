@@ -1,0 +1,67 @@
+"""Stand-ins for the learning half: commands are tested without torch, the real wiring is in test_end_to_end.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import ocrlab
+from ocrlab.config import Config
+from ocrlab.errors import DataError
+from ocrlab.records import Detection, Prediction
+
+SCORES = {f"{figure}@{at}": 0.5 for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
+
+
+@pytest.fixture
+def calls(monkeypatch) -> SimpleNamespace:
+    """Replace fit, predict and machine by modules that write down how they were called, and return what they wrote."""
+    seen = SimpleNamespace(fit=None, load=None, evaluate=None, files=None, status="success", noise=None)
+
+    def fit(config, *, resume=None, progress):
+        seen.fit = SimpleNamespace(config=config, resume=resume)
+        if seen.noise:
+            seen.noise()
+        progress({"kind": "warning", "text": "a word from the run"})
+        progress({"kind": "train", "step": 1, "total": 2, "loss": 0.5})
+        progress({"kind": "validate", "step": 2, "total": 2, "hmean@0.5": 0.25})
+        return SimpleNamespace(folder=Path("runs/x"), status=seen.status, metrics={"hmean@0.5": 0.25}, checkpoint=None)
+
+    def load(checkpoint, *, runs, device):
+        seen.load = SimpleNamespace(checkpoint=checkpoint, runs=runs, device=device)
+        return SimpleNamespace(config=Config(exif=True, crop=256), checkpoint=checkpoint)
+
+    def evaluate(detector, data, split, *, exif, tick):
+        seen.evaluate = SimpleNamespace(detector=detector, data=data, split=split, exif=exif)
+        tick(1, 1)
+        return {**SCORES, "pages": 3.0, "seconds": 1.5}
+
+    def predict_files(detector, paths, out, formats, *, tick, complain):
+        seen.files = SimpleNamespace(detector=detector, paths=paths, out=out, formats=formats)
+        for path in paths:
+            if not path.exists():
+                raise DataError("There is no such file or folder", got=str(path))
+            if path.suffix == ".bad":
+                complain(f"{path.name} is no image")
+            else:
+                yield Prediction(path.name, 8, 9, [Detection([[0, 0], [4, 0], [4, 4]], 0.5)])
+
+    fake = {
+        "train.fit": {"fit": fit},
+        "train.machine": {"accelerator_for": lambda wanted: (wanted, "as told")},
+        "predict": {
+            "Detector": SimpleNamespace(load=load),
+            "evaluate": evaluate,
+            "predict_files": predict_files,
+            "threads": lambda count: setattr(seen, "threads", count),
+        },
+    }
+    for name, members in fake.items():
+        module = ModuleType(f"ocrlab.{name}")
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(ocrlab, "predict", sys.modules["ocrlab.predict"], raising=False)
+    return seen

@@ -1,0 +1,131 @@
+"""The command around the commands: exit status, messages, one JSON object, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ocrlab import __version__
+from ocrlab.cli import COMMANDS, main
+from ocrlab.errors import DataError
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"  {name} " in told for name in COMMANDS)
+    assert main([]) == 0
+    assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_examples(name, capsys):
+    assert main([name, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f"examples:\n  ocrlab {name} " in told
+    assert "--json" in told
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ocrlab {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["trian"], "The nearest is ocrlab train"),
+        (["train", "--batch_size", "4"], "--batch_size"),
+        (["train", "--resum", "x"], "--resum"),
+        (["train", "batch_size=0"], "at least 1"),
+        (["samples", "male", "x"], "male"),
+    ],
+)
+def test_wrong_use_is_2_and_one_message(words, told, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("ocrlab: ") and told in said.err
+    assert "Traceback" not in said.err and len(said.err.splitlines()) == 1
+
+
+def test_wrong_use_with_json_is_one_object(capsys):
+    assert main(["train", "batch_size=0", "--json"]) == 2
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (found["schema"], found["status"], found["exit_status"]) == (1, "failure", 2)
+    assert found["error"]["type"] == "ConfigError"
+    assert found["error"]["message"] in said.err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (DataError("The folder is empty"), 1, "ocrlab: The folder is empty."),
+        (ZeroDivisionError("by zero"), 1, "ocrlab: ZeroDivisionError: by zero\n  at "),
+        (KeyboardInterrupt(), 130, "ocrlab: stopped by SIGINT"),
+        (SystemExit(143), 143, "ocrlab: stopped by SIGTERM"),
+        (SystemExit("no more"), 1, "ocrlab: no more"),
+        (SystemExit(1), 1, ""),
+    ],
+)
+def test_failures_become_exit_status_and_message(error, status, told, calls, capsys, monkeypatch):
+    def fail():
+        raise error
+
+    calls.noise = fail
+    assert main(["train"]) == status
+    said = capsys.readouterr()
+    assert said.err.startswith(told) and "Traceback" not in said.err
+    assert said.out == ""
+    monkeypatch.setenv("OCRLAB_TRACEBACK", "1")
+    assert main(["train", "--json"]) == status
+    said = capsys.readouterr()
+    assert "Traceback" in said.err
+    assert json.loads(said.out)["exit_status"] == status
+
+
+def test_json_is_alone_on_stdout_whatever_else_is_printed(calls, capfd):
+    def noise():
+        print("from python")
+        os.write(1, b"from below\n")
+        subprocess.run(["echo", "from a child"], check=True)
+
+    calls.noise = noise
+    assert main(["train", "--json"]) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out)["status"] == "success"
+    assert said.out.count("\n") == 1
+    for text in ("from python", "from below", "from a child", "a word from the run"):
+        assert text in said.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_128_plus_its_number(number, calls, capsys):
+    closed = []
+
+    def wait():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        finally:
+            closed.append(True)
+
+    calls.noise = wait
+    before = signal.getsignal(number)
+    assert main(["train"]) == 128 + number
+    assert closed, "what was open is closed"
+    assert signal.getsignal(number) is before
+    assert signal.Signals(number).name in capsys.readouterr().err
+
+
+def test_a_reader_that_went_away_is_no_traceback():
+    command = f"{sys.executable} -m ocrlab train --keys --json | head -c 1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

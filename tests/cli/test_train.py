@@ -1,0 +1,100 @@
+"""`ocrlab train`: words to config, resume, debugging, the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ocrlab.cli import main
+from ocrlab.config import Config, keys, load, save
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Let a test change these two without leaving a trace."""
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    monkeypatch.delenv("DEBUG_CUDA", raising=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+hardware=rtx3060_12gb_i5_16core", "batch_size=4"],
+        ["trainer.accumulate_grad_batches=4"],
+        ["trainer.accelerator=cpu", "max_epochs=1"],
+        [],
+    ],
+)
+def test_words_become_the_config(words, calls):
+    assert main(["train", *words]) == 0
+    assert calls.fit.config == load(overrides=words)
+    assert calls.fit.resume is None
+
+
+@pytest.mark.parametrize("spelled", [["exp.yaml", "crop=64", "--json"], ["--json", "crop=64", "--config", "exp.yaml"]])
+def test_a_file_and_words_in_any_order(spelled, calls, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("exp.yaml").write_text("crop: 128\nbatch_size: 2\n")
+    assert main(["train", *spelled]) == 0
+    assert (calls.fit.config.crop, calls.fit.config.batch_size) == (64, 2)
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": 1, "status": "success", "run": "runs/x", "checkpoint": None, "metrics": {"hmean@0.5": 0.25},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["exp"], "Write exp=VALUE"),
+        (["a.yaml", "b.yaml"], "More than one config file"),
+        (["none.yaml"], "No such file"),
+        (["--resume", "run", "lr=1"], "lr=1"),
+        (["--resume", "run", "a.yaml"], "a.yaml"),
+    ],
+)
+def test_words_that_cannot_be_meant(words, told, calls, capsys):
+    assert main(["train", *words]) == 2
+    assert told in capsys.readouterr().err
+    assert calls.fit is None
+
+
+def test_resume_takes_the_config_of_the_run(calls, tmp_path, capsys):
+    assert main(["train", "--resume", str(tmp_path)]) == 1
+    assert "no config.yaml" in capsys.readouterr().err
+    save(Config(crop=96), tmp_path / "config.yaml")
+    assert main(["train", "--resume", str(tmp_path)]) == 0
+    assert (calls.fit.resume, calls.fit.config.crop) == (tmp_path, 96)
+
+
+@pytest.mark.parametrize(("flag", "words"), [("1", []), ("", ["runtime.debug_cuda=true"]), ("TRUE", [])])
+def test_debug_cuda_makes_launches_wait(flag, words, calls, monkeypatch):
+    monkeypatch.setenv("DEBUG_CUDA", flag)
+    calls.noise = lambda: calls.__dict__.update(blocking=os.environ["CUDA_LAUNCH_BLOCKING"])
+    assert main(["train", *words]) == 0
+    assert calls.blocking == "1", "set before the training begins"
+    assert calls.fit.config.runtime.debug_cuda
+
+
+@pytest.mark.parametrize("flag", ["0", "", "false"])
+def test_without_it_nothing_is_set(flag, calls, monkeypatch):
+    monkeypatch.setenv("DEBUG_CUDA", flag)
+    assert main(["train"]) == 0
+    assert os.environ["CUDA_LAUNCH_BLOCKING"] == "0"
+    assert not calls.fit.config.runtime.debug_cuda
+
+
+def test_a_run_that_did_not_succeed_is_1(calls):
+    calls.status = "failure"
+    assert main(["train"]) == 1
+
+
+def test_keys_lists_every_setting(calls, capsys):
+    assert main(["train", "--keys"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["setting", *keys()]
+    assert main(["train", "--keys", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["keys"]["crop"]["takes"] == keys()["crop"].need
+    assert calls.fit is None

@@ -1,0 +1,102 @@
+"""What importing costs and touches: nothing heavy for `import ocrlab`, wandb for nobody who did not ask for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ocrlab
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "pandas", "matplotlib", "wandb", "numpy", "cv2", "lightning", "pydantic", "yaml", "rich")
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "ocrlab").rglob("*.py")
+)
+IMPORT_ALL = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.fixture
+def trap(tmp_path) -> dict[str, str]:
+    """An environment in which `import wandb` never returns."""
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "__init__.py").write_text("import time\ntime.sleep(1e6)\n")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+
+
+def python(*words: str, env: dict[str, str] | None = None, timeout: float = 60) -> str:
+    """Run the interpreter of the tests in a fresh process from the root of the package and return its stdout."""
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded(code: str) -> set[str]:
+    """Return the names of the modules that are loaded after `code`."""
+    return set(json.loads(python("-c", f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))")))
+
+
+def test_the_trap_closes(trap):
+    with pytest.raises(subprocess.TimeoutExpired):
+        python("-c", "import wandb", env=trap, timeout=3)
+
+
+@pytest.mark.timeout(900)  # torch and lightning from a cold disk, on a busy machine
+def test_no_module_of_ocrlab_imports_wandb(trap):
+    assert len(MODULES) > 20
+    modules = set(json.loads(python("-c", IMPORT_ALL, json.dumps(MODULES), env=trap, timeout=800).splitlines()[-1]))
+    assert set(MODULES) <= modules
+    assert "wandb" not in modules
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["train", "--keys"], ["--help"]])
+def test_commands_do_not_notice_a_wandb_that_hangs(words, trap):
+    assert "ocrlab" in python("-m", "ocrlab", *words, env=trap) or "--keys" in words
+
+
+def test_import_ocrlab_loads_nothing_heavy():
+    assert loaded("import ocrlab").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "predict", "samples"])
+def test_help_of_a_command_loads_nothing_heavy(name):
+    code = f"from ocrlab.cli import main\nimport os\nkept = os.dup(1)\nos.dup2(2, 1)\nmain(['{name}', '--help'])\n"
+    assert loaded(f"{code}import sys; sys.stdout.flush(); os.dup2(kept, 1)").isdisjoint(HEAVY[:7])
+
+
+def test_import_ocrlab_takes_no_time():
+    def seconds(code: str) -> float:
+        start = time.perf_counter()
+        python("-c", code)
+        return time.perf_counter() - start
+
+    bare, ours = zip(*((seconds("pass"), seconds("import ocrlab")) for _ in range(5)), strict=True)
+    assert statistics.median(ours) - statistics.median(bare) < 0.3, "0.1 s on a quiet machine"
+
+
+def test_public_names_are_the_documented_ones():
+    assert ocrlab.__all__ == ["Config", "Detector", "__version__"]
+    assert set(ocrlab.__all__) <= set(dir(ocrlab))
+    assert ocrlab.Config.__module__ == "ocrlab.config"
+    assert ocrlab.Detector.__module__ == "ocrlab.predict"
+    with pytest.raises(AttributeError, match="Detector"):
+        _ = ocrlab.Detecter
+
+
+def test_the_version_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == ocrlab.__version__

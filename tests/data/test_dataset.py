@@ -1,0 +1,111 @@
+"""Page order and crops: pure functions of seed, epoch and page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ocrlab import config as configs
+from ocrlab.data import dataset
+from ocrlab.data.dataset import Crops, PageOrder, Pages, collate
+from ocrlab.data.formats import load
+from ocrlab.errors import DataError
+
+SAMPLES = Path(__file__).parents[2] / "data_samples"
+
+
+@pytest.fixture(scope="module")
+def config():
+    return configs.load(overrides=["crop=128", "runtime.cache=none"])
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return load(SAMPLES, "val").samples[:4]
+
+
+def test_every_epoch_sees_every_page_once():
+    walk = list(PageOrder(7, seed=3, stop=21))
+    for epoch in range(3):
+        assert sorted(page for e, page in walk if e == epoch) == list(range(7))
+    assert [p for e, p in walk if e == 0] != [p for e, p in walk if e == 1]
+
+
+@pytest.mark.parametrize("start", [0, 1, 6, 7, 13, 20, 21])
+def test_a_walk_that_starts_late_is_the_rest_of_the_walk(start):
+    assert list(PageOrder(7, 3, 21, start)) == list(PageOrder(7, 3, 21))[start:]
+    assert len(PageOrder(7, 3, 21, start)) == 21, "Lightning counts the batches that were done before"
+
+
+def test_a_crop_is_a_function_of_seed_epoch_and_page(samples, config):
+    crops = Crops(samples, config)
+    first, again, other = (crops[i] for i in ((0, 1), (0, 1), (1, 1)))
+    np.testing.assert_array_equal(first[0], again[0])
+    np.testing.assert_array_equal(first[1].shrink_map, again[1].shrink_map)
+    assert (first[0] != other[0]).any()
+
+
+def test_workers_change_nothing(samples, config):
+    def batches(workers):
+        order = PageOrder(len(samples), 0, 8)
+        return list(DataLoader(Crops(samples, config), 2, sampler=order, num_workers=workers, collate_fn=collate))
+
+    for a, b in zip(batches(0), batches(2), strict=True):
+        assert torch.equal(a.images, b.images)
+        assert all(torch.equal(x, y) for x, y in zip(a.maps, b.maps, strict=True))
+        assert a.pages == b.pages
+
+
+def test_batch_shapes_and_memory_format(samples, config):
+    crops = Crops(samples, config)
+    batch = collate([crops[0, 0], crops[0, 1]])
+    assert batch.images.shape == (2, 3, 128, 128)
+    assert batch.images.dtype == torch.uint8
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    assert all(m.shape == (2, 1, 128, 128) for m in batch.maps)
+    assert len(batch.pages) == 2
+
+
+def test_crops_hold_text(samples, config):
+    crops = Crops(samples, config)
+    with_text = Counter(bool(crops[e, p][1].shrink_map.any()) for e in range(5) for p in range(len(samples)))
+    assert with_text[True] >= 16
+
+
+def test_a_bad_page_is_replaced_and_told_unless_strict(samples, config, monkeypatch):
+    real = dataset.read_image
+    bad = samples[1].image
+
+    def read(path, exif=False):
+        if path == bad:
+            raise DataError("broken", got=str(path))
+        return real(path, exif=exif)
+
+    monkeypatch.setattr(dataset, "read_image", read)
+    crop, _, name, problems = Crops(samples, config)[0, 1]
+    assert crop.shape == (128, 128, 3)
+    assert name == samples[2].name
+    assert bad.stem in problems[0]
+    strict = configs.load(overrides=["crop=128", "runtime.cache=none", "runtime.strict=true"])
+    with pytest.raises(DataError, match="broken"):
+        Crops(samples, strict)[0, 1]
+
+
+def test_no_readable_page_is_an_error(samples, config, monkeypatch):
+    def refuse(path, exif=False):
+        raise DataError("broken", got=str(path))
+
+    monkeypatch.setattr(dataset, "read_image", refuse)
+    with pytest.raises(DataError, match="No page of the training set"):
+        Crops(samples, config)[0, 0]
+
+
+def test_whole_pages_come_with_their_warp(samples, config):
+    page = Pages(samples, config)[0]
+    assert page.canvas.shape[0] % 32 == page.canvas.shape[1] % 32 == 0
+    assert page.warp.shape == (2, 3)

@@ -1,0 +1,86 @@
+"""Choices for the machine: what the config fixes is kept, a device that fails its smoke test is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ocrlab import config as configs
+from ocrlab.errors import ConfigError
+from ocrlab.probes import host
+from ocrlab.train import machine, step
+
+
+def test_what_is_fixed_is_kept(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=true", "runtime.threads=1"]
+    found = machine.choose(configs.load(overrides=[*fixed, "runtime.workers=3"]))
+    assert (found.accelerator, found.threads, found.workers, found.bf16, found.channels_last) == (
+        "cpu",
+        1,
+        3,
+        False,
+        True,
+    )
+
+
+def test_the_rest_is_measured_and_says_so(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    seconds = {(True, True): 0.1, (True, False): 0.2, (False, True): 0.3, (False, False): 0.4}
+    monkeypatch.setattr(machine, "_step_seconds", lambda config, device, *choice: seconds[choice])
+    found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert (found.bf16, found.channels_last) == (True, True)
+    assert "fp32 contiguous" in found.reasons["formats"]
+    seconds[False, False] = 0.01
+    found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert (found.bf16, found.channels_last) == (False, False)
+
+
+def test_few_cores_load_in_line(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=false"]
+    monkeypatch.setattr(host, "cores", lambda: 2)
+    assert machine.choose(configs.load(overrides=fixed)).workers == 0
+    monkeypatch.setattr(host, "cores", lambda: 16)
+    assert machine.choose(configs.load(overrides=fixed)).workers == 8
+
+
+def test_cuda_that_is_not_there_is_refused_and_auto_falls_back(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="trainer.accelerator=cpu"):
+        machine.accelerator_for("cuda")
+    assert machine.accelerator_for("auto") == ("cpu", "torch sees no CUDA device")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "signal 4"),
+        ("raise SystemExit('CUDA error: an illegal instruction was encountered')", "illegal instruction"),
+        ("import time; time.sleep(60)", "no answer within 1 s"),
+    ],
+)
+def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, said):
+    run = subprocess.run
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(machine, "SMOKE_DEADLINE", 1 if "no answer" in said else 60)
+    monkeypatch.setattr(machine.subprocess, "run", lambda _c, **kw: run([sys.executable, "-c", program], **kw))
+    device, reason = machine.accelerator_for("auto")
+    assert device == "cpu"
+    assert "smoke test" in reason
+    assert said in reason
+
+
+def test_smoke_passes_on_the_cpu():
+    assert machine.smoke("cpu") is None
+
+
+def test_step_gives_a_finite_loss():
+    assert 0 < step.run("cpu")["loss"] < 100
+
+
+def test_spread():
+    assert machine.spread([1.0] * 19 + [9.0]) == (1.0, 9.0)

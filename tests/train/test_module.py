@@ -1,0 +1,44 @@
+"""Averaging, schedule, and random states that survive a checkpoint read without pickle."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.train import module
+
+
+def net(value: float) -> torch.nn.Module:
+    made = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    with torch.no_grad():
+        for tensor in [*made.parameters(), *(b for b in made.buffers() if b.dtype.is_floating_point)]:
+            tensor.fill_(value)
+    made[1].num_batches_tracked.fill_(int(value))
+    return made
+
+
+def test_average_moves_parameters_and_buffers_by_the_same_share():
+    averaged, current = net(0.0), net(1.0)
+    module.average(averaged, current, 0.9, step=10_000)
+    for tensor in [*averaged.parameters(), averaged[1].running_mean, averaged[1].running_var]:
+        torch.testing.assert_close(tensor.detach(), torch.full_like(tensor, 0.1))
+    assert averaged[1].num_batches_tracked == 1
+
+
+def test_average_follows_closely_at_first_and_copies_when_off():
+    averaged, current = net(0.0), net(1.0)
+    module.average(averaged, current, 0.999, step=1)
+    assert float(averaged[0].weight.detach()) == pytest.approx(1 - 2 / 11)
+    averaged = net(0.0)
+    module.average(averaged, current, 0.0, step=5)
+    assert float(averaged[0].weight.detach()) == 1.0
+
+
+def test_random_states_come_back_through_a_file(tmp_path):
+    torch.save(module.random_states(), tmp_path / "states.pt")
+    want = (random.random(), np.random.rand(), torch.rand(1))  # noqa: NPY002
+    module.set_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
+    assert (random.random(), np.random.rand(), torch.rand(1)) == want  # noqa: NPY002

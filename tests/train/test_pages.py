@@ -1,0 +1,45 @@
+"""Validation and prediction take the same path, and a broken network is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.config import Evaluate, Post
+from ocrlab.errors import ShapeError
+from ocrlab.model.detector import Detector
+from ocrlab.train import pages
+
+
+@pytest.fixture(scope="module")
+def model() -> Detector:
+    torch.manual_seed(0)
+    return Detector(width=32).eval()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (33, 31), (300, 100), (2000, 30)])
+def test_any_page_size_works(model, size):
+    image = np.zeros((size[1], size[0], 3), np.uint8)
+    found = pages.detect(model, image, post=Post(), evaluate=Evaluate(long_side=320), shrink_ratio=0.4, bf16=False)
+    for polygon in found.polygons:
+        assert (polygon >= 0).all()
+        assert (polygon <= size).all()
+
+
+def test_a_map_with_nan_is_told(model):
+    broken = Detector(width=32).eval()
+    with torch.no_grad():
+        broken.head.probability[-1].bias.fill_(float("nan"))
+    with pytest.raises(ShapeError, match="holds NaN"):
+        pages.probability(broken, np.zeros((32, 32, 3), np.uint8), bf16=False)
+
+
+def test_regions_come_back_in_page_pixels(model):
+    heat = np.zeros((64, 96), np.float32)
+    heat[20:30, 10:60] = 1
+    half = np.array([[0.5, 0, -0.25], [0, 0.5, -0.25]])
+    found = pages.regions(heat, half, (192, 128), Post(unclip=1.0), 0.4)
+    assert len(found.polygons) == 1
+    middle = found.polygons[0].mean(axis=0)
+    assert np.abs(middle - [69.5, 49.5]).max() < 2
