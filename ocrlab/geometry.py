@@ -57,10 +57,8 @@ def order(polygon: ArrayLike) -> Polygon:
     return np.roll(p, -first, axis=0).astype(np.float32)
 
 
-def judge(
-    polygon: ArrayLike | None, width: float, height: float, min_size: float = 1.0
-) -> tuple[Polygon | None, str]:
-    """Return a polygon (P, 2) of an image of width x height pixels clipped, ordered and repaired, or None, and a reason.
+def judge(polygon: ArrayLike | None, width: float, height: float, min_size: float = 1.0) -> tuple[Polygon | None, str]:
+    """Return a polygon (P, 2) clipped to an image of width x height pixels, repaired and ordered; or None; and a reason.
 
     `too_few_points`: less than three. `zero_span`: all points on one line. `empty`: no points, a coordinate that is not
     finite, or nothing of it inside the image. `too_small`: inside the image its width or height is below `min_size`
@@ -86,7 +84,7 @@ def judge(
 
 
 def offset(polygon: ArrayLike, distance: float) -> list[Polygon]:
-    """Return the polygons (P, 2) of whole numbers that a polygon becomes when its edges move outwards by `distance` pixels.
+    """Return the polygons (P, 2), whole numbers, that a polygon becomes when its edges move outwards by `distance` pixels.
 
     Corners are rounded; a negative distance moves inwards, which can give several polygons or none. The coordinates are
     cut to whole numbers first, as in the published method. Raises ShapeError for what is not finite or too far out.
@@ -171,11 +169,12 @@ def _simple(p: Floats) -> Floats:
     shape = shapely.Polygon(p)
     if shapely.is_valid(shape):
         return p
-    return _largest(shapely.make_valid(shape), p[0])
+    part = _largest(shapely.make_valid(shape), p[0])
+    return p if part is None else part
 
 
 def _clipped(p: Floats, width: float, height: float) -> Floats | None:
-    """Return what of a polygon lies inside the image, still a quad where next to nothing is lost by that; None if nothing."""
+    """Return what of a polygon lies inside the image, still a quad where that loses next to nothing; None if nothing."""
     if p.min() >= 0 and p[:, 0].max() <= width and p[:, 1].max() <= height:
         return p
     start = order(p)[0]
@@ -190,8 +189,9 @@ def _clipped(p: Floats, width: float, height: float) -> Floats | None:
 
 
 def _largest(shape: Any, start: NDArray[Any]) -> Floats | None:
-    """Return the outline of the largest polygon in a shape, from the point next to `start` on; None if there is none."""
-    parts = [part for part in shapely.get_parts(shape) if part.geom_type == "Polygon" and part.area > 0]
+    """Return the outline of the largest polygon of a shape, from the point next to `start` on; None if there is none."""
+    flat = shapely.get_parts(shapely.get_parts(shape))  # twice: collections hold multi-polygons
+    parts = [part for part in flat if part.geom_type == "Polygon" and part.area > 0]
     if not parts:
         return None
     ring = shapely.get_coordinates(max(parts, key=lambda part: part.area).exterior)[:-1]

@@ -60,7 +60,9 @@ def write_icdar(
     other than 0 is for annotations that must be exact. Raises ValueError if there is not one text for each polygon.
     """
     quads = [_quad(np.asarray(polygon, np.float32)) for polygon in polygons]
-    ends = [""] * len(quads) if texts is None else ["," + " ".join(text.splitlines()) for text in texts]
+    # No comma without a text: an evaluator of boxes alone takes lines of 8 numbers and no others.
+    texts = [""] * len(quads) if texts is None else texts
+    ends = ["," + " ".join(text.splitlines()) if text else "" for text in texts]
     lines = []
     for quad, end in zip(quads, ends, strict=True):
         values = (np.round(quad, decimals) + 0.0).ravel()  # + 0.0: no "-0"

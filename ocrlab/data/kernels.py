@@ -284,7 +284,9 @@ def border(polygon: Floats, distance: float, box: Ints, low: float, high: float,
             row[k] = value if value > row[k] else row[k]
 
 
-@entry("void(f8[:, ::1], i8[::1], b1[::1], f8, f8, f8, f8, f8, f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], b1[::1])")
+@entry(
+    "void(f8[:, ::1], i8[::1], b1[::1], f8, f8, f8, f8, f8, f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], b1[::1])"
+)
 def draw(
     points: Floats,
     starts: Ints,

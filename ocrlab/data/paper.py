@@ -188,12 +188,12 @@ def stain(dice: Dice, u: Field, v: Field, sheet: tuple[int, int]) -> Field:
 
 
 def wear(dice: Dice, u: Field, v: Field) -> Field:
-    """Return how much of the print is left, 0.3..1: faded heat-print, weak bands, dead dots of the print head."""
+    """Return how much of the print is left, 0.45..1: faded heat-print, weak bands, dead dots of the print head."""
     height, width = u.shape
     left = dice.between(0.62, 1.0) + dice.between(0.02, 0.2) * cloud(dice, width, height, 6, 9)
     left = left * (1 - dice.between(0, 0.25) * np.abs(cloud(dice, width, height, width // 3, height // 3)))
     for _ in range(dice.whole(0, 3)):
-        left = left * (1 - dice.between(0.15, 0.6) * _bump(u - dice.between(0, 600), dice.between(0.5, 3)))
+        left = left * (1 - dice.between(0.15, 0.6) * _bump(u - dice.between(0, width), dice.between(0.5, 3)))
     return np.clip(left, 0.45, 1)
 
 

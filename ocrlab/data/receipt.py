@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ocrlab.data.dice import Dice
-from ocrlab.data.typeset import Piece, width
+from ocrlab.data.typeset import Piece, length
 
 SHOPS = "Harbour Amber Corner Maple Sunrise Golden Northgate Willow Crown Pioneer Velvet Orchid Delta Summit".split()
 TRADES = (
@@ -129,7 +129,7 @@ def _header(dice: Dice) -> list[Row]:
     if dice.chance(0.5):
         rows.append(_centre(dice.digits("Tax ID: ############")))
     if dice.chance(0.6):
-        rows += [Row(mark="gap", height=0.5), _centre(dice.pick(["TAX INVOICE", "CASH BILL", "RECEIPT"]), 1.2, True)]
+        rows += [Row(height=0.5), _centre(dice.pick(["TAX INVOICE", "CASH BILL", "RECEIPT"]), 1.2, True)]
     return rows
 
 
@@ -194,10 +194,10 @@ def _footer(dice: Dice) -> list[Row]:
 
 
 def rows(dice: Dice) -> list[Row]:
-    """Return a receipt from top to bottom, with 31 to 58 text boxes."""
+    """Return a receipt from top to bottom, with 37 to 60 text boxes."""
     style, code = dice.whole(0, 3), dice.chance(0.4)
     rule = Row(mark=dice.pick(RULES), height=dice.between(0.5, 0.8))
-    gap = Row(mark="gap", height=dice.between(0.2, 0.9))
+    gap = Row(height=dice.between(0.2, 0.9))
     head, details, foot = _header(dice), _details(dice), _footer(dice)
     totals = _totals(dice, dice.pick(["$", "RM", "EUR"]))
     goal = dice.whole(37, 57)
@@ -220,7 +220,7 @@ def rows(dice: Dice) -> list[Row]:
 
 def shorten(text: str, font: str, size: float, stretch: float, room: float) -> str:
     """Return as many leading words of `text` as fit into `room` pixels, and at least two characters of it."""
-    while len(text) > 2 and width(text, font, size, stretch) > room:
+    while len(text) > 2 and length(text, font, size, stretch) > room:
         text = text.rpartition(" ")[0].rstrip() or text[:-1]
     return text
 
@@ -234,7 +234,7 @@ def _place(row: Row, font: str, size: float, stretch: float, left: float, column
         stop = min(start, limit) if cell.align == "right" else limit
         room = stop - (start if cell.align == "left" else left)
         text = shorten(cell.text, font, size, stretch, room)
-        wide = width(text, font, size, stretch)
+        wide = length(text, font, size, stretch)
         if wide <= room:
             x = start if cell.align == "left" else stop - wide if cell.align == "right" else start - wide / 2
             pieces.insert(0, Piece(text, font, x, y, size, stretch, row.bar))
@@ -242,13 +242,13 @@ def _place(row: Row, font: str, size: float, stretch: float, left: float, column
     return pieces
 
 
-def layout(dice: Dice, width_: int, height: int) -> Sheet:
-    """Return a receipt that fits into `width_` x `height` pixels of paper."""
+def layout(dice: Dice, width: int, height: int) -> Sheet:
+    """Return a receipt that fits into `width` x `height` pixels of paper."""
     content = rows(dice)
     regular, bold, factor, low, high = dice.pick(STYLES)
     stretch = dice.between(low, high)
-    pad_x, pad_y = width_ * dice.between(0.05, 0.09), height * dice.between(0.025, 0.05)
-    column = width_ - 2 * pad_x
+    pad_x, pad_y = width * dice.between(0.05, 0.09), height * dice.between(0.025, 0.05)
+    column = width - 2 * pad_x
     lines = sum(row.height * max(row.scale, 1.0) for row in content)
     em = min(height * dice.between(0.0113, 0.0265), column / 22)
     pitch = min(dice.between(1.2, 1.7), max(1.16, (height - 2 * pad_y) / (lines * em)))
@@ -271,4 +271,4 @@ def layout(dice: Dice, width_: int, height: int) -> Sheet:
         middle = y + tall / 2 + 0.36 * em * row.scale
         pieces += _place(row, font, size, stretch, pad_x, column, middle)
         y += tall
-    return Sheet(width_, min(height, round(y + pad_y)), pieces, [replace(m) for m in marks if m.kind != "gap"])
+    return Sheet(width, min(height, round(y + pad_y)), pieces, marks)

@@ -146,7 +146,7 @@ def _readme(train: int, val: int, seed: int) -> str:
         "person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:\n"
         "`x1,y1,x2,y2,x3,y3,x4,y4,transcription`, whole pixels, clockwise from the top left. A row of columns is\n"
         "one box a column. Rules, barcodes, logos, stamps and pen strokes are not text and not annotated.\n\n"
-        f"Made with seed {seed}: `ocrlab samples make --out FOLDER --seed {seed} --train {train} --val {val}`.\n"
+        f"Made with seed {seed}: `ocrlab samples make DIR --train {train} --val {val} --seed {seed}`.\n"
         f"`sha256sum -c {SUMS}` says whether the files are as they were made. Licence: MIT, as the program.\n"
     )
 

@@ -32,7 +32,7 @@ FAR = 1e6  # pixels; points farther out are moved here, where OpenCV's fixed-poi
 
 @dataclass
 class Targets:
-    """The maps (h, w) float32 of one page, and which of its N polygons are not learned: (N,) bool, given or found so."""
+    """The maps (h, w) float32 of a page, and which of its N polygons are not learned: (N,) bool, given or found so."""
 
     shrink_map: Map  # 1 inside the shrunk polygons, else 0
     shrink_mask: Map  # 0 inside ignored polygons, else 1
@@ -182,6 +182,7 @@ def _border(polygon: Floats, distance: float, box: Ints, low: float, high: float
             continue
         line = np.square(edge[0] * (y - a[1]) - edge[1] * (x - a[0])) / square
         np.minimum(nearest, np.where(square - first - second < 0, np.minimum(first, second), line), out=nearest)
-    value = (1 - np.sqrt(nearest.astype(np.float32)) * np.float32(1 / distance)) * np.float32(high - low) + np.float32(low)
+    scale, gain = np.float32(1 / distance), np.float32(high - low)
+    value = (1 - np.sqrt(nearest.astype(np.float32)) * scale) * gain + np.float32(low)
     part = canvas[y0 : y1 + 1, x0 : x1 + 1]
     np.fmax(part, value, out=part)  # NaN is no value

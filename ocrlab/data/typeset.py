@@ -68,7 +68,7 @@ def _font(path: Path, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
 
 
-def width(text: str, font: str, size: float, stretch: float = 1.0) -> float:
+def length(text: str, font: str, size: float, stretch: float = 1.0) -> float:
     """Return the advance width of `text` in pixels of paper."""
     metrics = face(font)
     return sum(metrics.advance[letter] for letter in text) * size * stretch / metrics.units
@@ -109,7 +109,7 @@ def draw(piece: Piece, plane: NDArray[np.uint8]) -> None:
     """Add the ink of the piece to `plane`, (H, W) uint8 with SCALE pixels per pixel of paper, 255 is full ink."""
     metrics = face(piece.font)
     size = round(piece.size * SCALE * FINER)  # an even number, as sizes are multiples of half a pixel
-    strip = Image.new("L", (round(width(piece.text, piece.font, size)) + size, 2 * size))
+    strip = Image.new("L", (round(length(piece.text, piece.font, size)) + size, 2 * size))
     brush = ImageDraw.Draw(strip)
     pen = 0
     for letter in piece.text:

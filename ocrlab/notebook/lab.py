@@ -22,7 +22,7 @@ from ocrlab import __version__
 from ocrlab.config import Config
 from ocrlab.errors import ConfigError
 from ocrlab.report import live, outcome, params, results
-from ocrlab.report.configure import configure
+from ocrlab.report.configure import configure, fields
 from ocrlab.report.redact import clean
 from ocrlab.report.view import View
 
@@ -133,7 +133,7 @@ def setup(namespace: Mapping[str, Any]) -> Lab:
     """
     top, cells = Block(), list(namespace.get("In", []))
     try:
-        values = params.check(cells, namespace)
+        values = params.check(cells, namespace, also=fields())
         config = configure(values)
     except ConfigError as error:
         told = clean(f"It was refused before it began. {error}")

@@ -14,7 +14,7 @@ import io
 import math
 import re
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,18 +86,18 @@ def read(source: str) -> list[Parameter]:
     return found
 
 
-def check(cells: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of the parameters, by name; raises one ConfigError that says everything that is wrong.
 
-    `cells` are the sources that ran so far, in order, as IPython keeps them in `In`; `namespace` is `globals()`.
+    `cells` are the sources that ran so far, in order, as IPython keeps them in `In`; `namespace` is `globals()`. Names in
+    `also` may be injected without standing in the parameters cell; their values are not checked here.
     """
     at, declared = _find(cells)
     names = [parameter.name for parameter in declared]
+    injected = [name for cell in cells[at + 1 :] if cell.lstrip().startswith(INJECTED) for name in _assigned(cell)]
     problems = [_secret(name) for name in names if is_secret(name)]
-    for cell in cells[at + 1 :]:
-        if cell.lstrip().startswith(INJECTED):
-            problems += [_unknown(name, names) for name in _assigned(cell) if name not in names]
-    values = {}
+    problems += [_unknown(name, names, also) for name in injected if name not in names and name not in also]
+    values = {name: namespace[name] for name in injected if name in also and name in namespace}
     for parameter in declared:
         value = namespace.get(parameter.name, parameter.default)
         problem = wrong(parameter, value)
@@ -112,7 +112,8 @@ def check(cells: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(cells: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `values` that differ from the defaults in the parameters cell, where papermill changed them."""
-    return {p.name: values[p.name] for p in _find(cells)[1] if p.name in values and values[p.name] != p.default}
+    defaults = {parameter.name: parameter.default for parameter in _find(cells)[1]}
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 def wrong(parameter: Parameter, value: Any) -> ConfigError | None:
@@ -155,10 +156,10 @@ def _secret(name: str) -> ConfigError:
     return ConfigError(f"Parameter {name} is named like a secret, and a notebook keeps its parameters", do=do)
 
 
-def _unknown(name: str, names: Sequence[str]) -> ConfigError:
+def _unknown(name: str, names: Sequence[str], also: Collection[str]) -> ConfigError:
     if is_secret(name):
         return _secret(name)
-    near = nearest(name, names)
+    near = nearest(name, [*names, *also])
     do = f"Did you mean {near}?" if near else f"It has {', '.join(names)}"
     return ConfigError(f"This notebook has no parameter {name}", do=do)
 

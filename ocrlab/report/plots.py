@@ -79,7 +79,7 @@ def points(figure: Figure) -> int:
     """Return how many points a figure draws; an image counts its pixels."""
     counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
     for drawn in (drawn for axes in figure.axes for drawn in axes.collections):
-        counts.append(max(np.asarray(drawn.get_offsets()).size // 2, *(len(p.vertices) for p in drawn.get_paths()), 0))
+        counts.append(max(np.asarray(drawn.get_offsets()).size // 2, *(np.asarray(p.vertices).size // 2 for p in drawn.get_paths()), 0))
     counts += [np.asarray(image.get_array()).size for axes in figure.axes for image in axes.images]
     return sum(counts)
 
@@ -116,12 +116,9 @@ def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tupl
     ):
         drawn = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
         if drawn:
-            style = {
-                "color": colour,
-                "linewidth": 2.2 if name == "loss" else 1.1,
-                "marker": "o" if len(drawn) < 4 else "",
-            }
-            axes.plot(*zip(*drawn, strict=True), color=colour, label=words, markersize=4, **style)
+            marker = "o" if len(drawn) < 4 else ""
+            width = 2.2 if name == "loss" else 1.1
+            axes.plot(*zip(*drawn, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4)
     axes.legend(ncols=2, loc="upper right")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")

@@ -33,8 +33,8 @@ ALIASES = {
     "early_stopping.patience": "trainer.patience",
 }
 
-_DEVICES = "The number of GPUs is never guessed; write trainer.devices=N"
-_STRATEGY = "With trainer.devices=N above 1 the strategy is always Lightning's DDP; there is nothing to choose"
+_DEVICES = "Training runs on one device so far, so there is no number to guess (trainer.devices=1)"
+_STRATEGY = "Training runs on one device so far (trainer.devices=1), so there is no strategy to choose"
 _VAL_LOADER = "Validation feeds one page at a time, as large as evaluate.long_side says"
 _WANDB = "Write tracking=offline|online|disabled, tracking.user=NAME, tracking.project=NAME"
 
@@ -46,7 +46,7 @@ REFUSED = {
     "runtime.min_auto_devices": _DEVICES,
     "trainer.strategy": _STRATEGY,
     "trainer.gpus": _DEVICES,
-    "trainer.num_nodes": "Training on several nodes is not offered; write trainer.devices=N for one node",
+    "trainer.num_nodes": "Training runs on one device so far (trainer.devices=1)",
     "trainer.sync_batchnorm": "Batch statistics are always those of one device",
     "trainer.limit_val_batches": "Write trainer.val_pages=N; all pages are measured at the end",
     "trainer.limit_train_batches": "Write trainer.max_steps=N, or point data= to a smaller folder",

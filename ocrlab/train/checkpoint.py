@@ -15,7 +15,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from ocrlab.config import Config
-from ocrlab.errors import CheckpointError
+from ocrlab.errors import CheckpointError, ConfigError
 from ocrlab.model.detector import Detector
 
 SCHEMA = 1
@@ -86,7 +86,10 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
     """Return the detector (in evaluation mode, on the CPU), its config and its card; raises CheckpointError."""
     content = load(path)
     about = content["ocrlab"]
-    config = Config.model_validate(about["config"])
+    try:
+        config = Config(**about["config"])
+    except ConfigError as error:
+        raise CheckpointError(f"{path} holds settings that this ocrlab does not know", got=str(error)) from error
     weights = content.get("detector") or {
         name.removeprefix("averaged."): tensor
         for name, tensor in content["state_dict"].items()

@@ -22,7 +22,7 @@ from ocrlab import flight
 from ocrlab.config import Config
 from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, readable, single_threaded
 from ocrlab.data.formats import Index, load
-from ocrlab.errors import RunError
+from ocrlab.errors import ConfigError, RunError
 from ocrlab.metrics import iou
 from ocrlab.probes import host
 from ocrlab.train import checkpoint, cuda_info, pages, tracking
@@ -87,7 +87,7 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
         module.finish_batch = watcher.finish_batch
         _run(module, watcher, train, val, before, last if before else None)
         metrics = final(module, watcher, val, progress)
-        metrics |= {"seconds": time.perf_counter() - started, "fit_seconds": watcher.fit_seconds}
+        metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
         metrics["steps"] = float(module.trainer.global_step)
         status = "completed"
     finally:
@@ -106,6 +106,13 @@ def settled(config: Config, machine: Machine, page_count: int) -> Config:
     """Return the config with every choice made for this machine written in, so that the same file runs it again."""
     config = config.model_copy(deep=True)
     trainer, runtime = config.trainer, config.runtime
+    if trainer.devices > 1:
+        raise ConfigError(
+            "Training runs on one device so far",
+            got=f"trainer.devices={trainer.devices}",
+            need="trainer.devices=1",
+            do="Use trainer.accumulate_grad_batches for a larger effective batch",
+        )
     if trainer.max_epochs is not None:
         trainer.max_steps = math.ceil(
             trainer.max_epochs * page_count / (config.batch_size * trainer.accumulate_grad_batches)
@@ -136,7 +143,7 @@ def _say(config: Config, machine: Machine, progress: Progress) -> None:
     reason = machine.reasons["accelerator"]
     if machine.accelerator == "cpu" and "smoke" in reason:
         progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
-    if config.runtime.debug_cuda:
+    if cuda_info.wanted(config):
         for line in cuda_info.lines():
             print(line, file=sys.stderr, flush=True)
 

@@ -103,9 +103,7 @@ class Watcher(lightning.Callback):
         if trainer.sanity_checking:
             return
         scores = module.scores
-        self.write(
-            {"step": trainer.global_step, "fit_seconds": round(self.fit_seconds, 3), **scores}, trainer.global_step
-        )
+        self.write({"step": trainer.global_step, **self.spent(), **scores}, trainer.global_step)
         self.progress(
             {"kind": "validate", "step": trainer.global_step, "total": self.config.trainer.max_steps, **scores}
         )
@@ -132,6 +130,10 @@ class Watcher(lightning.Callback):
         if old is not None and old != self.best_path:
             old.unlink(missing_ok=True)
 
+    def spent(self) -> dict[str, float]:
+        """Return the seconds in fit with data but without validation, and the CPU seconds of this process in all."""
+        return {"fit_seconds": round(self.fit_seconds, 3), "cpu_seconds": round(time.process_time(), 1)}
+
     def write(self, row: dict[str, Any], step: int) -> None:
         """Put one row into metrics.csv and to the tracker."""
         self.table.write(row)
@@ -153,7 +155,7 @@ class Watcher(lightning.Callback):
             "step_seconds": median,
             "images_per_second": batch / median,
         }
-        self.write(row | {"fit_seconds": round(self.fit_seconds, 3)}, trainer.global_step)
+        self.write(row | self.spent(), trainer.global_step)
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})
 
     def on_train_end(self, trainer: Trainer, module: Any) -> None:

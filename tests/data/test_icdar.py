@@ -93,12 +93,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_the_published_form(tmp_path: Path) -> None:
     path = tmp_path / "res_1.txt"
-    write_icdar(path, [QUAD - 10.4, QUAD + 0.6])
-    assert path.read_bytes() == b"0,10,50,10,50,30,0,30\n11,21,61,21,61,41,11,41\n"
+    for texts in (None, ["", ""]):
+        write_icdar(path, [QUAD - 10.4, QUAD + 0.6], texts)
+        assert path.read_bytes() == b"0,10,50,10,50,30,0,30\n11,21,61,21,61,41,11,41\n"
     write_icdar(path, [])
     assert path.read_bytes() == b""
     with pytest.raises(ValueError, match="zip"):
-        write_icdar(path, [QUAD], ["a", "b"])
+        write_icdar(path, [QUAD], [])
 
 
 def test_other_polygons_become_their_rectangle(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_lines_of_one_column_do_not_run_into_each_other() -> None:
 
 
 def test_shorten_keeps_whole_words_while_it_can() -> None:
-    wide = typeset.width("Olive Oil", "DejaVuSans", 10)
+    wide = typeset.length("Olive Oil", "DejaVuSans", 10)
     assert receipt.shorten("Olive Oil Extra", "DejaVuSans", 10, 1, wide) == "Olive Oil"
     assert receipt.shorten("Olive", "DejaVuSans", 10, 1, 0) == "Ol"
 

@@ -21,8 +21,8 @@ def test_every_font_has_what_receipts_print(font: str) -> None:
 
 
 def test_a_monospaced_word_is_as_wide_as_its_letters() -> None:
-    assert typeset.width("iW", "DejaVuSansMono", 10) == pytest.approx(2 * 10 * 1233 / 2048)
-    assert typeset.width("iW", "DejaVuSansMono", 10, 0.5) == pytest.approx(10 * 1233 / 2048)
+    assert typeset.length("iW", "DejaVuSansMono", 10) == pytest.approx(2 * 10 * 1233 / 2048)
+    assert typeset.length("iW", "DejaVuSansMono", 10, 0.5) == pytest.approx(10 * 1233 / 2048)
 
 
 @pytest.mark.parametrize("font", FONTS)

@@ -1,0 +1,176 @@
+"""What is installed is what is needed: wheel, environment file and locks say the same as pyproject.toml."""
+
+from __future__ import annotations
+
+import ast
+import ensurepip
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = ("3.11", "3.12", "3.13")
+LOCKS = {"requirements.lock": PYTHONS, "requirements-oldest.lock": ("3.11",)}
+
+
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def ranges(lines: list[str]) -> dict[str, str]:
+    found = [Requirement(line) for line in lines]
+    return {canonicalize_name(one.name): str(one.specifier) for one in found}
+
+
+def locked(file: str, python: str) -> dict[str, str]:
+    """Return name -> version of what a lock installs for this Python on Linux."""
+    machine = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    machine |= {"platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
+    found: dict[str, str] = {}
+    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+        if line and line[0] not in " #":
+            one = Requirement(line.rstrip("\\ "))
+            if one.marker is None or one.marker.evaluate(machine):
+                assert one.name not in found, f"{file} pins {one.name} twice for Python {python}"
+                [pin] = one.specifier
+                assert pin.operator == "==", line
+                found[one.name] = pin.version
+    return found
+
+
+def test_environment_yml_names_the_same_packages() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    [pip] = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
+    assert ranges(pip) == ranges(project()["dependencies"])
+    plain = [part.replace(" ", "") for part in environment["dependencies"] if isinstance(part, str)]
+    assert plain == [f"python{project()['requires-python']}", "pip"]
+    assert environment["name"] == "ocrlab"
+
+
+def test_what_the_user_chose_is_there() -> None:
+    chosen = "torch torchvision jupyterlab papermill matplotlib pandas wandb ipywidgets nbval opencv-python"
+    assert set(chosen.split()) <= ranges(project()["dependencies"]).keys()
+
+
+def test_each_package_is_justified_in_its_line() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = text[text.index("\ndependencies = [") : text.index("[project.scripts]")]
+    lines = [line for line in section.splitlines() if line.strip().startswith('"') or '= ["' in line]
+    assert len(lines) > 20
+    assert [line for line in lines if not re.search(r"[\],]\s+# \w.{4,}", line)] == []
+
+
+@pytest.mark.parametrize("file", LOCKS)
+def test_a_lock_has_hashes_and_no_address(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert not re.search(r"^\s*-[-\w]*(index|find|extra|trusted)", text, re.MULTILINE)
+    packages = [part for part in re.split(r"\n(?=[^ #])", text) if part.strip()]
+    assert len(packages) > 100
+    for package in packages:
+        name, *hashes = package.split("--hash=")
+        assert hashes, name
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip(" \\\n")) for one in hashes), name
+
+
+@pytest.mark.parametrize(("file", "python"), [(file, python) for file, pythons in LOCKS.items() for python in pythons])
+def test_a_lock_holds_what_pyproject_asks_for(file: str, python: str) -> None:
+    pins = locked(file, python)
+    for line in project()["dependencies"] + project()["optional-dependencies"]["dev"]:
+        wanted = Requirement(line)
+        version = pins.get(canonicalize_name(wanted.name))
+        assert version, f"{wanted.name} is not in {file}; run make lock"
+        assert wanted.specifier.contains(version, prereleases=True), f"{wanted.name} {version} in {file}, {line} needed"
+
+
+def test_the_oldest_lock_is_the_oldest() -> None:
+    pins = locked("requirements-oldest.lock", "3.11")
+    for name, wanted in ranges(project()["dependencies"]).items():
+        lowest = wanted.removeprefix(">=")
+        assert f"{pins[name]}.".startswith(f"{lowest}.") or name in ("psutil", "pyclipper", "opencv-python"), name
+    assert pins["torch"].startswith("2.8.")
+
+
+def test_every_import_is_declared() -> None:
+    """A package that only comes along with another one may go with it."""
+    extras = project()["optional-dependencies"]
+    declared = ranges(project()["dependencies"] + extras["onnx"] + extras["tensorboard"]).keys()
+    owners = importlib.metadata.packages_distributions()
+    strays: set[str] = set()
+    for path in (ROOT / "ocrlab").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            tops = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"ocrlab"}
+            strays |= {f"{path.name}: {top}" for top in tops if not declared & _distributions(owners, top)}
+    assert sorted(strays) == []
+
+
+def _distributions(owners: Any, top: str) -> set[str]:
+    return {canonicalize_name(name) for name in owners.get(top, [top])}
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel with the back end that pyproject.toml names, without a network."""
+    place = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    [found] = place.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ocrlab").rglob("*") if path.is_file()}
+    ours = {name for name in ours if "__pycache__" not in name and not Path(name).name.startswith(".")}
+    assert {name for name in names if name.startswith("ocrlab/")} == ours
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.split("/")[0] in ("tests", "benchmarks")]
+
+
+def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+    """Its dependencies are lent by this environment through a .pth file; ocrlab itself is only in the new one."""
+    place = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], timeout=120, check=True)
+    pip = next(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"), None)
+    if pip is None:
+        pytest.skip("this Python comes without pip")
+    python = place / "bin" / "python"
+    outside = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_", "VIRTUAL_ENV"))}
+
+    def call(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=tmp_path, env=outside, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    call(str(python), str(pip / "pip"), "install", "--quiet", "--no-index", "--no-deps", str(wheel))
+    inside = Path(call(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (inside / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    code = """
+import importlib, pkgutil, ocrlab
+for found in pkgutil.walk_packages(ocrlab.__path__, "ocrlab."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+print(ocrlab.__file__)
+"""
+    assert Path(call(str(python), "-c", code).splitlines()[-1]).is_relative_to(inside)
+    assert "train" in call(str(place / "bin" / "ocrlab"), "--help")
+    assert "train" in call(str(python), "-m", "ocrlab", "--help")
