@@ -57,11 +57,11 @@ check: setup  ## lint, format, types, import rules
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
-lock:  ## both lock files anew (needs uv)
-	@compile() { uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --upgrade \
-		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet "$$@"; }
-	compile --universal --output-file requirements.lock
-	compile --python-platform x86_64-manylinux_2_28 --resolution lowest-direct --only-binary :all: \
+lock:  ## both lock files (needs uv); ARGS=--upgrade takes the newest versions
+	@compile() { uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --quiet \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links "$$@"; }
+	compile --universal --output-file requirements.lock $(ARGS)
+	compile --python-platform x86_64-manylinux_2_28 --resolution lowest-direct --only-binary :all: --upgrade \
 		--output-file requirements-oldest.lock
 
 clean:  ## caches and built wheels; environments, runs and reports stay

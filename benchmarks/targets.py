@@ -137,7 +137,7 @@ def peers(named: dict[str, str]) -> list[Side]:
 
 
 def official(path: Path) -> Draw:
-    """Return the target maps of a checkout of MhLiao/DB (Liao et al. 2020), with stand-ins for its own config system."""
+    """Return the target maps of a checkout of MhLiao/DB (Liao et al. 2020), with stand-ins for its config system."""
     folder = path / "data" / "processes"
     if not (folder / "make_border_map.py").is_file():
         raise FileNotFoundError("what --peer official names is no checkout of MhLiao/DB")

@@ -58,7 +58,7 @@ def order(polygon: ArrayLike) -> Polygon:
 
 
 def judge(polygon: ArrayLike | None, width: float, height: float, min_size: float = 1.0) -> tuple[Polygon | None, str]:
-    """Return a polygon (P, 2) clipped to an image of width x height pixels, repaired and ordered; or None; and a reason.
+    """Return a polygon (P, 2) clipped to an image of width x height pixels, repaired, ordered; or None; and a reason.
 
     `too_few_points`: less than three. `zero_span`: all points on one line. `empty`: no points, a coordinate that is not
     finite, or nothing of it inside the image. `too_small`: inside the image its width or height is below `min_size`
@@ -84,7 +84,7 @@ def judge(polygon: ArrayLike | None, width: float, height: float, min_size: floa
 
 
 def offset(polygon: ArrayLike, distance: float) -> list[Polygon]:
-    """Return the polygons (P, 2), whole numbers, that a polygon becomes when its edges move outwards by `distance` pixels.
+    """Return the polygons (P, 2), in whole pixels, that a polygon is when its edges have moved outwards by `distance`.
 
     Corners are rounded; a negative distance moves inwards, which can give several polygons or none. The coordinates are
     cut to whole numbers first, as in the published method. Raises ShapeError for what is not finite or too far out.
@@ -174,7 +174,7 @@ def _simple(p: Floats) -> Floats:
 
 
 def _clipped(p: Floats, width: float, height: float) -> Floats | None:
-    """Return what of a polygon lies inside the image, still a quad where that loses next to nothing; None if nothing."""
+    """Return what of a polygon is inside the image, still a quad where that loses next to nothing; None if nothing."""
     if p.min() >= 0 and p[:, 0].max() <= width and p[:, 1].max() <= height:
         return p
     start = order(p)[0]
@@ -189,7 +189,7 @@ def _clipped(p: Floats, width: float, height: float) -> Floats | None:
 
 
 def _largest(shape: Any, start: NDArray[Any]) -> Floats | None:
-    """Return the outline of the largest polygon of a shape, from the point next to `start` on; None if there is none."""
+    """Return the outline of the largest polygon of a shape, from its point next to `start` on; None if it has none."""
     flat = shapely.get_parts(shapely.get_parts(shape))  # twice: collections hold multi-polygons
     parts = [part for part in flat if part.geom_type == "Polygon" and part.area > 0]
     if not parts:

@@ -173,20 +173,9 @@ def test_offset_cuts_coordinates_to_whole_numbers() -> None:
 
 
 def test_offset_inwards_may_give_several_polygons() -> None:
-    bell = [
-        [0, 0],
-        [20, 0],
-        [20, 9],
-        [40, 9],
-        [40, 0],
-        [60, 0],
-        [60, 20],
-        [40, 20],
-        [40, 11],
-        [20, 11],
-        [20, 20],
-        [0, 20],
-    ]
+    left = [[40, 11], [20, 11], [20, 20], [0, 20], [0, 0], [20, 0], [20, 9]]
+    right = [[40, 9], [40, 0], [60, 0], [60, 20], [40, 20]]
+    bell = left + right
     assert len(geometry.offset(bell, -3)) == 2
 
 
@@ -200,9 +189,10 @@ def test_offset_is_that_of_clipper() -> None:
         assert [polygon.tolist() for polygon in geometry.offset(p, distance)] == clipper.Execute(distance)
 
 
-@pytest.mark.parametrize(
-    ("corner", "distance"), [(math.nan, 1.0), (math.inf, 1.0), (0.0, math.nan), (1e12, 1.0), (0.0, 1e12)]
-)
+BAD_OFFSETS = [(math.nan, 1.0), (math.inf, 1.0), (0.0, math.nan), (1e12, 1.0), (0.0, 1e12)]
+
+
+@pytest.mark.parametrize(("corner", "distance"), BAD_OFFSETS)
 def test_offset_refuses_what_clipper_cannot_count(corner: float, distance: float) -> None:
     with pytest.raises(ShapeError, match="cannot be offset"):
         geometry.offset([[corner, 0], [10, 0], [10, 10]], distance)

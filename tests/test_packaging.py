@@ -144,6 +144,7 @@ def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
     assert not [name for name in names if name.split("/")[0] in ("tests", "benchmarks")]
 
 
+@pytest.mark.timeout(900)  # torch and lightning from a cold disk, on a busy machine
 def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     """Its dependencies are lent by this environment through a .pth file; ocrlab itself is only in the new one."""
     place = tmp_path / "venv"

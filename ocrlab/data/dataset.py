@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -73,7 +74,8 @@ class Crops(Dataset[tuple[Tensor, targets.Targets, str, list[str]]]):
 
     def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
         self.samples, self.config = list(samples), config
-        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+        share = max(1, config.runtime.workers or 0)  # each worker keeps a memory cache of its own
+        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb / share)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -115,7 +117,7 @@ class Pages(Dataset[Page]):
 
 def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
     """Return the decoded page (H, W, 3) RGB uint8, from the cache where it is; raises DataError naming the file."""
-    return cache.get(sample.image, lambda path: read_image(path, exif=config.exif))
+    return cache.get(sample.image, partial(read_image, exif=config.exif))
 
 
 def readable(
@@ -125,7 +127,7 @@ def readable(
 
     Validation looks at the same pages every time, so what is left out is left out before it begins.
     """
-    keeper = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+    keeper = Cache("disk" if config.runtime.cache == "disk" else "none", cache, config.runtime.cache_gb)
     good, problems = [], []
     for sample in samples:
         try:

@@ -1,8 +1,8 @@
 """Loops that draw target maps, compiled by numba when this module is imported; only `targets` imports it, and late.
 
-Everything here equals what pyclipper, `cv2.fillPoly` and the NumPy path of `targets` do, for the shapes that it accepts:
-upright or turned boxes inside the image, nearly all there is on a page. Whatever is not accepted is reported, not drawn.
-All of it is in one file because numba's cache notices a change of this file only.
+For the shapes that it takes, all this equals pyclipper, `cv2.fillPoly` and the NumPy path of `targets`. It takes boxes,
+upright or turned, inside the page: nearly all there is. Anything else is not drawn, but reported.
+It is one file because numba's cache notices a change of no other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SQUARE = 0.9  # sine of the corners of a quad that is offset here; sharper ones 
 
 
 def entry(signature: str) -> Callable[[F], F]:
-    """Return a decorator that compiles at once: from the cache on disk where there is one, without one if that fails."""
+    """Return a decorator that compiles at once, with a cache on disk, or without one where that cannot be written."""
 
     def compile_now(function: F) -> F:
         try:
@@ -55,7 +55,7 @@ def x_at(bottom_x: int, bottom_y: int, top_x: int, top_y: int, slope: float, y: 
 
 @part
 def crossing(first: Ints, second: Ints, lines: Ints, out: Ints) -> bool:
-    """Put where two integer edges (x, y, x, y) meet into `out`, rounded as Clipper's sweep does; False if it is not plain.
+    """Put where two integer edges (x, y, x, y) meet into `out`, rounded as in Clipper's sweep; False if not plain.
 
     The sweep runs from large to small y over the scan lines `lines` and sees a crossing only once the rounded x of the
     edges have changed places on a scan line; until then the crossing is moved to that scan line.
@@ -86,7 +86,7 @@ def crossing(first: Ints, second: Ints, lines: Ints, out: Ints) -> bool:
     if top < by or top < dy:
         return False
     late = x_at(ax, ay, bx, by, m, top) == x_at(cx, cy, dx, dy, n, top)
-    if late and (top == by or top == dy):
+    if late and top in (by, dy):
         return False
     if m == 0:
         x, y = ax, rounded(ax / n + (cy - cx / n))
@@ -102,7 +102,7 @@ def crossing(first: Ints, second: Ints, lines: Ints, out: Ints) -> bool:
 
 @part
 def normals(quad: Ints, out: Floats) -> bool:
-    """Put the outward unit normals of a clockwise integer quad (4, 2) into `out`; False if it is not a box, more or less."""
+    """Put the outward unit normals of a clockwise integer quad (4, 2) into `out`; False if it is not quite a box."""
     for i in range(4):
         j = (i + 1) % 4
         dx, dy = float(quad[j, 0] - quad[i, 0]), float(quad[j, 1] - quad[i, 1])
@@ -219,7 +219,7 @@ def widen(left: Ints, right: Ints, x0: int, y0: int, x1: int, y1: int) -> None:
 
 @part
 def fill(canvas: Map, polygon: Ints, left: Ints, right: Ints, value: np.float32) -> None:
-    """Set the pixels of a convex integer polygon (P, 2), with its outline, to `value`; all of it must be on the canvas."""
+    """Set the pixels of a convex integer polygon (P, 2), outline included, to `value`; it must be inside the canvas."""
     _, top, _, bottom = limits(polygon)
     for y in range(top, bottom + 1):
         left[y], right[y] = canvas.shape[1], -1
@@ -302,7 +302,7 @@ def draw(
     threshold_mask: Map,
     left_over: Flags,
 ) -> None:
-    """Draw the polygons points[starts[i] : starts[i + 1]] into four maps (h, w); what is left over is marked, not drawn."""
+    """Draw the polygons points[starts[i] : starts[i + 1]] into four blank maps (h, w), or mark them as left over."""
     height, width = text.shape
     left, right = np.empty(height, np.int64), np.empty(height, np.int64)
     quad, inner, arc = np.empty((4, 2), np.int64), np.empty((4, 2), np.int64), np.empty((256, 2), np.int64)

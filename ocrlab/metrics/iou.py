@@ -109,7 +109,9 @@ def match(
     skip = np.asarray(ignored, dtype=bool).reshape(-1)
     if len(skip) != len(truth):
         raise ShapeError(
-            "The ignore flags do not fit the ground truth", got=f"{len(skip)} flags", need=f"{len(truth)}, one a polygon"
+            "The ignore flags do not fit the ground truth",
+            got=f"{len(skip)} flags",
+            need=f"{len(truth)}, one a polygon",
         )
     found = overlaps(truth, detections)
     covered = found.intersection[skip & found.truth_valid] > IGNORED_SHARE * found.detection_area

@@ -28,7 +28,7 @@ def compiled(signature: str) -> Callable[[Loop], Loop]:
 
 @compiled("int64(float32[::1], float32, uint8[::1])")
 def binarise(values, threshold, mask):
-    """Put 1 where `values` are above `threshold`, else 0, into `mask`; return how many values are in 0..1 (NaN is not)."""
+    """Put 1 where `values` are above `threshold`, else 0, into `mask`; return how many values are in 0..1 (not NaN)."""
     fine = 0
     for i in range(values.size):
         value = values[i]
@@ -41,8 +41,8 @@ def binarise(values, threshold, mask):
 def box_means(values, boxes, means):
     """Put the mean of `values` inside each convex quad of `boxes` (N, 4, 2), borders included, into `means` (N,).
 
-    The pixels are those of `cv2.fillPoly`: from the first to the last pixel in each row that the lines of OpenCV between
-    the corners touch. The boxes must lie inside the map.
+    The pixels are those of `cv2.fillPoly`: from the first to the last pixel in each row that OpenCV's lines between the
+    corners touch. The boxes must lie inside the map.
     """
     left = np.empty(values.shape[0], np.int64)
     right = np.empty(values.shape[0], np.int64)

@@ -45,7 +45,7 @@ def exact(
 ) -> Found:
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
     polygons, scores = [], []
-    outlines = [outline for outline in outlines if min(cv2.minAreaRect(outline)[1]) >= min_size]
+    outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
     for points, score in simplified(probability, outlines, 3, box_threshold):
         distance = float(geometry.unshrink_distance(cv2.contourArea(points), cv2.arcLength(points, True), shrink_ratio))
         pieces = moved(points * FINE, distance * FINE, pyclipper.JT_MITER)

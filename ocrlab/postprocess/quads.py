@@ -1,8 +1,8 @@
 """Outlines of shrunk text into quads: as published, and by the exact inverse of the shrink.
 
-Shapes: N outlines, P points; all coordinates are map pixels with the pixel centre at whole numbers. `cv2.fillPoly` paints
-the border pixels of a polygon and `cv2.findContours` walks through their centres, so the outline of a painted polygon
-is the polygon itself: nothing has to be added for the half pixel.
+Shapes: N outlines, P points; all coordinates are map pixels with the pixel centre at whole numbers. `cv2.fillPoly`
+paints the border pixels of a polygon and `cv2.findContours` walks through their centres, so the outline of a painted
+polygon is the polygon itself: nothing has to be added for the half pixel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ocrlab.postprocess.scores import Map, box_scores
 Outline = NDArray[np.int32]  # (P, 1, 2), as OpenCV gives it
 Boxes = NDArray[np.float32]  # (N, 4, 2), clockwise from the top left
 Scores = NDArray[np.float64]  # (N,)
+Rectangle = tuple[tuple[float, float], tuple[float, float], float]  # middle, sides, degrees, as OpenCV gives it
 
+RAGGED = 2.0  # pixels by which the outline of a straight line may leave it, both sides together
 GROWN = 2  # pixels that the short side must have gained when it was unclipped by a ratio
 ARC_TOLERANCE = 0.25  # pixels, Clipper's default
 
@@ -45,46 +47,48 @@ def published(
 def exact(
     probability: Map, outlines: Sequence[Outline], shrink_ratio: float, min_size: float, box_threshold: float
 ) -> tuple[Boxes, Scores]:
-    """Return the rectangles that shrink to these outlines.
-
-    Direction and length come from the smallest rectangle, but thickness is the area over the length and the middle is
-    the middle of the mass: the shrunk line is a sixth to a quarter as thick as the text, so a pixel that sticks out
-    would be paid four to six times.
-    """
+    """Return the rectangles that shrink to these outlines, and their scores: means over the smallest rectangles."""
+    outlines = [outline for outline in outlines if cv2.contourArea(outline) > 0]
     rectangles = [cv2.minAreaRect(outline) for outline in outlines]
-    kept = [i for i, (_, sides, _) in enumerate(rectangles) if min(sides) >= min_size and max(sides) > 0]
-    boxes = corners_of([rectangles[i] for i in kept])
-    scores = box_scores(probability, boxes)
-    sure = np.flatnonzero(scores >= box_threshold)
-    if not len(sure):
-        return boxes[:0], scores[:0]
-    table = np.array([(*rectangles[kept[i]][0], *rectangles[kept[i]][1], rectangles[kept[i]][2]) for i in sure])
-    middle, sides, turn = table[:, :2], table[:, 2:4], np.deg2rad(table[:, 4])
-    turn = np.where(sides[:, 0] < sides[:, 1], turn + np.pi / 2, turn)
+    kept = [i for i, (_, sides, _) in enumerate(rectangles) if min(sides) >= min_size]
+    scores = box_scores(probability, corners_of([rectangles[i] for i in kept]))
+    sure = [kept[i] for i in np.flatnonzero(scores >= box_threshold)]
+    grown = regrown([rectangles[i] for i in sure], [outlines[i] for i in sure], shrink_ratio)
+    return grown, scores[scores >= box_threshold]
+
+
+def regrown(rectangles: Sequence[Rectangle], outlines: Sequence[Outline], shrink_ratio: float) -> Boxes:
+    """Return the boxes (N, 4, 2) that shrink to these outlines, which lie in these smallest rectangles.
+
+    Direction and length are those of the rectangle, but the thickness is area over length and the middle is that of the
+    mass: a shrunk line is a sixth to a quarter as thick as its text, so a pixel that sticks out would be paid four to
+    six times. The rectangle loses no more than `RAGGED` pixels by that, because a curved line is not ragged.
+    """
+    table = np.array([(*middle, *sides, turn) for middle, sides, turn in rectangles]).reshape(-1, 5)
+    mass = np.array([[m["m00"], m["m10"], m["m01"]] for m in map(cv2.moments, outlines)]).reshape(-1, 3)
+    middle, area = table[:, :2], mass[:, 0]
+    length, short = table[:, 2:4].max(axis=1), table[:, 2:4].min(axis=1)
+    thickness = np.maximum(area / length, short - RAGGED)
+    turn = np.deg2rad(table[:, 4] + np.where(table[:, 2] < table[:, 3], 90, 0))
     along = np.stack([np.cos(turn), np.sin(turn)], axis=1)
     across = np.stack([-along[:, 1], along[:, 0]], axis=1)
-    moments = [cv2.moments(outlines[kept[i]]) for i in sure]
-    mass = np.array([(m["m00"], m["m10"], m["m01"]) for m in moments])
-    full = mass[:, 0] > 0  # an outline one pixel thick has no area
-    centroid = np.where(full[:, None], mass[:, 1:] / np.where(full, mass[:, 0], 1)[:, None], middle)
-    middle = middle + across * ((centroid - middle) * across).sum(axis=1, keepdims=True)
-    length = sides.max(axis=1)
-    thickness = mass[:, 0] / length
-    distance = geometry.unshrink_distance(mass[:, 0], 2 * (length + thickness), shrink_ratio)
-    reach = along * (length / 2 + distance)[:, None]
-    spread = across * (thickness / 2 + distance)[:, None]
-    grown = np.stack([middle - reach - spread, middle + reach - spread, middle + reach + spread, middle - reach + spread])
-    return ordered(grown.transpose(1, 0, 2).astype(np.float32)), scores[sure]
+    room = np.maximum(short - thickness, 0) / 2
+    shift = np.clip(((mass[:, 1:] / area[:, None] - middle) * across).sum(axis=1), -room, room)
+    distance = geometry.unshrink_distance(area, 2 * (length + thickness), shrink_ratio)
+    middle = middle + across * shift[:, None]
+    reach, spread = along * (length / 2 + distance)[:, None], across * (thickness / 2 + distance)[:, None]
+    grown = [middle - reach - spread, middle + reach - spread, middle + reach + spread, middle - reach + spread]
+    return ordered(np.stack(grown, axis=1).astype(np.float32))
 
 
 def smallest_boxes(outlines: Sequence[NDArray[np.int32]], min_size: float) -> tuple[Boxes, NDArray[np.intp]]:
-    """Return the rectangle of least area round each point set whose short side reaches `min_size`, and which those are."""
+    """Return the rectangles of least area whose short side reaches `min_size`, and the positions of their outlines."""
     rectangles = [cv2.minAreaRect(outline) for outline in outlines]
     kept = [i for i, (_, sides, _) in enumerate(rectangles) if min(sides) >= min_size]
     return corners_of([rectangles[i] for i in kept]), np.array(kept, dtype=np.intp)
 
 
-def corners_of(rectangles: Sequence[cv2.typing.RotatedRect]) -> Boxes:
+def corners_of(rectangles: Sequence[Rectangle]) -> Boxes:
     """Return the corners (N, 4, 2) of OpenCV's rotated rectangles, clockwise from the top left."""
     return ordered(np.array([cv2.boxPoints(r) for r in rectangles], dtype=np.float32).reshape(-1, 4, 2))
 
@@ -134,5 +138,7 @@ def offset(quads: NDArray[np.int64], distance: NDArray[np.float64]) -> list[NDAr
     arms.append(np.where(flat[..., None], before, after))
     moved = quads[:, :, None] + np.stack(arms, axis=2) * reach[:, None, None, None]  # (N, 4, steps, 2)
     rounded = np.trunc(moved + np.copysign(0.5, moved)).astype(np.int32).reshape(len(quads), 4 * len(arms), 2)
-    return [points if ok else np.concatenate([np.empty((0, 2), np.int32), *geometry.offset(quad, d)]).astype(np.int32)
-            for points, ok, quad, d in zip(rounded, plain, quads, distance.tolist(), strict=True)]
+    return [
+        points if ok else np.concatenate([np.empty((0, 2), np.int32), *geometry.offset(quad, d)]).astype(np.int32)
+        for points, ok, quad, d in zip(rounded, plain, quads, distance.tolist(), strict=True)
+    ]

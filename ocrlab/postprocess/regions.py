@@ -90,8 +90,12 @@ def decode(
 def check(probability: Map, to_page: NDArray[np.float64] | None) -> None:
     """Raise ShapeError unless the map is (h, w) float32 and `to_page`, if any, a finite (2, 3)."""
     if not isinstance(probability, np.ndarray) or probability.ndim != 2 or probability.dtype != np.float32:
-        given = f"{probability.dtype} {probability.shape}" if hasattr(probability, "shape") else type(probability).__name__
-        raise ShapeError("This is no probability map", got=given, need="a NumPy array (h, w) of float32, one page at a time")
+        given = (
+            f"{probability.dtype} {probability.shape}" if hasattr(probability, "shape") else type(probability).__name__
+        )
+        raise ShapeError(
+            "This is no probability map", got=given, need="a NumPy array (h, w) of float32, one page at a time"
+        )
     if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
         raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
 

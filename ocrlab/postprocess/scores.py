@@ -53,9 +53,9 @@ def binarise(probability: Map, threshold: float) -> NDArray[np.uint8]:
 
 
 def box_scores(probability: Map, boxes: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the mean probability (N,) inside quads (N, 4, 2) as published: corners cut to whole pixels, borders counted.
+    """Return the mean probability (N,) inside convex quads (N, 4, 2), their borders included.
 
-    Quads are convex; what lies outside the map does not count.
+    As published, corners are cut to whole pixels, and what lies outside the map does not count.
     """
     limit = np.array(probability.shape[::-1]) - 1
     first = np.clip(np.floor(boxes.min(axis=1)), 0, limit).astype(np.int64)[:, None]

@@ -89,8 +89,8 @@ def read(source: str) -> list[Parameter]:
 def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of the parameters, by name; raises one ConfigError that says everything that is wrong.
 
-    `cells` are the sources that ran so far, in order, as IPython keeps them in `In`; `namespace` is `globals()`. Names in
-    `also` may be injected without standing in the parameters cell; their values are not checked here.
+    `cells` are the sources that ran so far, in order, as IPython keeps them in `In`; `namespace` is `globals()`. Names
+    in `also` may be injected without standing in the parameters cell; their values are not checked here.
     """
     at, declared = _find(cells)
     names = [parameter.name for parameter in declared]

@@ -79,7 +79,13 @@ def points(figure: Figure) -> int:
     """Return how many points a figure draws; an image counts its pixels."""
     counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
     for drawn in (drawn for axes in figure.axes for drawn in axes.collections):
-        counts.append(max(np.asarray(drawn.get_offsets()).size // 2, *(np.asarray(p.vertices).size // 2 for p in drawn.get_paths()), 0))
+        counts.append(
+            max(
+                np.asarray(drawn.get_offsets()).size // 2,
+                *(np.asarray(p.vertices).size // 2 for p in drawn.get_paths()),
+                0,
+            )
+        )
     counts += [np.asarray(image.get_array()).size for axes in figure.axes for image in axes.images]
     return sum(counts)
 
@@ -118,8 +124,11 @@ def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tupl
         if drawn:
             marker = "o" if len(drawn) < 4 else ""
             width = 2.2 if name == "loss" else 1.1
-            axes.plot(*zip(*drawn, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4)
-    axes.legend(ncols=2, loc="upper right")
+            axes.plot(
+                *zip(*drawn, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4
+            )
+    if axes.lines:
+        axes.legend(ncols=2, loc="upper right")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
     first, last = losses[0][1], losses[-1][1]
@@ -138,7 +147,8 @@ def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None)
             axes.plot(*zip(*drawn, strict=True), color=colour, marker="o", markersize=4, label=f"IoU above {at}")
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {limit:g} at IoU 0.5")
-    axes.legend(loc="lower right")
+    if axes.lines:
+        axes.legend(loc="lower right")
     if not rows:
         axes.set_title("No validation was logged")
         return "No validation was logged"

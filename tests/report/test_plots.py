@@ -1,0 +1,76 @@
+"""Plots: the title says the finding, axes have units, words stand beside the picture, and none is heavy."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from ocrlab.report import plots
+from ocrlab.report.view import View
+
+ROWS = [
+    {"step": 10.0, "loss": 8.0, "bce": 5.0, "dice": 1.0, "l1": 2.0},
+    {"step": 20.0, "loss": 2.0, "bce": 1.0, "dice": 0.5, "l1": 0.5},
+    {"step": 20.0, "hmean@0.5": 0.4, "hmean@0.7": 0.2, "hmean@0.8": 0.1},
+    {"step": 30.0, "hmean@0.5": 0.9, "hmean@0.7": 0.7, "hmean@0.8": 0.4},
+]
+
+
+def payload(view: View) -> tuple[str, bytes]:
+    found = re.search(r"data:image/([a-z+]+);base64,([A-Za-z0-9+/=]+)", view.html)
+    assert found is not None
+    return found[1], base64.b64decode(found[2])
+
+
+def test_curves_say_what_they_found() -> None:
+    view = plots.curves(ROWS, limit=0.85)
+    assert view.text == "Loss fell: 8 to 2 in 20 steps. hmean@0.5 reached 0.900 at step 30."
+    assert f'alt="{view.text}"' in view.html
+    kind, data = payload(view)
+    assert kind == "svg+xml"
+    assert len(data) < 120_000
+    assert b"optimiser step" in data  # matplotlib leaves the words of a text as a comment
+
+
+@pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[2:], [{"step": 1.0, "loss": float("nan")}]])
+def test_curves_of_a_run_that_logged_little(rows: list[dict[str, float]]) -> None:
+    assert plots.curves(rows).text
+
+
+@pytest.mark.parametrize(("count", "kind"), [(1999, "svg+xml"), (2000, "png")])
+def test_svg_below_two_thousand_points(count: int, kind: str) -> None:
+    with matplotlib.rc_context(plots.STYLE):
+        figure, (axes,) = plots.blank(width=4)
+        axes.plot(np.zeros(count))
+        found, data = payload(plots.finished(figure, "a line"))
+    assert found == kind
+    if kind == "png":
+        assert int.from_bytes(data[16:20], "big") == 400  # 4 inches at 100 dpi
+
+
+def test_images_and_scatters_count() -> None:
+    figure, (left, right) = plots.blank(2)
+    left.imshow(np.zeros((50, 60)))
+    right.scatter(np.zeros(500), np.zeros(500))
+    assert plots.points(figure) == 3000 + 500
+
+
+def test_the_same_plot_is_the_same_file() -> None:
+    assert plots.curves(ROWS).html == plots.curves(ROWS).html
+
+
+def test_the_style_stays_inside() -> None:
+    before = dict(matplotlib.rcParams)
+    plots.curves(ROWS)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_metrics_are_read_row_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss,hmean@0.5\n1,2.5,\n2,,0.5\n", encoding="utf-8")
+    assert plots.read_metrics(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "hmean@0.5": 0.5}]
