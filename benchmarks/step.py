@@ -144,10 +144,12 @@ def report(sides: Sequence[Side], size: int, threads: int) -> tuple[bool | None,
     if ours is None or base is None:
         return None, "\n".join([*lines, f"Limit {LIMIT} of the official step: not judged, a side is missing."])
     ratio = statistics.median(ours.wall) / statistics.median(base.wall)
+    cpu = statistics.median(ours.cpu) / statistics.median(base.cpu)
     fits = size == 640 and "amx_bf16" in host.cpu_flags()
     met = ratio <= LIMIT if fits else None
     why = "" if fits else " (that takes 640 px and a CPU with amx_bf16)"
-    return met, "\n".join([*lines, f"Ours in bf16 / official: {ratio:.3f}; limit {LIMIT}: {judged(met)}{why}."])
+    told = f"Ours in bf16 / official: {ratio:.3f} ({cpu:.3f} by CPU seconds); limit {LIMIT}: {judged(met)}{why}."
+    return met, "\n".join([*lines, told])
 
 
 def row(side: Side, base: Side | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ Shapes: B batch, H W pixels. All maps are (B, 1, H, W).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -174,7 +175,8 @@ def _db_loss_cpu(
     scale = (weights[0] / counted, 2 * weights[1] / area**2, area, inside, weights[2] / borders)
     gradients = [torch.empty(x.shape, dtype=real), torch.empty(x.shape, dtype=real)]
     for b in blocks:
-        _gradient(x[b], y[b], *(m[b].to(real) for m in maps), hard[b], edge, share, scale, [g[b] for g in gradients])
+        here = [m[b].to(real) for m in maps]
+        _gradient(x[b], y[b], here, hard[b], edge, share, scale, [g[b] for g in gradients])
     parts = torch.tensor([weights[0] * bce + weights[1] * dice + weights[2] * l1, bce, dice, l1], dtype=real)
     gx, gy = (
         g.view(t.shape).to(t.dtype) for g, t in zip(gradients, (probability_logits, threshold_logits), strict=True)
@@ -218,10 +220,7 @@ def _kth(values: Tensor, k: int) -> float:
 def _gradient(
     x: Tensor,
     y: Tensor,
-    truth: Tensor,
-    mask: Tensor,
-    border: Tensor,
-    border_mask: Tensor,
+    maps: Sequence[Tensor],
     hard: Tensor,
     edge: float,
     share: float,
@@ -229,6 +228,7 @@ def _gradient(
     out: list[Tensor],
 ) -> None:
     """Write the gradient of the total by both logits for one block into `out`."""
+    truth, mask, border, border_mask = maps
     by_bce, by_dice, area, inside, by_l1 = scale
     positive = truth * mask
     probability, threshold = x.sigmoid(), y.sigmoid()

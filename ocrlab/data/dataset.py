@@ -26,6 +26,8 @@ from ocrlab.data.images import read_image
 from ocrlab.data.page import Problem
 from ocrlab.errors import DataError
 
+Crop = tuple[NDArray[np.uint8], targets.Targets, str, list[str]]  # pixels, maps, name of the page, problems
+
 
 @dataclass
 class Batch:
@@ -58,7 +60,7 @@ class PageOrder(Sampler[tuple[int, int]]):
         self.pages, self.seed, self.start, self.stop = pages, seed, start, stop
 
     def __len__(self) -> int:
-        return max(0, self.stop - self.start)
+        return self.stop  # also what was done before: Lightning counts batches from the start of the run
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         epoch, order = -1, np.empty(0, dtype=np.int64)
@@ -69,7 +71,7 @@ class PageOrder(Sampler[tuple[int, int]]):
             yield epoch, int(order[position % self.pages])
 
 
-class Crops(Dataset[tuple[Tensor, targets.Targets, str, list[str]]]):
+class Crops(Dataset[Crop]):
     """Training crops with targets; an index is (epoch, page). A page that cannot be read is replaced by the next."""
 
     def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
@@ -80,7 +82,7 @@ class Crops(Dataset[tuple[Tensor, targets.Targets, str, list[str]]]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: tuple[int, int]) -> tuple[NDArray[np.uint8], targets.Targets, str, list[str]]:
+    def __getitem__(self, index: tuple[int, int]) -> Crop:
         epoch, page = index
         problems: list[str] = []
         for step in range(len(self.samples)):
@@ -163,7 +165,7 @@ def training_crop(
     return canvas, maps
 
 
-def collate(items: Sequence[tuple[NDArray[np.uint8], targets.Targets, str, list[str]]]) -> Batch:
+def collate(items: Sequence[Crop]) -> Batch:
     """Return the batch of some crops; images are stored channels-last, as the encoder wants them."""
     images = torch.from_numpy(np.stack([crop for crop, *_ in items])).permute(0, 3, 1, 2)  # (B, 3, H, W)
     names = ("shrink_map", "shrink_mask", "threshold_map", "threshold_mask")

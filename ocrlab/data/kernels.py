@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -29,16 +29,16 @@ def entry(signature: str) -> Callable[[F], F]:
 
     def compile_now(function: F) -> F:
         try:
-            return njit(signature, cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+            return cast(F, njit(signature, cache=True, nogil=True)(function))
         except (RuntimeError, OSError):  # no writable folder for the cache, or a full disk
-            return njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
+            return cast(F, njit(signature, nogil=True)(function))
 
     return compile_now
 
 
 def part(function: F) -> F:
     """Mark a function that is compiled into the entries which call it."""
-    return njit(nogil=True)(function)  # type: ignore[no-any-return]
+    return cast(F, njit(nogil=True)(function))
 
 
 @part

@@ -173,7 +173,7 @@ def glare(dice: Dice, width: int, height: int) -> Field:
     """Return the grey levels that a lamp or flash adds where the paper mirrors it."""
     x, y = _across(width) - dice.between(0.1, 0.9), _across(height)[:, None] - dice.between(0.1, 0.9)
     away = x * x * dice.between(0.5, 2) + y * y * dice.between(0.5, 2) + x * y
-    return _bump(away, dice.between(0.01, 0.05)) * dice.between(30, 90)
+    return _bump(away.astype(np.float32), dice.between(0.01, 0.05)) * dice.between(30, 90)
 
 
 def stain(dice: Dice, u: Field, v: Field, sheet: tuple[int, int]) -> Field:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic text, bytes and JSON, and a table that grows row by row; standard library only."""
+"""Files that are whole or not there: atomic text, bytes and JSON, and a table that grows; standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ocrlab.records import finite
 
 
 def write_json(path: Path | str, value: Any, *, private: bool = False) -> None:
-    """Write a value as JSON; NaN and infinities become null, values that JSON does not know their text; raises OSError."""
+    """Write a value as JSON; NaN and infinities become null, unknown values their text; raises OSError."""
     text = json.dumps(finite(value), indent=2, allow_nan=False, default=str, ensure_ascii=False)
     write_text(path, text + "\n", private=private)
 

@@ -42,7 +42,7 @@ def status(path: Path | str) -> RunRecord:
 
 
 def list_runs(runs: Path | str) -> list[tuple[Path, RunRecord]]:
-    """Return every run below `runs` with its record, oldest first; a sentinel that cannot be read is told as an error."""
+    """Return every run below `runs` with its record, oldest first; a sentinel that cannot be read becomes an error."""
     found: list[tuple[Path, RunRecord]] = []
     for path in sorted(Path(runs).glob("*/")):
         names = [name for name, file in SENTINELS.items() if (path / file).exists()]

@@ -30,18 +30,19 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
 
     split = split or config.train_split
     index = formats.load(config.data, split, exif=config.exif)
-    drawn = []
+    drawn, every = [], []
     for sample in reviews.spread(index.samples, count):
         image = images.read_image(sample.image, exif=config.exif)
         text = f"{len(sample.polygons)} boxes, {int(sample.ignored.sum())} of them ignored"
         layers = pictures.truth(sample.polygons, sample.ignored)
+        every.append(layers)
         caption = f"<b>{escape(sample.name)}</b> · {sample.width} × {sample.height} px · {text}"
         drawn.append(pictures.picture(image, f"page {sample.name} with {text}", layers, caption))
     boxes = sum(len(sample.polygons) for sample in index.samples)
     left_out = sum(count for reason, count in index.dropped.items() if reason != "none")
     finding = f"{len(index.samples)} pages in split {split}, {boxes / len(index.samples):.0f} boxes on each"
     note = f"{left_out} boxes and {len(index.problems)} pages could not be used." if left_out or index.problems else ""
-    return pictures.row(finding, drawn, layers, note)
+    return pictures.row(finding, drawn, pictures.legend(every), note)
 
 
 def targets(config: Config) -> View:
@@ -129,18 +130,19 @@ def sweep(review: Review, progress: live.Live) -> View:
 def _compared(title: str, pages: Sequence[Reviewed], config: Config) -> View:
     from ocrlab.data import images
 
-    drawn, layers = [], []
+    drawn, every = [], []
     for page in pages:
         sample, match = page.sample, page.match
         image = images.read_image(sample.image, exif=config.exif)
         pairs = match.pairs[0.5]
         layers = pictures.compared(sample.polygons, sample.ignored, page.found.polygons, pairs, match.detection_counts)
         missed, wrong = match.cared_truth - len(pairs), match.cared_detections - len(pairs)
+        every.append(layers)
         text = f"hmean {page.hmean:.2f} · {len(pairs)} found, {missed} missed, {wrong} wrong"
         caption = f"<b>{escape(sample.name)}</b> · {text}"
         drawn.append(pictures.picture(image, f"page {sample.name}: {text}", layers, caption, width=400))
     told = ", ".join(f"{page.hmean:.2f}" for page in pages) or "there are no others"
-    return pictures.row(f"{title}: hmean@0.5 {told}", drawn, layers)
+    return pictures.row(f"{title}: hmean@0.5 {told}", drawn, pictures.legend(every))
 
 
 def _ticks(progress: live.Live) -> Callable[[int, int], None]:

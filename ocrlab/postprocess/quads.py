@@ -39,7 +39,8 @@ def published(
     sure = scores >= box_threshold
     boxes, scores = boxes[sure], scores[sure]
     sides = boxes.astype(np.float64) - np.roll(boxes, -1, axis=1)
-    distance = area(boxes) * ratio / np.hypot(sides[..., 0], sides[..., 1]).sum(axis=1)
+    perimeter = np.hypot(sides[..., 0], sides[..., 1]).sum(axis=1)
+    distance = np.divide(area(boxes) * ratio, perimeter, out=np.zeros_like(perimeter), where=perimeter > 0)
     grown, kept = smallest_boxes(offset(boxes.astype(np.int64), distance), min_size + GROWN)
     return grown, scores[kept]
 
@@ -111,34 +112,30 @@ def area(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
 def offset(quads: NDArray[np.int64], distance: NDArray[np.float64]) -> list[NDArray[np.int32]]:
     """Return the points of convex clockwise quads (N, 4, 2) moved outwards by `distance` (N,), with round joins.
 
-    The points are those that Clipper 6 makes, rounding included. That they may lie on one line or twice on one place
-    does not matter to the rectangle round them. Anything else than a convex clockwise quad goes to Clipper itself.
+    The points are those that Clipper 6 makes, rounding included; that one may lie between two others does not matter to
+    the rectangle round them. Other quads, and distances of about a pixel, go to Clipper itself.
     """
     sides = (np.roll(quads, -1, axis=1) - quads).astype(np.float64)
     length = np.hypot(sides[..., 0], sides[..., 1])
-    plain = (length > 0).all(axis=1)
     unit = sides / np.where(length > 0, length, 1)[..., None]
     after = np.stack([unit[..., 1], -unit[..., 0]], axis=-1)  # (N, 4, 2) outward normals of the side after a corner
     before = np.roll(after, 1, axis=1)
     sine = before[..., 0] * after[..., 1] - after[..., 0] * before[..., 1]
-    cosine = (before * after).sum(axis=-1)
-    plain &= (sine > 0).all(axis=1)
+    plain = (sine * distance[:, None] >= 1).all(axis=1)  # below that Clipper drops corners
     reach = np.where(plain, distance, 1.0)
-    tolerance = np.minimum(ARC_TOLERANCE, reach * ARC_TOLERANCE)
-    per_turn = np.minimum(np.pi / np.arccos(1 - tolerance / reach), reach * np.pi)
-    flat = (np.abs(sine * reach[:, None]) < 1) & (cosine > 0)
-    steps = np.floor(per_turn[:, None] / (2 * np.pi) * np.arctan2(sine, cosine) + 0.5)
-    steps = np.where(flat, 1, np.maximum(steps, 1))
-    turn_sine, turn_cosine = np.sin(2 * np.pi / per_turn)[:, None], np.cos(2 * np.pi / per_turn)[:, None]
-    arm, arms = before, [before]
+    per_turn = np.minimum(np.pi / np.arccos(1 - np.minimum(ARC_TOLERANCE / reach, ARC_TOLERANCE)), reach * np.pi)
+    angle = np.arctan2(sine, (before * after).sum(axis=-1))
+    steps = np.maximum(np.floor(per_turn[:, None] / (2 * np.pi) * angle + 0.5), 1)  # of the arc round a corner
+    turn = 2 * np.pi / per_turn[:, None]
+    arms, x, y = [before], before[..., 0], before[..., 1]
     for step in range(1, int(steps.max(initial=1))):
-        x, y = arm[..., 0], arm[..., 1]
-        arm = np.stack([x * turn_cosine - turn_sine * y, x * turn_sine + y * turn_cosine], axis=-1)
-        arms.append(np.where((step < steps)[..., None], arm, before))
-    arms.append(np.where(flat[..., None], before, after))
-    moved = quads[:, :, None] + np.stack(arms, axis=2) * reach[:, None, None, None]  # (N, 4, steps, 2)
+        x, y = x * np.cos(turn) - np.sin(turn) * y, x * np.sin(turn) + y * np.cos(turn)
+        arms.append(np.where((step < steps)[..., None], np.stack([x, y], axis=-1), after))
+    arms.append(after)
+    moved = quads[:, :, None] + np.stack(arms, axis=2) * reach[:, None, None, None]  # (N, 4, steps + 1, 2)
     rounded = np.trunc(moved + np.copysign(0.5, moved)).astype(np.int32).reshape(len(quads), 4 * len(arms), 2)
-    return [
-        points if ok else np.concatenate([np.empty((0, 2), np.int32), *geometry.offset(quad, d)]).astype(np.int32)
-        for points, ok, quad, d in zip(rounded, plain, quads, distance.tolist(), strict=True)
-    ]
+    grown = list(rounded)
+    for i in np.flatnonzero(~plain):
+        pieces = geometry.offset(quads[i], distance[i]) or [quads[i]]
+        grown[i] = np.concatenate(pieces).astype(np.int32)
+    return grown

@@ -1,1 +1,1 @@
-"""One fact about the machine each, as a Reading or the reason why there is none; a probe never raises and never blocks."""
+"""One fact about the machine each, a Reading or the reason why there is none; a probe never raises or blocks."""

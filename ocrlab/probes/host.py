@@ -68,7 +68,7 @@ def cpu_name(root: Path = ROOT) -> Reading:
 
 
 def cpu_flags(root: Path = ROOT) -> set[str]:
-    """Return the instruction sets of the processor as Linux names them (avx2, avx512_bf16, amx_bf16); empty if unknown."""
+    """Return the instruction sets of the processor as Linux names them (avx2, amx_bf16); empty if unknown."""
     found = re.search(r"^flags\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
     return set(found[1].split()) if found else set()
 
@@ -93,7 +93,7 @@ def shm_bytes(root: Path = ROOT) -> Reading:
 
 
 def environment(root: Path = ROOT) -> dict[str, Any]:
-    """Return what a result depends on: versions, code revision and machine; without names of users, hosts or folders."""
+    """Return what a result depends on: versions, revision, machine; without names of users, hosts or folders."""
     readings = (cpu_name(root), memory_bytes(root), shm_bytes(root), revision())
     return {
         "schema": 1,

@@ -80,15 +80,24 @@ def picture(
     )
 
 
-def row(finding: str, pictures: Iterable[str], legend: Sequence[Layer] = (), note: str = "") -> View:
+def legend(pages: Iterable[Sequence[Layer]]) -> list[Layer]:
+    """Return one layer of each kind that is drawn on any of the pages, in the order of the first page."""
+    found: dict[str, tuple[Layer, bool]] = {}
+    for layer in (layer for layers in pages for layer in layers):
+        drawn = len(layer.polygons) > 0 or found.get(layer.name, (layer, False))[1]
+        found[layer.name] = (layer, drawn)
+    return [layer for layer, drawn in found.values() if drawn]
+
+
+def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note: str = "") -> View:
     """Return pictures side by side under a title that says the finding."""
-    keys = "".join(
+    named = "".join(
         f'<span style="margin-right:18px;white-space:nowrap"><span style="display:inline-block;width:22px;height:0;'
         f'border-top:2.5px {"dashed" if layer.dash else "solid"} {layer.colour};margin:0 6px 3px 0"></span>'
         f"{escape(layer.name)}</span>"
-        for layer in legend
+        for layer in keys
     )
-    ends = f'<p class="note">{keys}{escape(note)}</p>' if keys or note else ""
+    ends = f'<p class="note">{named}{escape(note)}</p>' if named or note else ""
     return View(f'{say(finding)}<div class="row">{"".join(pictures)}</div>{ends}', finding)
 
 

@@ -13,7 +13,8 @@ WORDS = r"passwords?|passwd|passphrase|pwd|secrets?|token|credentials?|auth|bear
 SECRET = re.compile(rf"(?:^|[_.\-])(?:{WORDS})(?:$|[_.\-\d])", re.IGNORECASE)
 HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 CREDENTIALS = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s@'\"]+@", re.IGNORECASE)
-SHORTEST = 6  # characters; a shorter secret would be found inside ordinary words
+FOLDERS = ("PWD", "OLDPWD")  # of the shell, not passwords
+SHORTEST = 8  # characters; a shorter secret would be found inside ordinary words
 
 
 def is_secret(name: str) -> bool:
@@ -34,13 +35,13 @@ def clean(value: Any) -> Any:
 
 def _clean_text(text: str) -> str:
     for name, secret in os.environ.items():
-        if len(secret) >= SHORTEST and is_secret(name) and secret in text:
+        if len(secret) >= SHORTEST and secret in text and is_secret(name) and name not in FOLDERS:
             text = text.replace(secret, f"({name})")
     text = CREDENTIALS.sub(r"\g<scheme>(secret)@", text)
     home = os.path.expanduser("~").rstrip("/")
     if home.startswith("/"):
         text = re.sub(rf"(?<![\w.~-]){re.escape(home)}(?![\w.-])", "~", text)
     host = socket.gethostname()
-    if len(host) >= SHORTEST and host != "localhost":
+    if len(host) > 3 and host != "localhost":
         text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", "(host)", text)
     return text

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,8 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
-    train, val = (
-        load(config.data, config.train_split, **_how(config)),
-        load(config.data, config.val_split, **_how(config)),
-    )
+    splits = (config.train_split, config.val_split)
+    train, val = (load(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
     val.samples, unreadable = readable(val.samples, config, cache_folder(config))
     val.problems += unreadable
     report_data(train, val, progress)
@@ -96,10 +95,6 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     folder.succeed(metrics)
     progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
     return RunResult(folder.path, "success", metrics, watcher.best_path)
-
-
-def _how(config: Config) -> dict[str, bool]:
-    return {"exif": config.exif, "strict": config.runtime.strict}
 
 
 def settled(config: Config, machine: Machine, page_count: int) -> Config:
@@ -162,7 +157,7 @@ def _run(
             precision="bf16-mixed" if machine.bf16 else "32-true",
             max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
             max_steps=config.trainer.max_steps,
-            max_time={"minutes": config.trainer.max_minutes} if config.trainer.max_minutes else None,
+            max_time=timedelta(minutes=config.trainer.max_minutes) if config.trainer.max_minutes else None,
             accumulate_grad_batches=config.trainer.accumulate_grad_batches,
             gradient_clip_val=config.optim.grad_clip or None,
             val_check_interval=config.trainer.val_every * config.trainer.accumulate_grad_batches,

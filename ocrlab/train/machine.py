@@ -120,7 +120,7 @@ def _step_seconds(config: Config, accelerator: str, bf16: bool, channels_last: b
         start = time.perf_counter()
         with half:
             out = model(images)
-        db_loss(*out, maps).total.backward()
+        db_loss(out.probability_logits, out.threshold_logits, maps).total.backward()
         if accelerator == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)

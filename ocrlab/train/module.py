@@ -49,7 +49,13 @@ class Training(lightning.LightningModule):
         maps = self._run[0](batch.images)
         weights = (self.config.loss.bce, self.config.loss.dice, self.config.loss.l1)
         targets = TargetMaps(*batch.maps)
-        self.parts = db_loss(*maps, targets, weights=weights, negative_ratio=self.config.loss.negative_ratio)
+        self.parts = db_loss(
+            maps.probability_logits,
+            maps.threshold_logits,
+            targets,
+            weights=weights,
+            negative_ratio=self.config.loss.negative_ratio,
+        )
         return self.parts.total
 
     def on_train_batch_end(self, *_: Any) -> None:
@@ -84,7 +90,9 @@ class Training(lightning.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate(step, optim.warmup_steps, steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
         # Lightning refuses to clip for a fused optimiser because of fp16's loss scaling; bf16 and fp32 scale nothing.
         if gradient_clip_val:
             torch.nn.utils.clip_grad_norm_(self.detector.parameters(), float(gradient_clip_val))
@@ -115,7 +123,7 @@ class Training(lightning.LightningModule):
 def average(averaged: torch.nn.Module, current: torch.nn.Module, decay: float, step: int) -> None:
     """Move the averaged weights and buffers towards the current ones; the decay grows from 0.1 over the first steps."""
     decay = min(decay, (1 + step) / (10 + step))
-    pairs = [*zip(averaged.parameters(), current.parameters(), strict=True)]
+    pairs: list[tuple[Tensor, Tensor]] = [*zip(averaged.parameters(), current.parameters(), strict=True)]
     buffers = [*zip(averaged.buffers(), current.buffers(), strict=True)]
     pairs += [(a, c) for a, c in buffers if a.dtype.is_floating_point]
     get_ema_multi_avg_fn(decay)([a for a, _ in pairs], [c for _, c in pairs], step)

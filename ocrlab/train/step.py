@@ -27,10 +27,11 @@ def run(device: str) -> dict[str, object]:
     shrink[:, :, 40:80, 20:100] = 1
     ones = torch.ones_like(shrink)
     maps = TargetMaps(*(t.to(device) for t in (shrink, ones, 0.3 + 0.4 * shrink, ones)))
-    loss = db_loss(*model(images), maps).total
+    found = model(images)
+    loss = db_loss(found.probability_logits, found.threshold_logits, maps).total
     loss.backward()
     optimiser.step()
-    value = float(loss)
+    value = float(loss.detach())
     if not math.isfinite(value) or not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError(f"the step gave loss {value} or weights that are not finite")
     return {"schema": 1, "device": device, "loss": value, "seconds": time.perf_counter() - start}

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import lightning
+import torch
 from lightning.pytorch import Trainer
 
 from ocrlab import flight
 from ocrlab.config import Config
 from ocrlab.data.dataset import Batch
+from ocrlab.losses import LossParts
 from ocrlab.train import checkpoint
 from ocrlab.train.machine import spread
 from ocrlab.train.module import Training
@@ -43,15 +45,19 @@ class Watcher(lightning.Callback):
         self.stop_signal: int | None = None
         self.seconds: list[float] = []  # of each step, for the spread
         self.fit_seconds = 0.0  # in fit with data, without validation
-        self.losses: list[Any] = []  # since the last row; read from the device only then
+        self.losses: list[LossParts] = []  # since the last row; read from the device only then
         self.clock = self.saved = time.perf_counter()
         self.bad_pages: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds}
+        waiting = (
+            torch.stack([torch.stack(tuple(p)).detach() for p in self.losses]) if self.losses else torch.empty(0, 4)
+        )
+        return {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds, "losses": waiting.cpu()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale, self.fit_seconds = state["best"], state["stale"], state["fit_seconds"]
+        self.losses = [LossParts(*row.unbind()) for row in state["losses"]]
         self.best_path = max(self.folder.checkpoints.glob("best-*.ckpt"), default=None, key=lambda p: p.stat().st_mtime)
 
     def ask_to_stop(self, number: int, _frame: object) -> None:
@@ -99,7 +105,7 @@ class Watcher(lightning.Callback):
             return
         self.fit_seconds += time.perf_counter() - self.clock
 
-    def on_validation_end(self, trainer: Trainer, module: Training) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if trainer.sanity_checking:
             return
         scores = module.scores

@@ -11,7 +11,7 @@ from ocrlab.flight.failure import TRACEBACK_LIMIT, describe
 
 
 def caught(action: object, *arguments: object) -> BaseException:
-    with pytest.raises(BaseException) as info:
+    with pytest.raises(BaseException) as info:  # noqa: PT011
         action(*arguments)  # type: ignore[operator]
     return info.value
 

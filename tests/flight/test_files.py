@@ -1,4 +1,4 @@
-"""Files are whole or not there, private ones from their first byte on, and the table survives torn rows and new columns."""
+"""Files are whole or not there, private ones from their first byte on, and the table survives torn rows."""
 
 from __future__ import annotations
 

