@@ -26,7 +26,7 @@ from table import judged, markdown, page, parser, publish
 
 from ocrlab import geometry
 from ocrlab.data import formats
-from ocrlab.postprocess import decode, scores
+from ocrlab.postprocess import decode
 
 Map = NDArray[np.float32]
 Decoder = Callable[[Map], Sequence[Any]]
@@ -34,8 +34,7 @@ BLUR = {640: 1.0, 1024: 1.6}  # side of a map in pixels: the standard deviation 
 RATIO = {"quad": 1.5, "polygon": 2.0}  # the unclip ratios of the published code
 LIMIT = {("quad", 640): 1.2, ("quad", 1024): 2.2}  # milliseconds
 FACTOR = 4.0  # times faster than the official code, all of them
-LOOPS = scores.compiled
-OURS, NUMPY, EXACT, OFFICIAL = "ours", "ours, without numba", "ours, exact unclip", "official"
+OURS, EXACT, OFFICIAL = "ours", "ours, exact unclip", "official"
 
 
 def main() -> None:
@@ -48,11 +47,11 @@ def main() -> None:
     for side in BLUR:
         pages = maps(args.data, args.split, args.pages, side)
         for shape in RATIO:
-            sides = {OURS: ours(shape), NUMPY: ours(shape, numba=False), EXACT: ours(shape, unclip="exact")}
+            sides = {OURS: ours(shape, RATIO[shape]), EXACT: ours(shape, "exact")}
             if OFFICIAL in named:
                 sides[OFFICIAL] = official(Path(named[OFFICIAL]), shape)
             spent = measure(sides, pages, args.rounds)
-            rows += [row(name, shape, side, sides, spent, pages) for name in (OURS, NUMPY, EXACT, OFFICIAL)]
+            rows += [row(name, shape, side, sides, spent, pages) for name in (OURS, EXACT, OFFICIAL)]
             verdicts += judge(shape, side, spent)
     header = ("maps to", "side", "decoder", "shapes", "a page", "times faster than official", "corners that differ")
     words = [f"{len(pages)} pages, 1 thread, median of {args.rounds} rounds in turn.", "", markdown(header, rows), ""]
@@ -88,12 +87,10 @@ def maps(data: str, split: str, count: int, side: int) -> list[Map]:
     return made
 
 
-def ours(shape: str, unclip: Any = None, numba: bool = True) -> Decoder:
-    """Return our decoder, as published if no `unclip` is named; without numba it takes the NumPy and OpenCV path."""
-    unclip = unclip or RATIO[shape]
+def ours(shape: str, unclip: Any) -> Decoder:
+    """Return our decoder."""
 
     def run(heat: Map) -> Sequence[Any]:
-        scores.compiled = LOOPS if numba else lambda: None  # type: ignore[assignment]
         return decode(heat, threshold=0.3, unclip=unclip, shape=shape).polygons  # type: ignore[arg-type]
 
     return run

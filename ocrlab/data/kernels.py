@@ -25,12 +25,12 @@ SQUARE = 0.9  # sine of the corners of a quad that is offset here; sharper ones 
 
 
 def entry(signature: str) -> Callable[[F], F]:
-    """Return a decorator that compiles at once, with a cache on disk, or without one where that cannot be written."""
+    """Return a decorator that compiles at once, with a cache on disk, or without one where that fails."""
 
     def compile_now(function: F) -> F:
         try:
             return cast(F, njit(signature, cache=True, nogil=True)(function))
-        except (RuntimeError, OSError):  # no writable folder for the cache, or a full disk
+        except Exception:  # the cache has no writable folder, the disk is full, or what lies there is broken
             return cast(F, njit(signature, nogil=True)(function))
 
     return compile_now

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ocrlab.train.review import Review, Reviewed, Unclip
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
-UNCLIPS: tuple[Unclip, ...] = ("exact", 1.5, 2.0, 3.0)
+UNCLIPS: tuple[Unclip, ...] = ("exact", 1.25, 1.5, 2.0)
 SWEPT = 16  # pages
 
 

@@ -42,7 +42,7 @@ def published(
     perimeter = np.hypot(sides[..., 0], sides[..., 1]).sum(axis=1)
     distance = np.divide(area(boxes) * ratio, perimeter, out=np.zeros_like(perimeter), where=perimeter > 0)
     grown, kept = smallest_boxes(offset(boxes.astype(np.int64), distance), min_size + GROWN)
-    return grown, scores[kept]
+    return ordered(grown), scores[kept]
 
 
 def exact(
@@ -90,8 +90,8 @@ def smallest_boxes(outlines: Sequence[NDArray[np.int32]], min_size: float) -> tu
 
 
 def corners_of(rectangles: Sequence[Rectangle]) -> Boxes:
-    """Return the corners (N, 4, 2) of OpenCV's rotated rectangles, clockwise from the top left."""
-    return ordered(np.array([cv2.boxPoints(r) for r in rectangles], dtype=np.float32).reshape(-1, 4, 2))
+    """Return the corners (N, 4, 2) of OpenCV's rotated rectangles, clockwise."""
+    return np.array([cv2.boxPoints(r) for r in rectangles], dtype=np.float32).reshape(-1, 4, 2)
 
 
 def ordered(boxes: Boxes) -> Boxes:
@@ -105,7 +105,7 @@ def ordered(boxes: Boxes) -> Boxes:
 
 def area(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the areas (N,) of quads (N, 4, 2)."""
-    first, second = (boxes[:, 2:] - boxes[:, :2]).astype(np.float64).transpose(1, 0, 2)  # the two diagonals
+    first, second = (boxes[:, 2:].astype(np.float64) - boxes[:, :2]).transpose(1, 0, 2)  # the two diagonals
     return np.abs(first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]) / 2
 
 
@@ -126,10 +126,10 @@ def offset(quads: NDArray[np.int64], distance: NDArray[np.float64]) -> list[NDAr
     per_turn = np.minimum(np.pi / np.arccos(1 - np.minimum(ARC_TOLERANCE / reach, ARC_TOLERANCE)), reach * np.pi)
     angle = np.arctan2(sine, (before * after).sum(axis=-1))
     steps = np.maximum(np.floor(per_turn[:, None] / (2 * np.pi) * angle + 0.5), 1)  # of the arc round a corner
-    turn = 2 * np.pi / per_turn[:, None]
+    turn_x, turn_y = np.cos(2 * np.pi / per_turn)[:, None], np.sin(2 * np.pi / per_turn)[:, None]
     arms, x, y = [before], before[..., 0], before[..., 1]
     for step in range(1, int(steps.max(initial=1))):
-        x, y = x * np.cos(turn) - np.sin(turn) * y, x * np.sin(turn) + y * np.cos(turn)
+        x, y = x * turn_x - turn_y * y, x * turn_y + y * turn_x
         arms.append(np.where((step < steps)[..., None], np.stack([x, y], axis=-1), after))
     arms.append(after)
     moved = quads[:, :, None] + np.stack(arms, axis=2) * reach[:, None, None, None]  # (N, 4, steps + 1, 2)

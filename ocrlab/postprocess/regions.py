@@ -8,6 +8,7 @@ convention on the page, so a page that was resized by s comes back by 1/s and a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -125,5 +126,6 @@ def on_page(
         points = np.round(points)
     if size is not None:
         points = np.clip(points, 0, size)
-    ends = np.cumsum([len(polygon) for polygon in found])
-    return np.split(points.astype(np.float32), ends[:-1])
+    points = points.astype(np.float32)
+    ends = list(itertools.accumulate(len(polygon) for polygon in found))
+    return [points[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -78,9 +78,9 @@ def finished(figure: Figure, alt: str) -> View:
 
 
 def _tight(svg: bytes) -> bytes:
-    """Return an SVG without what nobody sees, with hundredths of a point, and with fonts as wide as the one it was set in."""
+    """Return an SVG without what nobody sees, in hundredths of a point, with more fonts as wide as its own."""
     text = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", "", svg.decode(), flags=re.DOTALL)
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)
+    text = re.sub(r"(?<!scale\()(\d\.\d\d)\d+", r"\1", text)
     text = re.sub(r">\s+<", "><", re.sub(r"\s+", " ", text))
     return text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").encode()
 

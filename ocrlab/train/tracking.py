@@ -85,9 +85,9 @@ class Tracker:
 
     def launch(self, folder: Path, message: Mapping[str, Any]) -> None:
         """Start the process that talks to wandb; its chatter goes to `flight/tracking.log`."""
-        package = str(Path(__file__).parents[2])
-        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-        env = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, package]), "WANDB_DIR": str(folder)}
+        folder = folder.absolute()  # the child works inside it
+        paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(Path(__file__).parents[2])]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths)), "WANDB_DIR": str(folder)}
         try:
             place = folder / "flight" if (folder / "flight").is_dir() else folder
             with open(place / "tracking.log", "ab") as log:

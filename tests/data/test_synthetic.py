@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from ocrlab.data.dice import Dice
 from ocrlab.errors import DataError
 from ocrlab.metrics.iou import match, summary
 
+# NumPy's list of vector units moved with NumPy 2
+vectors = importlib.import_module(f"numpy.{'core' if np.__version__ < '2' else '_core'}._multiarray_umath")
 SAMPLES = Path(__file__).parents[2] / "data_samples"
 Boxes = list[NDArray[np.float64]]
 FINGERPRINT = """
@@ -64,8 +67,7 @@ def test_same_seed_gives_the_same_bytes() -> None:
 
 
 def test_bytes_do_not_depend_on_hash_seed_threads_or_vector_unit() -> None:
-    features = np._core._multiarray_umath.__cpu_features__
-    optional = [name for name in np._core._multiarray_umath.__cpu_dispatch__ if features[name]]
+    optional = [name for name in vectors.__cpu_dispatch__ if vectors.__cpu_features__[name]]
     plain = {
         "PYTHONHASHSEED": "7",
         "OMP_NUM_THREADS": "3",

@@ -1,25 +1,16 @@
-"""Masks and scores: the compiled loops and OpenCV read the same pixels."""
+"""Masks and scores: the pixels that the published method reads, and values that are no probabilities."""
 
 from __future__ import annotations
-
-import importlib
-import sys
 
 import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrlab.postprocess import kernels, scores
+from ocrlab.errors import ShapeError
+from ocrlab.postprocess import scores
 
 Boxes = NDArray[np.float32]
-
-
-@pytest.fixture(params=["compiled", "numpy"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Take one of the two paths."""
-    monkeypatch.setattr(scores, "compiled", lambda: kernels if request.param == "compiled" else None)
-    return str(request.param)
 
 
 def rectangles(count: int, width: int, height: int, margin: float) -> Boxes:
@@ -42,47 +33,37 @@ def published(probability: NDArray[np.float32], box: Boxes) -> float:
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_box_scores_are_the_published_ones(path: str, margin: float) -> None:
+def test_box_scores_are_the_published_ones(margin: float) -> None:
     probability = np.random.default_rng(0).random((90, 130), dtype=np.float32)
     boxes = rectangles(2000, 130, 90, margin)
     wanted = [published(probability, box) for box in boxes]
     np.testing.assert_allclose(scores.box_scores(probability, boxes), wanted, atol=1e-6)
 
 
-def test_no_box_has_no_score(path: str) -> None:
+def test_no_box_has_no_score() -> None:
     assert scores.box_scores(np.ones((4, 4), np.float32), np.zeros((0, 4, 2), np.float32)).shape == (0,)
 
 
-def test_a_mask_is_what_lies_above_the_threshold_in_float32(path: str) -> None:
+def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border() -> None:
+    probability = np.arange(100, dtype=np.float32).reshape(10, 10) / 100
+    points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
+    assert scores.polygon_score(probability, points) == pytest.approx(probability[3:7, 2:6].mean())
+
+
+def test_a_mask_is_what_lies_above_the_threshold_in_float32() -> None:
     probability = np.array([[0.3, 0.30001], [0, 1]], np.float32)
     assert scores.binarise(probability, 0.3).tolist() == [[0, 1], [0, 1]]
 
 
-def test_a_polygon_off_the_map_scores_nothing() -> None:
-    probability = np.ones((10, 10), np.float32)
-    for place in ([[20, 20], [30, 20], [30, 30]], [[-30, -30], [-20, -30], [-20, -20]]):
-        assert scores.polygon_score(probability, np.array(place, np.int32)) == 0
+def test_minus_zero_is_a_probability() -> None:
+    assert scores.binarise(np.array([[-0.0, 0.9]], np.float32), 0.5).tolist() == [[0, 1]]
 
 
-def test_without_numba_the_other_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores.compiled.cache_clear()
-    monkeypatch.setitem(sys.modules, "ocrlab.postprocess.kernels", None)
-    monkeypatch.delattr(importlib.import_module("ocrlab.postprocess"), "kernels", raising=False)
-    assert scores.compiled() is None
-    scores.compiled.cache_clear()
-    monkeypatch.undo()
-    assert scores.compiled() is kernels
-
-
-def test_a_cache_that_cannot_be_written_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-
-    def njit(signature: str, cache: bool = False, nogil: bool = False) -> object:
-        asked.append(cache)
-        if cache:
-            raise RuntimeError("no locator available")
-        return lambda function: function
-
-    monkeypatch.setattr(kernels, "njit", njit)
-    assert kernels.compiled("void()")(len) is len
-    assert asked == [True, False]
+@pytest.mark.parametrize(
+    "value", [np.nan, -np.nan, np.inf, -np.inf, -1e-30, np.nextafter(np.float32(1), np.float32(2))]
+)
+def test_one_value_that_is_none_is_found(value: float) -> None:
+    probability = np.zeros((30, 40), np.float32)
+    probability[29, 39] = value
+    with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):
+        scores.binarise(probability, 0.5)

@@ -198,6 +198,14 @@ os.kill(os.getpid(), 9)
     assert told(folder)["tags"] == ["status:failed"]
 
 
+def test_a_relative_folder_is_meant_from_here(fake, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    folder = fake()
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("PYTHONPATH", "path")
+    tracking.start(settings(), "first", [], Path("run"), {}).finish("completed")
+    assert told(folder)["tags"] == ["status:completed"]
+
+
 def test_a_folder_that_is_gone_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tracker = tracking.start(settings(), "first", [], tmp_path / "gone", {})
     tracker.log({"loss": 1.0}, 1)

@@ -1,0 +1,198 @@
+"""A lab from setup to finish, without a kernel: what is displayed is caught where IPython would take it."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import random
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import IPython.display
+import pytest
+
+from ocrlab.errors import ConfigError
+from ocrlab.notebook import lab as labs
+from ocrlab.notebook import setup
+from ocrlab.report import results
+from ocrlab.report.view import View
+
+CELL = 'name: str = "03_train"\ndata: str = ""\nbatch_size: int = 4\nruns: str = ""'
+Shown = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Return what is on the screen: the last bundle of each display id."""
+    screen: Shown = {}
+
+    def display(bundle: dict[str, Any], *, raw: bool, display_id: str, update: bool) -> None:
+        assert raw
+        assert update is (display_id in screen)
+        screen[display_id] = bundle
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    return screen
+
+
+@pytest.fixture
+def namespace(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Return the globals of a notebook whose parameters cell ran; pytest gets its own crash handler back afterwards."""
+    yield {"In": ["", CELL, "lab = notebook.setup(globals())"], "name": "03_train", "data": "", "runs": str(runs)}
+    faulthandler.unregister(signal.SIGUSR1)
+    faulthandler.disable()
+    monkeypatch.undo()
+    labs._open.clear()
+
+
+def outcomes(shown: Shown) -> list[str]:
+    words = re.compile(r'class="word"[^>]*>([A-Z]+)<')
+    return [match[1] for bundle in shown.values() if (match := words.search(bundle["text/html"]))]
+
+
+def trained(folder: Path) -> SimpleNamespace:
+    """Return what `fit` would, with a checkpoint of six bytes."""
+    (folder / "checkpoints").mkdir(parents=True)
+    checkpoint = folder / "checkpoints" / "best.ckpt"
+    checkpoint.write_bytes(b"weight")
+    return SimpleNamespace(folder=folder, status="success", metrics={"hmean@0.5": 0.9}, checkpoint=checkpoint)
+
+
+def test_incomplete_until_it_is_finished(
+    shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
+) -> None:
+    lab = setup(namespace)
+    assert outcomes(shown) == ["INCOMPLETE"]
+    top = next(iter(shown.values()))
+    assert top[results.MIME]["outcome"] == "INCOMPLETE"
+    lab.outcome("hmean@0.5", 0.9, limit=0.85, warn=0.7)
+    assert outcomes(shown) == ["INCOMPLETE"]
+    lab.finish()
+    assert outcomes(shown) == ["PASS"]
+    assert next(iter(shown.values()))[results.MIME]["outcome"] == "PASS"
+    assert capsys.readouterr().out == "03_train: PASS\n"
+
+
+@pytest.mark.parametrize(("value", "word"), [(0.9, "PASS"), (0.75, "WARN"), (0.3, "FAIL"), (float("nan"), "FAIL")])
+def test_the_last_line_is_made_of_stable_words(
+    value: float, word: str, shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
+) -> None:
+    lab = setup(namespace)
+    lab.outcome("hmean@0.5", value, limit=0.85, warn=0.7)
+    lab.finish()
+    assert capsys.readouterr().out == f"03_train: {word}\n"
+
+
+def test_nothing_judged_is_never_green(shown: Shown, namespace: dict[str, Any]) -> None:
+    setup(namespace).finish()
+    assert outcomes(shown) == ["INCOMPLETE"]
+
+
+def test_the_result_is_kept_in_the_notebook_and_in_the_run_folder(
+    shown: Shown, namespace: dict[str, Any], runs: Path
+) -> None:
+    lab = setup(namespace)
+    lab.training = trained(runs / "x")
+    lab.outcome("hmean@0.5", 0.9, limit=0.85, warn=0.7)
+    lab.finish()
+    stored = results.load(runs / "x")
+    top = next(iter(shown.values()))
+    assert json.loads(json.dumps(top[results.MIME])) == json.loads((runs / "x" / "report.json").read_text())
+    assert stored.artefacts[0]["file"] == "best.ckpt"
+    assert stored.parameters["batch_size"] == 4
+    assert stored.metrics["hmean@0.5"]["limit"] == 0.85
+    assert "ocrlab predict --checkpoint" in top["text/html"]
+
+
+def test_a_run_that_is_not_good_enough_should_go_on(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    lab = setup(namespace)
+    lab.training = trained(runs / "x")
+    lab.outcome("hmean@0.5", 0.4, limit=0.85, warn=0.7)
+    assert lab.next_command().endswith(f"/x/config.yaml trainer.max_steps={2 * lab.config.trainer.max_steps}")
+
+
+def test_refused_parameters_are_said_at_the_top_and_raised(shown: Shown, namespace: dict[str, Any]) -> None:
+    namespace |= {"batch_size": "eight"}
+    with pytest.raises(ConfigError, match="batch_size='eight' cannot be used"):
+        setup(namespace)
+    assert outcomes(shown) == ["INCOMPLETE"]
+    assert "batch_size=" in next(iter(shown.values()))["text/html"]
+
+
+def test_a_secret_among_the_parameters_is_refused_and_not_shown(shown: Shown, namespace: dict[str, Any]) -> None:
+    namespace["In"].insert(2, '# Parameters\nwandb_api_key = "hunter2hunter2"')
+    with pytest.raises(ConfigError, match="wandb_api_key is named like a secret"):
+        setup(namespace)
+    assert "hunter2" not in str(shown)
+
+
+def test_what_stopped_it_is_said_at_the_top(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    error = ZeroDivisionError("division <by> zero\nmore")
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=error, execution_count=5))
+    html = next(iter(shown.values()))["text/html"]
+    assert outcomes(shown) == ["INCOMPLETE"]
+    assert "It stopped in cell [5]. ZeroDivisionError: division &lt;by&gt; zero" in html
+
+
+def test_progress_that_was_held_back_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    block = lab.progress("Counting")
+    block({"kind": "measure", "step": 3, "total": 7})
+    assert "3 of 7" not in str(shown)
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=None, execution_count=5))
+    assert "page 3 of 7" in str(shown)
+    assert outcomes(shown) == ["INCOMPLETE"]
+
+
+def test_setup_says_where_things_are_and_what_was_changed(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    namespace |= {"batch_size": 2}
+    setup(namespace)
+    text = " ".join(bundle["text/plain"] for bundle in shown.values())
+    assert "data_samples" in text
+    assert "batch_size = 2" in text
+
+
+def test_setup_seeds(shown: Shown, namespace: dict[str, Any]) -> None:
+    setup(namespace)
+    first = random.random()
+    setup(namespace)
+    assert random.random() == first
+
+
+def test_stacks_go_into_a_file(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    setup(namespace)
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = (runs / ".stacks").glob("03_train-*.txt")
+    assert "test_stacks_go_into_a_file" in file.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_written_costs_no_stacks(
+    shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(labs.tempfile, "tempdir", str(tmp_path))
+    namespace |= {"runs": str(tmp_path / "file" / "runs")}
+    setup(namespace)
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = tmp_path.glob("ocrlab-03_train-*.txt")
+    assert "Current thread" in file.read_text(encoding="utf-8")
+
+
+def test_an_empty_stack_file_is_dropped(tmp_path: Path) -> None:
+    for text in ("", "Fatal Python error"):
+        file = tmp_path / "stacks.txt"
+        file.write_text(text, encoding="utf-8")
+        labs._drop_if_empty(file)
+        assert file.exists() is bool(text)
+
+
+def test_show_displays_views_one_by_one(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    before = len(shown)
+    lab.show(View("<p>a</p>", "a"), View("<p>b</p>", "b"))
+    assert [bundle["text/plain"] for bundle in list(shown.values())[before:]] == ["a", "b"]

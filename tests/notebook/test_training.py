@@ -1,0 +1,100 @@
+"""The sections of the training notebook, over the sample pages and a detector that has learned nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ocrlab.config import Config, load, save
+from ocrlab.metrics import iou
+from ocrlab.model.detector import Detector
+from ocrlab.notebook import training
+from ocrlab.report import live
+from ocrlab.train import checkpoint, review
+
+
+@pytest.fixture
+def config(root: Path) -> Config:
+    data = {"data": str(root / "data_samples"), "crop": 128, "evaluate.long_side": 128, "trainer.precision": "fp32"}
+    return load(overrides=data | {"trainer.accelerator": "cpu", "width": 16})
+
+
+@pytest.fixture
+def run(config: Config, tmp_path: Path) -> SimpleNamespace:
+    """Return a finished run whose detector was never trained."""
+    save(config, tmp_path / "config.yaml")
+    path = tmp_path / "best.ckpt"
+    checkpoint.save_detector(Detector(config.encoder, config.decoder, config.width), path, config, 0, {})
+    (tmp_path / "metrics.csv").write_text("step,loss,hmean@0.5\n1,2.5,\n1,,0.5\n", encoding="utf-8")
+    return SimpleNamespace(folder=tmp_path, checkpoint=path, metrics={**iou.summary([]), "pages": 16.0})
+
+
+@pytest.fixture
+def progress() -> live.Live:
+    return live.Live("Looking", lambda _view: None)
+
+
+def test_pages_and_their_boxes(config: Config) -> None:
+    view = training.pages(config, count=2)
+    assert view.html.count("<svg") == 2
+    assert re.fullmatch(r"48 pages in split train, \d+ boxes on each", view.text)
+    assert len(view.html) < 250_000
+
+
+def test_one_crop_and_its_targets(config: Config) -> None:
+    view = training.targets(config)
+    assert view.html.count("<svg") == 3
+    assert re.match(r"Text shrunk by 0\.5 covers \d+\.\d % of this crop of 128 px", view.text)
+    assert training.targets(config) == view  # seeded
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [("resnet18", "fpn"), ("mobilenet_v3_large", "unet")])
+def test_the_model_table_counts_every_parameter_once(config: Config, encoder: str, decoder: str) -> None:
+    config = load(overrides={"encoder": encoder, "decoder": decoder, "crop": 128})
+    view = training.model(config)
+    total = sum(p.numel() for p in Detector(encoder, decoder, config.width).parameters())
+    assert f"{total:,}".replace(",", "\u202f") in view.html
+    assert f"{encoder} + {decoder}" in view.text
+
+
+def test_curves_and_scores(run: SimpleNamespace) -> None:
+    assert "hmean@0.5 reached 0.500" in training.curves(run, 0.85).text
+    assert "over 16 pages" in training.scores(run).text
+
+
+def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: live.Live) -> None:
+    seen = training.look(run, progress)
+    assert "16 of 16" in progress.view().text
+    assert len(seen.pages) == 16
+    worst, best = training.extremes(seen, count=1)
+    assert worst.text.startswith("Worst pages: hmean@0.5 ")
+    assert best.text.startswith("Best pages: hmean@0.5 ")
+    few = review.Review(seen.config, seen.pages[:2])
+    assert "exact" in training.sweep(few, progress).html
+
+
+def test_perfect_maps_make_the_sweep_find_the_exact_unclip(
+    run: SimpleNamespace, progress: live.Live, root: Path
+) -> None:
+    """With the shrink map itself as the probability map, the exact inverse must win."""
+    from ocrlab.data import formats, targets, transforms
+    from ocrlab.postprocess import Regions
+
+    settings = load(overrides={"data": str(root / "data_samples")})
+    pages = []
+    for sample in formats.load(settings.data, "val").samples[:2]:
+        warp, canvas = transforms.letterbox((sample.width, sample.height), settings.evaluate)
+        moved = [transforms.warp_points(p, warp) for p in sample.polygons]
+        ratio = settings.targets.shrink_ratio
+        maps = targets.make(moved, sample.ignored, canvas[::-1], shrink_ratio=ratio, threshold_range=(0.3, 0.7))
+        heat = np.ascontiguousarray(maps.shrink_map, dtype=np.float32)
+        nothing = Regions([], np.zeros(0, np.float32))
+        pages.append(review.Reviewed(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat))
+    found = review.sweep(review.Review(settings, pages), (0.5,), ("exact", 1.5))
+    assert found[0.5, "exact"]["hmean@0.7"] > 0.9
+    assert found[0.5, "exact"]["hmean@0.7"] > found[0.5, 1.5]["hmean@0.7"]
+    assert "unclip exact" in training.sweep(review.Review(settings, pages), progress).text
