@@ -106,7 +106,7 @@ class Loss(Section):
 class Post(Section):
     """Maps to polygons."""
 
-    threshold: Unit = knob(0.5, "of the probability map")
+    threshold: Unit = knob(0.4, "of the probability map")
     box_threshold: Unit = knob(0.5, "of the mean probability inside a candidate")
     unclip: Literal["exact"] | Positive = knob("exact", "inverse of the shrink, or a ratio (published 1.5)")
     shape: Literal["quad", "polygon"] = knob("quad", "what a detection is: the smallest rectangle, or its outline")

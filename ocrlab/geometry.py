@@ -6,6 +6,7 @@ polygons are given back as float32. Nothing here knows maps or the network.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,17 @@ def area(polygon: ArrayLike) -> float:
     p = _points(polygon)
     if len(p) < 3:
         return 0.0
-    x, y = (p - p[0]).T
-    return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
+    x, y = (p - p[0]).T  # the first point is the origin, so the closing edge adds nothing
+    return float(x[:-1] @ y[1:] - y[:-1] @ x[1:]) / 2
 
 
 def perimeter(polygon: ArrayLike) -> float:
     """Return the length of the closed outline of a polygon (P, 2) in pixels."""
     p = _points(polygon)
-    return float(np.hypot(*(np.roll(p, -1, axis=0) - p).T).sum())
+    if len(p) < 2:
+        return 0.0
+    steps, (x, y) = p[1:] - p[:-1], p[0] - p[-1]
+    return float(np.hypot(steps[:, 0], steps[:, 1]).sum()) + math.hypot(x, y)
 
 
 def order(polygon: ArrayLike) -> Polygon:
@@ -72,7 +76,7 @@ def judge(polygon: ArrayLike | None, width: float, height: float, min_size: floa
         return None, "empty"
     if len(p) < 3:
         return None, "too_few_points"
-    p = p[(p != np.roll(p, 1, axis=0)).any(axis=1)]  # repeated points, also a first one that closes the ring
+    p = p[(p != np.roll(p, -1, axis=0)).any(axis=1)]  # no repeated points, nor a last one that closes the ring
     if len(p) < 3 or _flat(p):
         return None, "zero_span"
     inside = _clipped(_simple(p), width, height)

@@ -98,6 +98,8 @@ def test_a_good_polygon_comes_back_in_order() -> None:
     np.testing.assert_array_equal(found, SQUARE)
     closed, _ = geometry.judge([*SQUARE, SQUARE[0]], 100, 80)  # a ring that repeats its first point
     np.testing.assert_array_equal(closed, SQUARE)
+    six = [[10, 10], [20, 8], [30, 10], [30, 20], [20, 18], [10, 20]]
+    np.testing.assert_array_equal(geometry.judge([*six, six[0]], 100, 80)[0], six)
 
 
 def test_min_size_is_the_smallest_that_is_kept() -> None:

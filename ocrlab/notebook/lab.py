@@ -119,7 +119,9 @@ class Lab:
             place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
             told = clean(f"It stopped in {place}. {text}")
-            self.top.update(outcome.view(outcome.Outcome(self.name, "INCOMPLETE", told)))
+            said = outcome.Outcome(self.name, "INCOMPLETE", told)
+            result = results.build(said, metrics={}, parameters=self.parameters, seconds=time.monotonic() - self.began)
+            self.top.update(outcome.view(said), results.bundle(result))
 
 
 _open: list[Lab] = []  # the newest lab, for the hook that IPython calls after every cell
@@ -143,7 +145,7 @@ def setup(namespace: Mapping[str, Any]) -> Lab:
     said = outcome.Outcome(name, "INCOMPLETE", "It still runs, or it ended before its last cell.")
     top.update(outcome.view(said), results.bundle(results.build(said, metrics={}, parameters=values)))
     lab = Lab(name, values, config, top, time.monotonic())
-    lab.show(_about(config, params.changed(cells, values)))
+    lab.show(_about(config, params.changed(cells, namespace, values)))
     _seed(config.seed)
     _keep_stacks(name, Path(config.runs))
     _hook(lab)

@@ -33,7 +33,8 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
     drawn, every = [], []
     for sample in reviews.spread(index.samples, count):
         image = images.read_image(sample.image, exif=config.exif)
-        text = f"{len(sample.polygons)} boxes, {int(sample.ignored.sum())} of them ignored"
+        text = f"{len(sample.polygons)} boxes"
+        text += f", {int(sample.ignored.sum())} of them ignored" if sample.ignored.any() else ""
         layers = pictures.truth(sample.polygons, sample.ignored)
         every.append(layers)
         caption = f"<b>{escape(sample.name)}</b> · {sample.width} × {sample.height} px · {text}"
@@ -140,7 +141,7 @@ def _compared(title: str, pages: Sequence[Reviewed], config: Config) -> View:
         every.append(layers)
         text = f"hmean {page.hmean:.2f} · {len(pairs)} found, {missed} missed, {wrong} wrong"
         caption = f"<b>{escape(sample.name)}</b> · {text}"
-        drawn.append(pictures.picture(image, f"page {sample.name}: {text}", layers, caption, width=400))
+        drawn.append(pictures.picture(image, f"page {sample.name}: {text}", layers, caption, width=430))
     told = ", ".join(f"{page.hmean:.2f}" for page in pages) or "there are no others"
     return pictures.row(f"{title}: hmean@0.5 {told}", drawn, pictures.legend(every))
 

@@ -36,7 +36,7 @@ def configure(values: Mapping[str, Any]) -> Config:
     for key, default in (("data", samples), ("runs", runs)):
         said[key] = str(Path(said[key]).expanduser().absolute() if said.get(key) else default())
     steps = config.load(overrides=said).trainer.max_steps
-    pace = {"trainer.log_every": -(-steps // 60), "trainer.val_every": -(-steps // 4), "trainer.val_pages": 8}
+    pace = {"trainer.log_every": -(-steps // 60), "trainer.val_every": -(-steps // 4), "trainer.val_pages": 16}
     return config.apply(config.load(overrides=pace | said), values.get("overrides") or [])
 
 

@@ -17,6 +17,7 @@ EVERY = 0.5  # seconds between two updates; every one of them travels to the bro
 WIDTH, HEIGHT = 300, 76  # of a small curve, in its own units
 MOST = 240  # points drawn in a small curve
 SCORE = "hmean@0.5"
+PHASES = {"start": "training", "train": "training", "validate": "training", "measure": "measuring"}
 
 CSS = f"""
 .ocrlab .bar {{ height: 10px; border-radius: 5px; background: rgba(95, 107, 122, .18); overflow: hidden;
@@ -49,6 +50,7 @@ class Live:
         self.figures: dict[str, float] = {}
         self.curves: dict[str, list[tuple[float, float]]] = {"loss": [], SCORE: []}
         self.warnings: list[str] = []
+        self.trained = False  # else it counts pages
         self.fresh = True  # something that was not shown yet
         self.flush()
 
@@ -74,9 +76,8 @@ class Live:
             self.show(self.view())
 
     def _move(self, kind: str, step: int, total: int) -> None:
-        phase = {"train": "training", "validate": "training", "start": "training", "measure": "measuring"}.get(
-            kind, kind
-        )
+        phase = PHASES.get(kind, kind)
+        self.trained = self.trained or phase == "training"
         if phase != self.phase:
             self.first, self.stepping = step, self.clock()
         self.phase, self.step, self.total = phase, step, total
@@ -103,7 +104,7 @@ class Live:
 
     def _told(self) -> Sequence[tuple[str, str]]:
         now = self.clock()
-        unit = "page" if self.phase == "measuring" else "step"
+        unit = "page" if self.phase == "measuring" or not self.trained else "step"
         where = f"{self.step} of {self.total}" if self.total else "…"
         told = [(unit if self.total else self.phase, where)]
         told += [

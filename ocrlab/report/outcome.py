@@ -15,7 +15,7 @@ from ocrlab.report.view import View
 
 @dataclass(frozen=True)
 class Look:
-    """How an outcome is shown: by a sign, a colour and words, so that none of them is needed alone."""
+    """How an outcome is shown: by a sign (an SVG path in 24 x 24), a colour and words; none of them is needed alone."""
 
     sign: str
     colour: str
@@ -24,19 +24,21 @@ class Look:
 
 
 OUTCOMES = {
-    "PASS": Look("✓", "#116b39", "#e9f6ee", "It finished and every limit is met."),
-    "WARN": Look("!", "#855600", "#fdf4dc", "It finished and some limits are met."),
-    "FAIL": Look("✕", "#ab1f24", "#fcecec", "It finished and no limit is met, or an error ended it."),
-    "CRASHED": Look("✸", "#7b1f79", "#f8ebf8", "The process died of a signal."),
-    "STUCK": Look("⏸", "#8f3d05", "#fcefe5", "There was no progress any more."),
-    "INCOMPLETE": Look("…", "#46525f", "#eef1f4", "Nobody said yet how it ended."),
+    "PASS": Look("M5 12.5l4.5 4.5L19 7.5", "#116b39", "#e9f6ee", "It finished and every limit is met."),
+    "WARN": Look("M12 5v8.5M12 18.5v.01", "#855600", "#fdf4dc", "It finished and some limits are met."),
+    "FAIL": Look(
+        "M6.5 6.5l11 11M17.5 6.5l-11 11", "#ab1f24", "#fcecec", "It finished and no limit is met, or an error ended it."
+    ),
+    "CRASHED": Look("M13.5 3.5L7 13h9l-6 8", "#7b1f79", "#f8ebf8", "The process died of a signal."),
+    "STUCK": Look("M9 6.5v11M15 6.5v11", "#8f3d05", "#fcefe5", "There was no progress any more."),
+    "INCOMPLETE": Look("M6 12h.01M12 12h.01M18 12h.01", "#46525f", "#eef1f4", "Nobody said yet how it ended."),
 }
 
 CSS = """
 .ocrlab .outcome { display: flex; gap: 16px; border: 1px solid; border-left-width: 6px; border-radius: 6px;
   padding: 14px 18px; color: #1f2933; }
-.ocrlab .sign { flex: none; width: 34px; height: 34px; border-radius: 50%; color: #fff; font-size: 20px;
-  font-weight: 700; line-height: 34px; text-align: center; margin-top: 3px; }
+.ocrlab .sign { flex: none; width: 34px; height: 34px; border-radius: 50%; margin-top: 3px; display: grid;
+  place-items: center; }
 .ocrlab .body { flex: 1; min-width: 0; }
 .ocrlab .word { font-size: 21px; font-weight: 700; letter-spacing: .03em; line-height: 1.3; margin: 0; }
 .ocrlab .word small { font-size: 13.5px; font-weight: 400; letter-spacing: 0; color: #46525f; margin-left: 8px; }
@@ -113,7 +115,9 @@ def view(outcome: Outcome) -> View:
     html = (
         f'<style>{CSS}</style><div class="outcome" role="status" '
         f'style="background:{look.ground};border-color:{look.colour}">'
-        f'<div class="sign" style="background:{look.colour}" aria-hidden="true">{look.sign}</div><div class="body">'
+        f'<div class="sign" style="background:{look.colour}" aria-hidden="true"><svg width="22" height="22" '
+        f'viewBox="0 0 24 24" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round"><path d="{look.sign}"/>'
+        '</svg></div><div class="body">'
         f'<p class="word" style="color:{look.colour}">{outcome.word}<small>{escape(outcome.name)}</small></p>'
         f"<p>{escape(outcome.sentence)}</p>{gauges}{following}{facts}</div></div>"
     )

@@ -92,7 +92,7 @@ def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[s
     `cells` are the sources that ran so far, in order, as IPython keeps them in `In`; `namespace` is `globals()`. Names
     in `also` may be injected without standing in the parameters cell; their values are not checked here.
     """
-    at, declared = _find(cells)
+    at, declared = _find(cells, namespace)
     names = [parameter.name for parameter in declared]
     injected = [name for cell in cells[at + 1 :] if cell.lstrip().startswith(INJECTED) for name in _assigned(cell)]
     problems = [_secret(name) for name in names if is_secret(name)]
@@ -110,9 +110,9 @@ def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[s
     return values
 
 
-def changed(cells: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def changed(cells: Sequence[str], namespace: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `values` that differ from the defaults in the parameters cell, where papermill changed them."""
-    defaults = {parameter.name: parameter.default for parameter in _find(cells)[1]}
+    defaults = {parameter.name: parameter.default for parameter in _find(cells, namespace)[1]}
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
@@ -134,8 +134,11 @@ def wrong(parameter: Parameter, value: Any) -> ConfigError | None:
     return ConfigError(f"Parameter {parameter.name}={shown} cannot be used", need=parameter.need(), do=do)
 
 
-def _find(cells: Sequence[str]) -> tuple[int, list[Parameter]]:
-    """Return the position and the parameters of the parameters cell that ran last; raises ConfigError."""
+def _find(cells: Sequence[str], namespace: Mapping[str, Any]) -> tuple[int, list[Parameter]]:
+    """Return the position and the parameters of the parameters cell that ran last; raises ConfigError.
+
+    nbval runs cells without history: then the annotations that Python itself keeps must do, without help and limits.
+    """
     for at in range(len(cells) - 1, -1, -1):
         try:
             lines = ast.parse(cells[at]).body
@@ -144,7 +147,14 @@ def _find(cells: Sequence[str]) -> tuple[int, list[Parameter]]:
         typed = [line for line in lines if isinstance(line, ast.AnnAssign)]
         if typed and all(isinstance(line, ast.AnnAssign | ast.Assign | ast.Expr) for line in lines):
             return at, read(cells[at])
+    annotations = namespace.get("__annotations__", {})
+    if annotations:
+        return len(cells), [Parameter(name, _source(kind), namespace.get(name)) for name, kind in annotations.items()]
     raise ConfigError("The parameters cell has not run", need="a cell of lines name: type = default", do="Run All")
+
+
+def _source(annotation: Any) -> str:
+    return annotation.__name__ if type(annotation) is type else str(annotation).replace("typing.", "")
 
 
 def _assigned(cell: str) -> list[str]:
@@ -160,8 +170,8 @@ def _unknown(name: str, names: Sequence[str], also: Collection[str]) -> ConfigEr
     if is_secret(name):
         return _secret(name)
     near = nearest(name, [*names, *also])
-    do = f"Did you mean {near}?" if near else f"It has {', '.join(names)}"
-    return ConfigError(f"This notebook has no parameter {name}", do=do)
+    do = f"Did you mean {near}? " if near else ""
+    return ConfigError(f"This notebook has no parameter {name}", do=f"{do}It has {', '.join(names)}")
 
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:

@@ -80,7 +80,7 @@ def finished(figure: Figure, alt: str) -> View:
 def _tight(svg: bytes) -> bytes:
     """Return an SVG without what nobody sees, in hundredths of a point, with more fonts as wide as its own."""
     text = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", "", svg.decode(), flags=re.DOTALL)
-    text = re.sub(r"(?<!scale\()(\d\.\d\d)\d+", r"\1", text)
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<!scale\()(\d\.\d\d)\d+", r"\1", tag[0]), text)  # words stay
     text = re.sub(r">\s+<", "><", re.sub(r"\s+", " ", text))
     return text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").encode()
 

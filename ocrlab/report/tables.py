@@ -26,7 +26,7 @@ CSS = f"""
 .ocrlab table.grid td small {{ display: block; font-size: 11px; opacity: .8; }}
 .ocrlab table.grid td.best {{ outline: 2.5px solid {INK}; outline-offset: -3px; font-weight: 700; }}
 """
-LIGHT, DEEP = (0xF3, 0xF6, 0xFA), (0x1D, 0x55, 0x8F)  # of the grid's worst and best cell
+LIGHT, DEEP = (0xF3, 0xF6, 0xFA), (0x8F, 0xBD, 0xE8)  # of the grid's worst and best cell; dark text is read on both
 
 
 def table(
@@ -65,6 +65,8 @@ def grid(
     score, ours = scores[best][0], scores[used][0]
     gain = "the settings in use" if best == used else f"the settings in use give {ours:.3f}"
     finding = f"Best: {names[0]} {_named(best[0])} with {names[1]} {_named(best[1])}, {measure} {score:.3f} ({gain})"
+    if high <= 0:
+        finding = f"No {names[0]} and no {names[1]} helps: {measure} is 0 everywhere"
     legend = f"★ best, ● in use; large: {measure}, small: {small}. {note}"
     html = f'<style>{CSS}</style>{say(finding)}<table class="grid">{"".join(body)}</table>{_note(legend)}'
     return View(html, finding)
@@ -92,10 +94,9 @@ def _row(cells: Sequence[str], words: Sequence[bool], tag: str, kind: str = "") 
 def _cell(value: Sequence[float], low: float, high: float, best: bool, used: bool) -> str:
     share = (_comparable(value[0]) - low) / ((high - low) or 1)
     colour = "#" + bytes(round(a + (b - a) * share) for a, b in zip(LIGHT, DEEP, strict=True)).hex()
-    ink = "#fff" if share > 0.5 else INK
     sign = ("★ " if best else "") + ("● " if used else "")
     kind = ' class="best"' if best else ""
-    return f'<td{kind} style="background:{colour};color:{ink}">{sign}{value[0]:.3f}<small>{value[1]:.3f}</small></td>'
+    return f'<td{kind} style="background:{colour};color:{INK}">{sign}{value[0]:.3f}<small>{value[1]:.3f}</small></td>'
 
 
 def _named(setting: object) -> str:

@@ -177,6 +177,7 @@ def _run(
             for known in (
                 "does not have many workers",
                 "not resumable",
+                "LeafSpec",
                 "module.s. in eval mode",
                 "val_check_interval",
             ):
@@ -227,7 +228,8 @@ def final(module: Training, watcher: Watcher, val: Index, progress: Progress) ->
     """Return the metrics of the best checkpoint on all validation pages; the last weights compete for being it."""
     config = module.config
     module.averaged.to(module.device)
-    if config.trainer.val_pages is None and module.trainer.global_step % config.trainer.val_every == 0:
+    saw_all = config.trainer.val_pages is None or config.trainer.val_pages >= len(val.samples)
+    if saw_all and module.trainer.global_step % config.trainer.val_every == 0:
         last = module.scores
     else:
         last = measure(module, val, progress)
@@ -237,7 +239,7 @@ def final(module: Training, watcher: Watcher, val: Index, progress: Progress) ->
         watcher.save_best(module, last)
         return dict(last)
     best = checkpoint.load(watcher.best_path)
-    if config.trainer.val_pages is None:
+    if saw_all:
         return dict(best["ocrlab"]["metrics"])
     module.averaged.load_state_dict(best["detector"])
     return measure(module, val, progress)

@@ -137,6 +137,7 @@ def test_what_stopped_it_is_said_at_the_top(shown: Shown, namespace: dict[str, A
     html = next(iter(shown.values()))["text/html"]
     assert outcomes(shown) == ["INCOMPLETE"]
     assert "It stopped in cell [5]. ZeroDivisionError: division &lt;by&gt; zero" in html
+    assert next(iter(shown.values()))[results.MIME]["outcome"] == "INCOMPLETE"
 
 
 def test_progress_that_was_held_back_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def test_it_shows_at_once_then_twice_a_second_and_the_end(clock: Clock) -> None:
         block(train(step))
     assert len(shown) <= 2 + 10 / live.EVERY
     block({"kind": "end", "step": 100, "total": 100, "hmean@0.5": 0.9})
-    assert "100 of 100" in shown[-1].text
+    assert "step 100 of 100" in shown[-1].text
     assert "hmean@0.5 0.900" in shown[-1].text
     assert "took 0:10" in shown[-1].text
 
@@ -77,6 +77,8 @@ def test_a_second_phase_counts_from_its_own_start(clock: Clock) -> None:
     block({"kind": "measure", "step": 3, "total": 5})
     assert "page 3 of 5" in block.view().text
     assert "left, about 0:02" in block.view().text
+    block({"kind": "end", "step": 5, "total": 5})
+    assert "page 5 of 5" in block.view().text
 
 
 def test_warnings_stay_and_are_escaped(clock: Clock) -> None:

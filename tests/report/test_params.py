@@ -132,6 +132,21 @@ def test_without_a_parameters_cell_there_is_a_word_on_it() -> None:
         params.check(["", "import os", SETUP], {})
 
 
+def test_without_history_the_annotations_do() -> None:
+    """nbval runs every cell without storing it."""
+    from typing import Optional
+
+    namespace: dict[str, Any] = {"Optional": Optional}
+    exec(CELL, namespace)
+    values = params.check([""], namespace)
+    assert list(values) == ["name", "batch_size", "lr", "encoder", "limit", "scale", "threads", "overrides"]
+    assert params.changed([""], namespace, values) == {}
+    with pytest.raises(ConfigError, match="lr='x' cannot be used"):
+        params.check([""], namespace | {"lr": "x"})
+    with pytest.raises(ConfigError, match=r"scale=\(1,\) cannot be used"):
+        params.check([""], namespace | {"scale": (1,)})
+
+
 @pytest.mark.parametrize("line", ["a = 1", "a: int | None = 1", 'a: Literal["x"] = "x"', "a: int", "a: int = 1 + b"])
 def test_lines_that_papermill_cannot_read_are_refused(line: str) -> None:
     with pytest.raises(ConfigError, match="Parameter a "):
@@ -140,7 +155,7 @@ def test_lines_that_papermill_cannot_read_are_refused(line: str) -> None:
 
 def test_changed_says_what_was_set() -> None:
     values = check("batch_size = 8\ncrop = 640", also=("crop",))
-    assert params.changed(["", CELL, SETUP], values) == {"batch_size": 8, "crop": 640}
+    assert params.changed(["", CELL, SETUP], {}, values) == {"batch_size": 8, "crop": 640}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_curves_say_what_they_found() -> None:
     assert kind == "svg+xml"
     assert len(data) < 30_000
     assert b"optimiser step" in data
-    assert b"hmean of validation pages, 0 to 1" in data
+    assert b"hmean@0.5 reached 0.900 at step 30" in data
 
 
 @pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[2:], [{"step": 1.0, "loss": float("nan")}]])

@@ -1,0 +1,134 @@
+"""The training notebook as a user runs it: papermill, from another folder, with good and with bad parameters."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import papermill
+import pytest
+from papermill.exceptions import PapermillExecutionError
+
+from ocrlab.report import params, results
+from ocrlab.report.configure import fields
+
+TINY = {
+    "max_steps": 2,
+    "batch_size": 1,
+    "crop": 64,
+    "width": 16,
+    "threads": 1,
+    "accelerator": "cpu",
+    "precision": "fp32",
+    "overrides": ["runtime.channels_last=true", "evaluate.long_side=96", "trainer.val_pages=1"],
+}
+
+
+@pytest.fixture
+def notebook(root: Path) -> Path:
+    return root / "notebooks" / "03_train.ipynb"
+
+
+@pytest.fixture
+def execute(notebook: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that executes the notebook in an empty folder and returns the written one."""
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    def run(**parameters: Any) -> Path:
+        given = {"runs": str(tmp_path / "runs"), **parameters}
+        papermill.execute_notebook(str(notebook), "out.ipynb", given, kernel_name="python3", progress_bar=False)
+        return elsewhere / "out.ipynb"
+
+    return run
+
+
+def cells(path: Path) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
+def html_of(path: Path) -> str:
+    bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]
+    return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
+
+
+def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: Path) -> None:
+    path = execute(**TINY)
+    result = results.load(path)
+    assert (result.name, result.outcome) == ("03_train", "FAIL")  # two steps teach nothing
+    assert result.metrics["hmean@0.5"]["limit"] == 0.85
+    assert result.metrics["pages"]["value"] == 16
+    assert result.parameters["max_steps"] == 2
+    [run] = [folder for folder in (tmp_path / "runs").iterdir() if (folder / ".SUCCESS").exists()]
+    assert results.load(run) == result
+    assert result.artefacts[0]["file"].startswith("best-")
+    [line] = cells(path)[-1]["outputs"]
+    assert line["text"] == ["03_train: FAIL\n"]
+    assert [name.name for name in path.parent.iterdir()] == ["out.ipynb"]  # nothing else was left here
+    assert not list((tmp_path / "runs" / ".stacks").iterdir())  # nothing crashed
+
+    html = html_of(path)
+    assert "FAIL" in html
+    assert "INCOMPLETE" not in html
+    assert "2 of 2" in html
+    assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched
+    assert len(re.findall(r"<svg", html)) <= len(re.findall(r"aria-(label|hidden)=", html))
+    assert path.stat().st_size < 1_000_000
+
+
+def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(execute: Any, tmp_path: Path) -> None:
+    with pytest.raises(PapermillExecutionError) as caught:
+        execute(batch_size="eight", limit=7, max_stepps=3, wandb_api_key="hunter2hunter2")
+    told = str(caught.value)
+    for part in (
+        "batch_size='eight' cannot be used. Needed: a whole number",
+        "limit=7 cannot be used",
+        "no parameter max_stepps. Did you mean max_steps?",
+        "wandb_api_key is named like a secret",
+    ):
+        assert part in told
+    assert "hunter2" not in told
+    path = Path("out.ipynb")
+    assert "INCOMPLETE" in html_of(path)
+    assert [bool(cell["outputs"]) for cell in cells(path)[4:]] == [False] * len(cells(path)[4:])  # no cell after it ran
+    assert not (tmp_path / "runs").exists()
+
+
+def test_stopped_in_the_middle_it_stays_incomplete(execute: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PapermillExecutionError, match="DataError"):
+        execute(data=str(tmp_path / "empty"))
+    result = results.load(Path("out.ipynb"))
+    assert result.outcome == "INCOMPLETE"
+    assert re.search(r"It stopped in cell \[\d+\]. DataError", html_of(Path("out.ipynb")))
+
+
+def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
+    [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
+    declared = params.read("".join(cell["source"]))
+    assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
+    assert all(parameter.help for parameter in declared)
+    assert {p.name for p in declared} - set(fields()) == {"limit", "overrides"}
+    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+
+
+def test_the_first_cell_asks_and_says_what_to_expect(notebook: Path) -> None:
+    title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+    assert title.startswith("# ")
+    assert "?" in title.splitlines()[0]
+    assert re.search(r"\d+ seconds", title)
+    assert "pass" in title
+
+
+def test_only_the_last_line_is_committed_and_compared(notebook: Path) -> None:
+    *others, last = cells(notebook)
+    assert set(last["metadata"]["tags"]) == {"keep_output", "nbval-check-output"}
+    assert [output["text"] for output in last["outputs"]] == [["03_train: PASS\n"]]
+    assert last["execution_count"]  # without it nbval does not compare
+    assert not any(cell["outputs"] for cell in others)
