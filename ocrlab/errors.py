@@ -26,7 +26,8 @@ class OcrlabError(Exception):
             parts.append(f"Needed: {need}")
         if do:
             parts.append(do.rstrip("."))
-        super().__init__(". ".join(parts) + ".")
+        text = ". ".join(parts)
+        super().__init__(text if text.endswith(("?", "!")) else f"{text}.")
 
 
 class ConfigError(OcrlabError, ValueError):

@@ -11,8 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ocrlab.report.live import duration
+
 LINE_EVERY = 30.0  # seconds between two lines of a log
-FIGURES = ("loss", "hmean@0.5")  # shown beside the bar
+FIGURES = {"loss": "loss {:.3f}", "hmean@0.5": "hmean@0.5 {:.3f}", "images_per_second": "{:.1f} images/s"}
 LABELS = {"start": "training", "train": "training", "validate": "training", "measure": "measuring"}
 
 Event = dict[str, Any]
@@ -58,6 +60,7 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
 
 def _lines() -> Callable[[Event], None]:
     last = -LINE_EVERY
+    began: dict[str, tuple[float, int]] = {}  # of each label: when, and at which step
 
     def show(event: Event) -> None:
         nonlocal last
@@ -65,11 +68,14 @@ def _lines() -> Callable[[Event], None]:
             print(event["text"], file=sys.stderr, flush=True)
         elif "step" in event and (event["kind"] == "validate" or time.monotonic() - last >= LINE_EVERY):
             last = time.monotonic()
-            label = _described(str(LABELS.get(event["kind"], event["kind"])), event)
-            print(f"{label}: {event['step']}/{event['total']}", file=sys.stderr, flush=True)
+            label, step, total = str(LABELS.get(event["kind"], event["kind"])), event["step"], event["total"]
+            start, first = began.setdefault(label, (last, step))
+            left = duration((last - start) / (step - first) * (total - step)) if first < step < total else ""
+            told = f"{_described(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"
+            print(told, file=sys.stderr, flush=True)
 
     return show
 
 
 def _described(label: str, figures: Event) -> str:
-    return " ".join([label, *(f"{name} {figures[name]:.3f}" for name in FIGURES if name in figures)])
+    return " ".join([label, *(form.format(figures[name]) for name, form in FIGURES.items() if name in figures)])

@@ -116,7 +116,7 @@ def match(
     found = overlaps(truth, detections)
     covered = found.intersection[skip & found.truth_valid] > IGNORED_SHARE * found.detection_area
     truth_counts = found.truth_valid & ~skip
-    detection_counts = ~covered.any(axis=0) if len(covered) else np.ones(len(detections), dtype=bool)
+    detection_counts: Mask = np.logical_not(np.any(covered, axis=0)).reshape(-1)
     iou = found.iou()
     allowed = iou * truth_counts[:, None] * detection_counts[None, :]
     pairs = {threshold: greedy(allowed, threshold) for threshold in thresholds}

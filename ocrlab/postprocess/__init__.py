@@ -1,7 +1,7 @@
 """A probability map into scored polygons, in the pixels of the original image.
 
-`regions` is the way in; `quads` and `polygons` turn outlines into shapes, `scores` reads the map. Nothing here knows
-torch, and nothing is compiled: OpenCV walks over the pixels, NumPy over the shapes.
+`regions` is the way in; `quads` and `polygons` turn outlines into shapes, `scores` reads the map, and `kernels` is
+compiled by numba when it is first needed. Nothing here knows torch.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Shapes: N outlines, P points; coordinates as in `quads`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import cv2
 import numpy as np
@@ -74,4 +75,5 @@ def moved(points: NDArray[np.int32], distance: float, join: int) -> list[NDArray
     """Return the polygons that Clipper makes of a polygon (P, 2) by moving its edges outwards by `distance`."""
     clipper = pyclipper.PyclipperOffset(SHARP)
     clipper.AddPath(points.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
-    return [np.array(piece, np.int32) for piece in clipper.Execute(distance)]
+    pieces = clipper.Execute(distance)
+    return [np.fromiter(chain.from_iterable(piece), np.int32, 2 * len(piece)).reshape(-1, 2) for piece in pieces]

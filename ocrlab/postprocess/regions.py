@@ -126,6 +126,5 @@ def on_page(
         points = np.round(points)
     if size is not None:
         points = np.clip(points, 0, size)
-    points = points.astype(np.float32)
-    ends = list(itertools.accumulate(len(polygon) for polygon in found))
-    return [points[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    small, ends = points.astype(np.float32), list(itertools.accumulate(len(polygon) for polygon in found))
+    return [small[start:end] for start, end in zip([0, *ends], ends, strict=False)]

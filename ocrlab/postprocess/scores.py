@@ -14,6 +14,7 @@ from ocrlab.errors import ShapeError
 Map = NDArray[np.float32]
 
 ONE = np.float32(1).view(np.uint32)  # its bits; those of all other numbers in 0..1 are smaller, of -0 and NaN larger
+AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
 
 
 def binarise(probability: Map, threshold: float) -> NDArray[np.uint8]:
@@ -21,38 +22,49 @@ def binarise(probability: Map, threshold: float) -> NDArray[np.uint8]:
 
     Raises ShapeError if the map holds NaN or anything outside 0..1.
     """
-    if probability.view(np.uint32).max() > ONE and not ((probability >= 0) & (probability <= 1)).all():
-        raise ShapeError(
-            "The probability map holds values that are no probabilities",
-            got=f"{int(np.isnan(probability).sum())} NaN, {int((probability < 0).sum())} below 0, "
-            f"{int((probability > 1).sum())} above 1",
-            need="float32 in 0..1",
-            do="Apply the sigmoid of the head, and look for NaN in its weights",
-        )
-    return (probability > np.float32(threshold)).view(np.uint8)
+    mask = np.empty(probability.shape, bool)
+    limit, rows = np.float32(threshold), AT_ONCE // probability.shape[1] + 1
+    for start in range(0, len(probability), rows):
+        part = probability[start : start + rows]
+        np.greater(part, limit, out=mask[start : start + rows])
+        if part.view(np.uint32).max() > ONE and not ((part >= 0) & (part <= 1)).all():
+            raise ShapeError(
+                "The probability map holds values that are no probabilities",
+                got=f"{int(np.isnan(probability).sum())} NaN, {int((probability < 0).sum())} below 0, "
+                f"{int((probability > 1).sum())} above 1",
+                need="float32 in 0..1",
+                do="Apply the sigmoid of the head, and look for NaN in its weights",
+            )
+    return mask.view(np.uint8)
 
 
 def box_scores(probability: Map, boxes: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the mean probability (N,) inside quads (N, 4, 2), their borders included.
+    """Return the mean probability (N,) inside convex quads (N, 4, 2), their borders included.
 
     As published, corners are cut to whole pixels, and what lies outside the map does not count.
     """
-    last = np.array(probability.shape[::-1]) - 1
+    from ocrlab.postprocess import kernels  # late: numba alone takes longer than all of ocrlab
+
+    last = np.array(probability.shape[::-1], np.int32) - 1
     first = np.clip(np.floor(boxes.min(axis=1)), 0, last).astype(np.int32)
     corners = (boxes - first[:, None].astype(np.float32)).astype(np.int32)  # cut towards the first pixel, not towards 0
-    ends = np.clip(np.ceil(boxes.max(axis=1)), 0, last).astype(np.int32) + 1
-    places = zip(corners, first.tolist(), ends.tolist(), strict=True)
-    return np.array([inside(probability[y0:y1, x0:x1], points) for points, (x0, y0), (x1, y1) in places], np.float64)
+    means = np.empty(len(boxes))
+    kernels.box_means(probability, corners + first[:, None], means)
+    for i in np.flatnonzero(np.isnan(means)):  # partly outside the map, where OpenCV draws lines a little differently
+        x, y = first[i]
+        right, bottom = np.clip(np.ceil(boxes[i].max(axis=0)), 0, last).astype(np.int32)
+        means[i] = inside(probability[y : bottom + 1, x : right + 1], corners[i])
+    return means
 
 
 def polygon_score(probability: Map, points: NDArray[np.int32]) -> float:
     """Return the mean probability inside a polygon (P, 2) of whole pixels of the map, its border included."""
     x, y, width, height = cv2.boundingRect(points)
-    return inside(probability[y : y + height, x : x + width], points - np.array((x, y), np.int32))
+    return inside(probability[y : y + height, x : x + width], points, (-x, -y))
 
 
-def inside(window: Map, points: NDArray[np.int32]) -> float:
-    """Return the mean of a window of the map inside a polygon (P, 2), in pixels of the window."""
+def inside(window: Map, points: NDArray[np.int32], move: tuple[int, int] = (0, 0)) -> float:
+    """Return the mean of a window of the map inside a polygon (P, 2), in pixels of the window once moved by `move`."""
     mask = np.zeros(window.shape, np.uint8)
-    cv2.fillPoly(mask, [points], 1)
+    cv2.fillPoly(mask, [points], 1, offset=move)
     return cv2.mean(window, mask)[0]  # type: ignore[no-any-return]

@@ -35,6 +35,8 @@ def configure(values: Mapping[str, Any]) -> Config:
     said = {known[name]: value for name, value in values.items() if name in known}
     for key, default in (("data", samples), ("runs", runs)):
         said[key] = str(Path(said[key]).expanduser().absolute() if said.get(key) else default())
+    if said.get("trainer.max_epochs") is not None:
+        said.pop("trainer.max_steps", None)  # the notebook always has a number of steps, which epochs replace
     steps = config.load(overrides=said).trainer.max_steps
     pace = {"trainer.log_every": -(-steps // 60), "trainer.val_every": -(-steps // 4), "trainer.val_pages": 16}
     return config.apply(config.load(overrides=pace | said), values.get("overrides") or [])

@@ -26,6 +26,17 @@ def test_a_log_gets_few_lines(capsys):
     ]
 
 
+def test_a_log_says_how_fast_and_how_long(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.of_training() as show:
+        for step in (0, 25):
+            now += 60
+            show({"kind": "train", "step": step, "total": 100, "loss": 0.5, "images_per_second": 6.84})
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "training loss 0.500 6.8 images/s: 25/100, about 3:00 left"
+
+
 def test_a_terminal_gets_one_bar_with_the_last_figures():
     file = io.StringIO()
     with Progress(

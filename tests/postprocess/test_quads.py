@@ -6,66 +6,80 @@ import cv2
 import numpy as np
 import pyclipper
 import pytest
-from numpy.typing import NDArray
+import shapely
+from numpy.typing import ArrayLike, NDArray
 
-from ocrlab.postprocess import quads
+from ocrlab.postprocess import kernels, quads
 
 
-def whole_rectangles(count: int) -> NDArray[np.int64]:
+@pytest.fixture(params=["compiled", "as it stands"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the loops compiled by numba, or as the Python that they are."""
+    if request.param == "as it stands":
+        for name in ("order", "unclip"):
+            monkeypatch.setattr(kernels, name, getattr(kernels, name).py_func)
+    return str(request.param)
+
+
+def boxes(count: int) -> NDArray[np.float32]:
+    """Return rectangles (N, 4, 2), a third of them upright."""
     rng = np.random.default_rng(1)
-    made = []
-    while len(made) < count:
-        centre, size = rng.uniform(-50, 600, 2).tolist(), rng.uniform(3, 200, 2).tolist()
-        turn = float(rng.uniform(0, 90)) if len(made) % 3 else 0.0
-        made.append(cv2.boxPoints((centre, size, turn)))
-    return quads.ordered(np.array(made, np.float32)).astype(np.int64)
+    place, size, turn = rng.uniform(-50, 600, (count, 2)), rng.uniform(1, 300, (count, 2)), rng.uniform(0, 90, count)
+    turn[::3] = 0
+    made = zip(place.tolist(), size.tolist(), turn.tolist(), strict=True)
+    return quads.corners_of([((x, y), (w, h), degrees) for (x, y), (w, h), degrees in made])
 
 
-def clipper(quad: NDArray[np.int64], distance: float) -> NDArray[np.int32]:
+def clipper(quad: NDArray[np.float32], ratio: float) -> list[list[int]]:
+    """Return the points that Clipper makes of a quad, as the published method calls it."""
+    whole = shapely.Polygon(quad)
+    distance = whole.area * ratio / whole.length if whole.length else 0
     offset = pyclipper.PyclipperOffset()
-    offset.AddPath(quad.tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
-    return np.concatenate([np.array(path, np.int32) for path in offset.Execute(distance)])
+    offset.AddPath(quad.astype(int).tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    return [point for path in offset.Execute(distance) for point in path]
 
 
-def corners_of_hull(points: NDArray[np.int32]) -> set[tuple[int, ...]]:
-    return {tuple(point) for point in cv2.convexHull(points)[:, 0].tolist()}
+def hull(points: ArrayLike) -> set[tuple[int, ...]]:
+    """Return the corners of the hull of some points."""
+    return {tuple(point) for point in cv2.convexHull(np.array(points, np.int32))[:, 0].tolist()}
 
 
-def test_the_direct_offset_spans_what_clipper_spans() -> None:
-    made = whole_rectangles(600)
-    distance = np.random.default_rng(2).uniform(0.3, 60, len(made))
-    for quad, reach, points in zip(made, distance, quads.offset(made, distance), strict=True):
-        assert corners_of_hull(points) == corners_of_hull(clipper(quad, reach)), (quad, reach)
+@pytest.mark.parametrize("ratio", [0.5, 1.5, 3.0])
+def test_unclipped_boxes_span_what_clipper_spans(path: str, ratio: float) -> None:
+    made = quads.ordered(boxes(400))
+    for quad, points in zip(made, quads.unclipped(made, ratio), strict=True):
+        wanted = clipper(quad, ratio)
+        assert not wanted or hull(points) == hull(wanted), quad
 
 
 @pytest.mark.parametrize("quad", [
     [[0, 0], [0, 10], [40, 10], [40, 0]],  # the other way round
     [[0, 0], [40, 0], [20, 3], [0, 10]],  # a dent
     [[0, 0], [0, 0], [40, 0], [40, 10]],  # a point twice
+    [[0, 0], [9000, 0], [9000, 9000], [0, 9000]],  # more points than there is room for
 ])  # fmt: skip
-def test_what_is_no_clockwise_convex_quad_goes_to_clipper(quad: list[list[int]]) -> None:
-    made = np.array([quad], np.int64)
-    [points] = quads.offset(made, np.array([5.0]))
-    assert corners_of_hull(points) == corners_of_hull(clipper(made[0], 5.0))
+def test_what_is_no_clockwise_convex_quad_goes_to_clipper(path: str, quad: list[list[int]]) -> None:
+    made = np.array([quad], np.float32)
+    [points] = quads.unclipped(made, 1.5)
+    assert hull(points) == hull(clipper(made[0], 1.5))
 
 
-def test_nothing_to_offset() -> None:
-    assert quads.offset(np.zeros((0, 4, 2), np.int64), np.zeros(0)) == []
-    boxes, kept = quads.smallest_boxes([], 3)
-    assert boxes.shape == (0, 4, 2) and kept.shape == (0,)
+def test_nothing_is_unclipped_to_nothing(path: str) -> None:
+    none = np.zeros((0, 4, 2), np.float32)
+    assert quads.unclipped(none, 1.5) == []
+    assert quads.ordered(none).shape == (0, 4, 2)
+    rectangles, kept = quads.smallest([], 3)
+    assert quads.corners_of(rectangles).shape == (0, 4, 2) and kept == []
+    [point] = quads.unclipped(np.full((1, 4, 2), 7, np.float32), 1.5)
+    assert np.unique(point, axis=0).tolist() == [[7, 7]]
 
 
 @pytest.mark.parametrize("start", range(4))
 @pytest.mark.parametrize("step", [1, -1])
-def test_corners_are_put_in_order(start: int, step: int) -> None:
+def test_corners_are_put_in_order(path: str, start: int, step: int) -> None:
     wanted = np.array([[2, 1], [40, 5], [39, 15], [1, 11]], np.float32)
     mixed = np.roll(wanted, start, axis=0)[::step]
     np.testing.assert_array_equal(quads.ordered(mixed[None])[0], wanted)
-
-
-def test_area_of_quads() -> None:
-    boxes = np.array([[[0, 0], [10, 0], [10, 5], [0, 5]], [[5, 0], [10, 5], [5, 10], [0, 5]]], np.float32)
-    assert quads.area(boxes).tolist() == [50, 50]
 
 
 @pytest.mark.parametrize("ratio", [0.4, 0.5, 0.6])
@@ -77,7 +91,7 @@ def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float) -> N
     inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
     outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
     probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
-    boxes, scores = quads.exact(probability, [outline], ratio, 0, 0.5)
+    found, scores = quads.exact(probability, [outline], ratio, 0, 0.5)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
-    np.testing.assert_allclose(boxes[0] / 16, wanted, atol=0.5)
+    np.testing.assert_allclose(found[0] / 16, wanted, atol=0.5)
     assert scores.tolist() == [1]

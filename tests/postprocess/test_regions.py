@@ -46,7 +46,7 @@ def receipt(degrees: float = 0.0) -> list[NDArray[np.float64]]:
     rng = np.random.default_rng(7)
     c, s = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
     middles = [(0, 48 * i - 264) for i in range(12)]
-    sizes = [(2 * rng.integers(25, 220), 2 * rng.integers(8, 15)) for _ in middles]
+    sizes = [(2.0 * int(rng.integers(25, 220)), 2.0 * int(rng.integers(8, 15))) for _ in middles]
     turns = [(350 + x * c - y * s, 350 + x * s + y * c) for x, y in middles]
     return [turned(*middle, *size, degrees) for middle, size in zip(turns, sizes, strict=True)]
 
@@ -154,7 +154,7 @@ def test_maps_at_the_edge_of_sense(shape: Any, unclip: Any) -> None:
     for size in ((640, 640), (20000, 300), (300, 20000)):
         [whole] = found(np.ones(size, np.float32)).polygons
         assert whole.min(axis=0).tolist() == [0, 0] and whole.max(axis=0).tolist() == [size[1], size[0]]
-    blobs = np.kron(np.ones((50, 100), np.float32), np.pad(np.ones((8, 12), np.float32), 4))
+    blobs = np.tile(np.pad(np.ones((8, 12), np.float32), 4), (50, 100))
     assert len(found(blobs)) == 1000
     assert len(found(blobs, max_candidates=5000)) == 5000
     line = np.zeros((40, 200), np.float32)

@@ -28,7 +28,7 @@ def published(probability: NDArray[np.float32], box: Boxes) -> float:
     x0, y0 = np.clip(np.floor(box.min(axis=0)), 0, last).astype(int)
     x1, y1 = np.clip(np.ceil(box.max(axis=0)), 0, last).astype(int)
     mask = np.zeros((y1 - y0 + 1, x1 - x0 + 1), np.uint8)
-    cv2.fillPoly(mask, [(box - np.float32((x0, y0))).astype(np.int32)], 1)
+    cv2.fillPoly(mask, [(box - np.array((x0, y0), np.float32)).astype(np.int32)], 1)
     return float(cv2.mean(probability[y0 : y1 + 1, x0 : x1 + 1], mask)[0])
 
 
@@ -45,7 +45,7 @@ def test_no_box_has_no_score() -> None:
 
 
 def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border() -> None:
-    probability = np.arange(100, dtype=np.float32).reshape(10, 10) / 100
+    probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
     assert scores.polygon_score(probability, points) == pytest.approx(probability[3:7, 2:6].mean())
 

@@ -67,6 +67,11 @@ def test_a_notebook_is_watched() -> None:
     assert (told.trainer.val_every, told.trainer.val_pages) == (300, None)
 
 
+def test_epochs_replace_the_steps_that_the_notebook_has() -> None:
+    trainer = configure.configure({"data": "", "max_steps": 300, "max_epochs": 2}).trainer
+    assert trainer.max_epochs == 2
+
+
 def test_a_slip_of_the_pen_and_a_wrong_value_are_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean batch_size?"):
         configure.configure({"data": "", "batchsize": 4})

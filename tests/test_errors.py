@@ -1,0 +1,42 @@
+"""Every error says what, got, need and do, in one readable text."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ocrlab import errors
+
+
+def test_the_text_has_all_four_parts_and_they_stay_apart():
+    error = errors.DataError("Page a.jpg is empty.", got="0 bytes", need="an image", do="Copy it again.")
+    assert str(error) == "Page a.jpg is empty. Given: 0 bytes. Needed: an image. Copy it again."
+    assert (error.what, error.got, error.need, error.do) == (
+        "Page a.jpg is empty.",
+        "0 bytes",
+        "an image",
+        "Copy it again.",
+    )
+
+
+def test_a_question_keeps_its_mark():
+    assert str(errors.ConfigError("There is no key lrr", do="Did you mean lr?")).endswith("Did you mean lr?")
+
+
+def test_got_may_be_zero_or_false():
+    assert "Given: 0." in str(errors.ShapeError("Too small", got=0, need="1"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"), [("ConfigError", ValueError), ("DataError", ValueError), ("RunError", RuntimeError)]
+)
+def test_they_are_also_what_python_calls_them(kind, base):
+    assert issubclass(getattr(errors, kind), base)
+
+
+def test_the_tree_in_the_docstring_names_every_error():
+    kinds = [
+        name for name, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.OcrlabError)
+    ]
+    assert all(name in errors.__doc__ for name in kinds)
