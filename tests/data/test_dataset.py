@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -109,3 +110,21 @@ def test_whole_pages_come_with_their_warp(samples, config):
     page = Pages(samples, config)[0]
     assert page.canvas.shape[0] % 32 == page.canvas.shape[1] % 32 == 0
     assert page.warp.shape == (2, 3)
+
+
+def test_targets_lie_where_the_text_is(samples, config):
+    """On average over many crops the shrunk text has the middle of the text: no half pixel gets lost on the way."""
+    rng = np.random.default_rng(0)
+    box = np.array([[100, 100], [260, 100], [260, 130], [100, 130]], np.float32)
+    page = dataclasses.replace(samples[0], polygons=(box,), ignored=np.zeros(1, bool), texts=("a",))
+    plain = configs.load(overrides=["crop=384", "augment.rotate=0", "augment.around_text=1", "augment.noise=0"])
+    apart = []
+    for _ in range(60):
+        image = np.full((400, 400, 3), 255, np.uint8)
+        image[100:131, 100:261] = 0
+        crop, maps = dataset.training_crop(rng, image, page, plain)
+        dark, text = np.argwhere(crop[..., 0] < 100), np.argwhere(maps.shrink_map > 0)
+        if len(text) and dark.min() > 0 and dark.max() < 383:
+            apart.append(text.mean(axis=0) - dark.mean(axis=0))
+    assert len(apart) > 20
+    assert np.abs(np.mean(apart, axis=0)).max() < 0.2
