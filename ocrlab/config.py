@@ -108,7 +108,9 @@ class Post(Section):
 
     threshold: Unit = knob(0.4, "of the probability map")
     box_threshold: Unit = knob(0.5, "of the mean probability inside a candidate")
-    unclip: Literal["exact"] | Positive = knob("exact", "inverse of the shrink, or a ratio (published: 1.5, polygons 2)")
+    unclip: Literal["exact"] | Positive = knob(
+        "exact", "inverse of the shrink, or a ratio (published: 1.5, polygons 2)"
+    )
     shape: Literal["quad", "polygon"] = knob("quad", "what a detection is: the smallest rectangle, or its outline")
     max_candidates: int = knob(1000, "regions looked at on one page", ge=1)
     min_size: float = knob(3, "short side in map pixels before unclip", ge=0)
