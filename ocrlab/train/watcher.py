@@ -67,8 +67,7 @@ class Watcher(lightning.Callback):
         self.stop_signal = number
 
     def on_train_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
-        if trainer.global_step:
-            self.table.rewind(trainer.global_step)
+        self.table.rewind(trainer.global_step)  # also to 0: a run that died before its first checkpoint begins again
         self.progress({"kind": "start", "step": trainer.global_step, "total": self.config.trainer.max_steps})
         self.clock = time.perf_counter()
 
