@@ -54,6 +54,88 @@ class Reading:
     missing: str | None = None
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """One line that speaks for a cause: its file in the incident (log_tail.txt), its number from 1, and its text."""
+
+    file: str
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why it failed: an id of the catalogue, how sure (0..1), on what evidence, what would settle it, what mends it."""
+
+    id: str
+    confidence: float
+    evidence: list[Evidence] = field(default_factory=list)
+    experiment: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """A cause or a message that was looked at and is not the reason: a follow-up, a wrapper, advice."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The diagnosis of an incident, most probable cause first; no cause at all means that it is unknown.
+
+    `status` is failed, killed, hung, suspected or log; `signal` a name (SIGKILL); `symptom` what surfaced.
+    """
+
+    id: str | None = None
+    status: str = "log"
+    exit_code: int | None = None
+    signal: str | None = None
+    symptom: str | None = None
+    causes: list[Cause] = field(default_factory=list)
+    ruled_out: list[RuledOut] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Everything that is known of one failure, and all that a diagnosis may look at.
+
+    `texts` holds whole texts by file name, oldest line first: log_tail.txt (the program's output), traceback.txt,
+    stacks.txt (py-spy's or faulthandler's format), kernel_log.txt. `context` is what a person said about it.
+    `facts` are measured from outside, each key only where it is known:
+      oom_kills (int, by how much the control group's counter grew), oom_pids (of ours, in the kernel log),
+      pids (all that ever belonged to the command), main_pid, exits ([{"pid", "role", "exit_code", "signal"}]),
+      silent_seconds, run_seconds, ended_by ("user" Ctrl-C, "limit" the watcher, "outside" another signal sender),
+      hang ({"id", "confidence", "pid", "why", "evidence"} of `diagnose.hang`), heartbeat ({"step", "phase", "age"}),
+      memory_limit_bytes, memory_peak_bytes, shm_free_bytes, disk_free_bytes, fd_limit, platform ("wsl2" or "linux"),
+      cpu_flags (list), gpu ({"name", "capability", "driver"}), torch ({"version", "cuda", "arch_list"}).
+    """
+
+    status: str = "log"
+    exit_code: int | None = None
+    signal: str | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+    context: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A probe with a judgement (ok, warn, fail, skip): what was seen, what is needed, the command that mends it."""
+
+    name: str
+    judgement: str
+    seen: str
+    need: str = ""
+    do: str = ""
+    step: int = 0  # of the ladder, 1..10
+    cause: str | None = None  # an id of the catalogue, where it names one
+    seconds: float = 0.0
+
+
 def to_json(record: Any, **extra: Any) -> dict[str, Any]:
     """Return a dataclass as a JSON-ready dict with its schema number; NaN and infinities become None (RFC 8259)."""
     return {"schema": SCHEMA, **finite(asdict(record)), **finite(extra)}

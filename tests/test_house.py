@@ -18,7 +18,8 @@ import ocrlab
 ROOT = Path(__file__).parents[1]
 LINES, FUNCTION_LINES, SMALL_BYTES = 400, 60, 30_000
 VAGUE = re.compile(r"^_*(utils?|helpers?|common|misc|base)$")
-WATCHES = ("probes", "diagnose", "report", "metrics", "geometry", "flight", "config", "settings", "records", "errors")
+WATCHES = ("probes", "diagnose", "watch", "doctor", "report", "metrics", "geometry", "flight", "redact")
+WATCHES += ("config", "settings", "records", "errors")
 ACROSS = {"contracts", "faults", "notebooks", "browser", "gpu", "conftest", "house", "packaging", "benchmarks"}
 ACROSS |= {"end_to_end", "main"}  # of the commands
 # Spelt so that this file does not hold what it looks for.

@@ -21,9 +21,9 @@ from typing import IO, TYPE_CHECKING, Any
 from ocrlab import __version__
 from ocrlab.config import Config
 from ocrlab.errors import ConfigError
+from ocrlab.redact import clean
 from ocrlab.report import live, outcome, params, results
 from ocrlab.report.configure import configure, fields
-from ocrlab.report.redact import clean
 from ocrlab.report.view import View
 
 if TYPE_CHECKING:

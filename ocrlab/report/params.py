@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocrlab.errors import ConfigError
-from ocrlab.report.redact import is_secret
+from ocrlab.redact import is_secret
 from ocrlab.settings.names import gather, nearest
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, tuple)}

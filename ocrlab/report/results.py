@@ -14,8 +14,8 @@ from ocrlab.errors import DataError
 from ocrlab.flight import write_json
 from ocrlab.probes import host
 from ocrlab.records import from_json, to_json
+from ocrlab.redact import clean
 from ocrlab.report.outcome import Judgement, Outcome
-from ocrlab.report.redact import clean
 
 MIME = "application/vnd.ocrlab.result+json"
 FILE = "report.json"  # in a run folder, beside report.ipynb

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ocrlab.report import redact
+from ocrlab import redact
 
 
 @pytest.mark.parametrize(
