@@ -23,7 +23,13 @@ COMMANDS = {
     "evaluate": "score a checkpoint on annotated pages",
     "predict": "find the text of images: JSON, ICDAR text, overlay pictures",
     "samples": "make synthetic receipts, or look at annotated pages",
+    "doctor": "check this machine: what torch needs, what is broken, and the command that mends it",
+    "watch": "run any program, and name the cause when it crashes or hangs",
+    "diagnose": "read a log, a run folder or a notebook, and name the cause",
+    "kernel": "check a CUDA launch against the limits of a device, or put a profile into words",
+    "run": "run a notebook so that its report tells the truth, also when its kernel dies",
 }
+EXTRAS = {"run": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -34,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     With `--json` exactly one JSON object is printed, whatever happens; everything else goes to stderr.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    wants_json = "--json" in words
+    wants_json = "--json" in before_dashes(words)
     with stop_signals() as stopped:
         try:
             with outputs_to_stderr(wants_json):
@@ -44,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if isinstance(error, SystemExit) and not error.code and not stopped:
                 return DONE  # --help and --version
             answer = Answer(_failure(error, status), status=status)
-            complain(error, status)
+            complain(error, status, EXTRAS.get(words[0] if words else "", "train"))
         answer.status = 128 + stopped[0] if stopped else answer.status
         return _print(answer, wants_json)
 
@@ -57,8 +63,16 @@ def run(words: list[str]) -> Answer:
     command: Any = importlib.import_module(f"ocrlab.cli.{name}")
     parser = Parser(f"ocrlab {name}", COMMANDS[name], command.EXAMPLES)
     command.arguments(parser)
-    answer: Answer = command.run(parser.parse_intermixed_args(words[1:]))
+    ours = before_dashes(words[1:]) if getattr(command, "TAKES_PROGRAM", False) else words[1:]
+    args = parser.parse_intermixed_args(ours)
+    args.program = words[len(ours) + 2 :]  # what stands after --, for a command that runs a program
+    answer: Answer = command.run(args)
     return answer
+
+
+def before_dashes(words: list[str]) -> list[str]:
+    """Return the words before the first `--`: those behind it belong to somebody else's program."""
+    return words[: words.index("--")] if "--" in words else words
 
 
 def _top(words: list[str]) -> None:
@@ -85,14 +99,19 @@ def exit_status(error: BaseException) -> int:
     return WRONG_USE if isinstance(error, ConfigError) else FAILED
 
 
-def complain(error: BaseException, status: int) -> None:
-    """Say on stderr what went wrong, in one message; with OCRLAB_TRACEBACK=1 the traceback too."""
+def complain(error: BaseException, status: int, extra: str = "train") -> None:
+    """Say on stderr what went wrong, in one message; with OCRLAB_TRACEBACK=1 the traceback too.
+
+    `extra` is what brings a package that is not installed: the base alone holds what watches.
+    """
     if os.environ.get("OCRLAB_TRACEBACK") == "1":
         traceback.print_exception(error)
     if status > 128:
         print(f"ocrlab: {_signal(status)}", file=sys.stderr)
     elif isinstance(error, OcrlabError) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
         print(f"ocrlab: {error}", file=sys.stderr)
+    elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("ocrlab"):
+        print(f"ocrlab: {error.name} is not installed; pip install 'ocrlab[{extra}]' brings it", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"

@@ -1,0 +1,130 @@
+"""`ocrlab kernel`: for people who write CUDA kernels: a launch against the device's limits, a profile in words."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.diagnose import launch, nsight, ptxas
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.probes.device_limits import device_limits
+from ocrlab.records import SCHEMA, Check
+
+EXAMPLES = """
+  ocrlab kernel                                                 what the device here allows, asked of its driver
+  ocrlab kernel --grid 1000 --block 32,32 --shared 65536        which limit does this launch break?
+  ocrlab kernel --block 1024 --ptxas build.log --capability 8.6 registers and shared memory as the compiler printed them
+  ocrlab kernel --ncu profile.csv                               Nsight Compute's memory metrics in words
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("--grid", type=triple, metavar="X,Y,Z", help="blocks of the launch")
+    parser.add_argument("--block", type=triple, metavar="X,Y,Z", help="threads of a block")
+    parser.add_argument("--shared", type=natural, default=0, metavar="BYTES", help="dynamic shared memory of a block")
+    parser.add_argument("--registers", type=natural, default=0, metavar="N", help="registers of a thread")
+    parser.add_argument("--cooperative", action="store_true", help="all blocks must be resident at once")
+    parser.add_argument(
+        "--ptxas", type=Path, metavar="FILE", help="output of nvcc -Xptxas -v, checked kernel by kernel"
+    )
+    parser.add_argument("--capability", metavar="8.6", help="of another device than the one here")
+    parser.add_argument("--device", type=natural, default=0, metavar="N", help="which device, as the driver counts")
+    parser.add_argument("--ncu", type=Path, metavar="FILE", help="ncu --csv --page raw (or details)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Answer with the checks of every kernel, the limits alone, or a profile in words; status 1 for a broken limit."""
+    if args.ncu:
+        return profile(args.ncu)
+    limits = limits_of(args)
+    if not (args.grid or args.block or args.ptxas or args.shared or args.registers):
+        rows = [(name.replace("_", " "), value) for name, value in asdict(limits).items() if value is not None]
+        return Answer({"schema": SCHEMA, "limits": asdict(limits)}, table(rows))
+    given = launch.Launch(
+        args.grid or (1, 1, 1), args.block or (1, 1, 1), args.registers, 0, args.shared, args.cooperative
+    )
+    checked = {"launch": launch.check(given, limits)}
+    if args.ptxas:
+        kernels = ptxas.parse(read(args.ptxas))
+        if not kernels:
+            raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
+        checked = {
+            kernel.name: launch.check(
+                replace(given, registers=kernel.registers, static_shared=kernel.static_shared), limits
+            )
+            + spills(kernel)
+            for kernel in kernels
+        }
+    failed = any(one.judgement == "fail" for checks in checked.values() for one in checks)
+    record = {
+        "schema": SCHEMA,
+        "limits": asdict(limits),
+        "kernels": {k: [asdict(c) for c in v] for k, v in checked.items()},
+    }
+    text = "\n\n".join(
+        f"{name} (compute capability {limits.capability})\n{told(checks)}" for name, checks in checked.items()
+    )
+    return Answer(record, text, int(failed))
+
+
+def limits_of(args: argparse.Namespace) -> launch.Limits:
+    """Return the limits of the capability that was named or else of the device; raises ConfigError without either."""
+    if args.capability:
+        return launch.of_capability(args.capability)
+    found = device_limits(args.device)
+    if found.missing:
+        do = "Name the compute capability of the device that is meant: --capability 8.6"
+        raise ConfigError("The limits of a device are not known here", got=found.missing, need="a CUDA driver", do=do)
+    return launch.of_device(found.value)
+
+
+def spills(kernel: ptxas.Kernel) -> list[Check]:
+    """Return a warning where registers of a kernel were moved to local memory."""
+    spilled = kernel.spill_stores + kernel.spill_loads
+    if not spilled:
+        return []
+    return [Check("spills", "warn", f"{spilled} bytes of registers live in local memory", "0", "Allow more registers")]
+
+
+def told(checks: list[Check]) -> str:
+    """Return checks as lines: judgement, limit, what was given, what is needed, what to do."""
+    rows = [(one.judgement, one.name, one.seen, one.need) for one in checks]
+    lines = table(rows).splitlines()
+    advice = [one.do for one in checks if one.judgement in ("warn", "fail") and one.do]
+    return "\n".join([*lines, *(f"  -> {do}" for do in dict.fromkeys(advice))])
+
+
+def profile(path: Path) -> Answer:
+    """Answer with every launch of a profile in words."""
+    found = [(one, nsight.words(one)) for one in nsight.read(read(path))]
+    record: dict[str, Any] = {"schema": SCHEMA, "kernels": [{**asdict(one), "words": said} for one, said in found]}
+    return Answer(record, "\n".join(f"{one.kernel}\n" + "\n".join(f"  {line}" for line in said) for one, said in found))
+
+
+def read(path: Path) -> str:
+    """Return the text of a file; raises DataError."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=error.strerror) from error
+
+
+def natural(text: str) -> int:
+    """Return a number of 0 or above; raises argparse.ArgumentTypeError."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or above")
+    return int(text)
+
+
+def triple(text: str) -> tuple[int, int, int]:
+    """Return `X`, `X,Y` or `X,Y,Z` as three numbers; raises argparse.ArgumentTypeError."""
+    numbers = [natural(word.strip()) for word in text.strip("()").split(",")]
+    if len(numbers) > 3:
+        raise argparse.ArgumentTypeError(f"{text!r} has more than three dimensions")
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,208 @@
+"""A CUDA launch configuration against the limits of a device: which one is broken, and what the kernel may use.
+
+The table is that of the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the register and
+shared-memory arithmetic is that of NVIDIA's occupancy calculator, which the tests run beside this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ocrlab.errors import ConfigError
+from ocrlab.records import Check
+
+KIB = 1024
+WARP = 32  # threads, on every device so far
+REGISTERS_PER_WARP = 256  # a warp's registers are allocated in units of so many
+PARTITIONS = 4  # of a multiprocessor; the hardware checks registers as if a block filled all of them
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one device allows: threads, blocks, 32-bit registers, shared memory in bytes, SM = multiprocessor."""
+
+    capability: str
+    threads_per_sm: int
+    blocks_per_sm: int
+    shared_per_sm: int
+    shared_per_block: int  # after the kernel has opted in
+    shared_default: int = 48 * KIB  # without opting in
+    shared_reserved: int = KIB  # taken by the driver in every block
+    shared_unit: int = 128
+    registers_per_block: int = 64 * KIB
+    registers_per_sm: int = 64 * KIB
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+    block: tuple[int, int, int] = (1024, 1024, 64)
+    grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    sm_count: int | None = None  # only a real device has it
+
+
+def _old(capability: str, threads: int, blocks: int, shared_sm: int, shared_block: int) -> Limits:
+    return replace(_new(capability, threads, blocks, shared_sm, shared_block), shared_reserved=0, shared_unit=256)
+
+
+def _new(capability: str, threads: int, blocks: int, shared_sm: int, shared_block: int) -> Limits:
+    return Limits(capability, threads, blocks, shared_sm * KIB, shared_block * KIB)
+
+
+KNOWN = {
+    limits.capability: limits
+    for limits in (
+        _old("5.0", 2048, 32, 64, 48),
+        _old("5.2", 2048, 32, 96, 48),
+        _old("6.1", 2048, 32, 96, 48),
+        _old("7.0", 2048, 32, 96, 96),
+        _old("7.5", 1024, 16, 64, 64),
+        _new("8.0", 2048, 32, 164, 163),
+        _new("8.6", 1536, 16, 100, 99),
+        _new("8.7", 1536, 16, 164, 163),
+        _new("8.9", 1536, 24, 100, 99),
+        _new("9.0", 2048, 32, 228, 227),
+        _new("10.0", 2048, 32, 228, 227),
+        _new("10.3", 2048, 32, 228, 227),
+        _new("12.0", 1536, 24, 100, 99),
+        _new("12.1", 1536, 24, 100, 99),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: grid and block as (x, y, z), registers of a thread, shared memory of a block in bytes."""
+
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    registers: int = 0
+    static_shared: int = 0
+    dynamic_shared: int = 0
+    cooperative: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return math.prod(self.block)
+
+    @property
+    def shared(self) -> int:
+        """Shared memory of one block in bytes, without what the driver reserves."""
+        return self.static_shared + self.dynamic_shared
+
+
+def of_device(found: Mapping[str, Any]) -> Limits:
+    """Return the limits that the driver of a real device told, see `probes.device_limits`."""
+    capability = str(found["capability"])
+    about = KNOWN.get(capability, Limits(capability, 0, 0, 0, 0))
+    return replace(about, **{name: value for name, value in found.items() if name != "capability"})
+
+
+def of_capability(capability: str) -> Limits:
+    """Return the limits of a compute capability (8.6, sm_86); raises ConfigError for one that is not in the table."""
+    words = capability.lower().removeprefix("sm_").removeprefix("compute_").rstrip("af")
+    dotted = words if "." in words else f"{words[:-1]}.{words[-1:]}"
+    if dotted not in KNOWN:
+        raise ConfigError(f"Compute capability {capability!r} is not in the table", need=f"one of {', '.join(KNOWN)}")
+    return KNOWN[dotted]
+
+
+def check(launch: Launch, limits: Limits) -> list[Check]:
+    """Return one check a limit; a fail names the limit, by how much it is broken, and the error that CUDA raises."""
+    found = [
+        *_dimensions("grid", launch.grid, limits.grid),
+        *_dimensions("block", launch.block, limits.block),
+        _at_most("threads per block", launch.threads, limits.threads_per_block, INVALID, "Make the block smaller"),
+    ]
+    found += _registers(launch, limits) + _shared(launch, limits)
+    if not any(one.judgement == "fail" for one in found):
+        found += _resident(launch, limits)
+    return found
+
+
+def resident_blocks(launch: Launch, limits: Limits) -> dict[str, int]:
+    """Return how many blocks fit on one multiprocessor by each limit; the smallest is what will run at once."""
+    warps = -(-launch.threads // WARP)
+    fits = {"threads": limits.threads_per_sm // (warps * WARP), "blocks": limits.blocks_per_sm}
+    if launch.registers:
+        of_warp = _up(launch.registers * WARP, REGISTERS_PER_WARP)
+        fits["registers"] = limits.registers_per_sm // PARTITIONS // of_warp * PARTITIONS // warps
+    taken = _up(launch.shared + limits.shared_reserved, limits.shared_unit)
+    if taken:
+        fits["shared memory"] = limits.shared_per_sm // taken
+    return fits
+
+
+INVALID = "cudaErrorInvalidConfiguration (9)"
+RESOURCES = "cudaErrorLaunchOutOfResources (701), too many resources requested for launch"
+COOPERATIVE = "cudaErrorCooperativeLaunchTooLarge (720)"
+
+
+def _dimensions(name: str, given: tuple[int, int, int], limits: tuple[int, int, int]) -> list[Check]:
+    found = []
+    for axis, value, limit in zip("xyz", given, limits, strict=True):
+        if value < 1:
+            do = "Return early where there is nothing to do: an empty tensor makes an empty grid"
+            found.append(Check(f"{name}.{axis}", "fail", f"{value}: {INVALID}", "at least 1", do, cause=CAUSE))
+        else:
+            do = "Use x for the long axis, or let each thread loop (grid-stride loop)"
+            found.append(_at_most(f"{name}.{axis}", value, limit, INVALID, do))
+    return found
+
+
+def _registers(launch: Launch, limits: Limits) -> list[Check]:
+    if not launch.registers:
+        return [
+            Check("registers", "skip", "not given", do="Compile with -Xptxas -v and give its output as --ptxas FILE")
+        ]
+    warps = _up(-(-launch.threads // WARP), PARTITIONS)
+    used = _up(launch.registers * WARP, REGISTERS_PER_WARP) * warps
+    do = f"Compile with __launch_bounds__({launch.threads}) or -maxrregcount, or make the block smaller"
+    return [
+        _at_most("registers per thread", launch.registers, limits.registers_per_thread, RESOURCES, do),
+        _at_most("registers per block", used, limits.registers_per_block, RESOURCES, do),
+    ]
+
+
+def _shared(launch: Launch, limits: Limits) -> list[Check]:
+    most = limits.shared_per_block
+    do = "Use smaller tiles or fewer stages"
+    found = [_at_most("shared memory per block", launch.shared, most, "cudaErrorInvalidValue (1)", do, " bytes")]
+    if limits.shared_default < launch.shared <= most:
+        need = f"{limits.shared_default} bytes, or a kernel that has opted in to more"
+        do = f"cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.dynamic_shared})"
+        seen = f"{launch.shared} bytes: cudaErrorInvalidValue (1) without opting in"
+        found.append(Check("opt-in shared memory", "warn", seen, need, f"Call {do} before the launch", cause=CAUSE))
+    return found
+
+
+def _resident(launch: Launch, limits: Limits) -> list[Check]:
+    fits = resident_blocks(launch, limits)
+    name, blocks = min(fits.items(), key=lambda pair: pair[1])
+    if not limits.threads_per_sm:
+        return [Check("occupancy", "skip", f"nothing is known about capability {limits.capability}")]
+    share = min(1.0, blocks * _up(launch.threads, WARP) / limits.threads_per_sm)
+    seen = f"{share:.0%}: {blocks} blocks on a multiprocessor, limited by {name}"
+    found = [Check("occupancy", "ok", seen)]
+    if launch.threads % WARP:
+        idle = WARP - launch.threads % WARP
+        found.append(Check("warps", "warn", f"{idle} lanes of the last warp idle", f"a multiple of {WARP} threads"))
+    if launch.cooperative and limits.sm_count:
+        do = "Launch at most as many blocks as are resident at once"
+        most = blocks * limits.sm_count
+        found.append(_at_most("blocks of a cooperative launch", math.prod(launch.grid), most, COOPERATIVE, do))
+    return found
+
+
+CAUSE = "kernel.launch_resources"
+
+
+def _at_most(name: str, value: int, limit: int, error: str, do: str, unit: str = "") -> Check:
+    if value <= limit:
+        return Check(name, "ok", f"{value}{unit}", f"at most {limit}{unit}")
+    return Check(name, "fail", f"{value}{unit}: {error}", f"at most {limit}{unit}", do, cause=CAUSE)
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
