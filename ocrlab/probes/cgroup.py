@@ -1,0 +1,93 @@
+"""The control group of a process, versions 1 and 2: its limits, its peak, and how often the kernel killed in it.
+
+Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ocrlab.records import Reading
+
+ROOT = Path("/")
+UNLIMITED = 2**60  # bytes; version 1 writes "no limit" as a number near 2**63
+
+
+def memory_group(pid: int | str = "self", root: Path = ROOT) -> Path | None:
+    """Return the folder of the memory control group of a process, or None where there is none or it is gone."""
+    return next((place for place in _groups(root, "memory", pid) if place.is_dir()), None)
+
+
+def oom_kills(group: Path | None = None, root: Path = ROOT) -> Reading:
+    """Return how many processes the kernel has killed in a memory group for want of memory, since it was made.
+
+    The group is this process's own, or one that `memory_group` gave while the process in it still lived. Version 2
+    counts the groups below it too, version 1 does not.
+    """
+    place = group or memory_group(root=root)
+    for name in ("memory.events", "memory.oom_control"):
+        found = re.search(r"^oom_kill (\d+)$", _read(place / name) if place else "", re.MULTILINE)
+        if found:
+            return Reading("oom_kills", int(found[1]))
+    return Reading("oom_kills", missing=f"{place or 'no memory control group'} keeps no count of kills")
+
+
+def machine_oom_kills(root: Path = ROOT) -> Reading:
+    """Return how many processes the kernel has killed for want of memory on the whole machine since it booted."""
+    found = re.search(r"^oom_kill (\d+)$", _read(root / "proc/vmstat"), re.MULTILINE)
+    if found:
+        return Reading("machine_oom_kills", int(found[1]))
+    return Reading("machine_oom_kills", missing="/proc/vmstat has no oom_kill (Linux before 4.13, or a sandbox)")
+
+
+def memory_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
+    """Return the smallest memory limit above a process, in bytes."""
+    return _smallest("memory_limit", "memory", ("memory.max", "memory.limit_in_bytes"), pid, root)
+
+
+def pids_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
+    """Return the smallest limit above a process on how many processes and threads there may be."""
+    return _smallest("pids_limit", "pids", ("pids.max",), pid, root)
+
+
+def memory_peak(group: Path | None = None, root: Path = ROOT) -> Reading:
+    """Return the most memory that a memory group, else this process's own, ever held, in bytes."""
+    place = group or memory_group(root=root)
+    for name in ("memory.peak", "memory.max_usage_in_bytes"):
+        text = _read(place / name).strip() if place else ""
+        if text.isdigit():
+            return Reading("memory_peak", int(text))
+    return Reading("memory_peak", missing=f"{place or 'no memory control group'} keeps no peak")
+
+
+def _smallest(name: str, controller: str, files: tuple[str, ...], pid: int | str, root: Path) -> Reading:
+    texts = [_read(place / file).strip() for place in _groups(root, controller, pid) for file in files]
+    limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
+    if limits:
+        return Reading(name, min(limits))
+    return Reading(name, missing="no control group sets a limit" if any(texts) else "no control group can be read")
+
+
+def _groups(root: Path, controller: str, pid: int | str) -> Iterator[Path]:
+    """Yield the folder of a process's control group and of those above it; in a container some are not there."""
+    mount = root / "sys/fs/cgroup"
+    for entry in _read(root / f"proc/{pid}/cgroup").splitlines():
+        names, _, path = entry.partition(":")[2].partition(":")
+        if names == "":
+            tops = [mount] if (mount / "cgroup.controllers").exists() else [mount / "unified"]
+        elif controller in names.split(","):
+            tops = [mount / controller, mount / names]
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):
+            yield from (top.joinpath(*parts[:depth]) for top in dict.fromkeys(tops))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,140 @@
+"""The NVIDIA driver asked directly, without torch; only ever called in a child, by a Python from 3.8 on.
+
+Names and numbers are of cuda.h; the kernel side speaks through /proc/driver/nvidia, /dev and /sys.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NVIDIA = "0x10de"  # vendor number on the PCI bus
+MAJOR, MINOR, COMPUTE_MODE = 75, 76, 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR, _COMPUTE_MODE
+
+
+def driver(root: str = "/") -> Iterator[dict[str, Any]]:
+    """Tell what the kernel has of NVIDIA, then load libcuda, initialise it and ask for its devices."""
+    yield {"kernel": kernel(Path(root))}
+    yield {"at": "loading libcuda.so.1"}
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        yield {"cuda": {"loaded": False, "error": str(error)}}
+        return
+    path = mapped("libcuda.so")
+    told: dict[str, Any] = {"loaded": True, "path": path, "real": os.path.realpath(path) if path else None}
+    told["version"] = _number(library, "cuDriverGetVersion")
+    yield {"cuda": told, "at": "cuInit"}
+    try:
+        told["init"] = int(library.cuInit(0))
+    except AttributeError as error:
+        told["init"], told["error"] = None, str(error)
+    if told["init"] == 0:
+        told["version"] = _number(library, "cuDriverGetVersion")
+        yield {"at": "asking libcuda for its devices"}
+        try:
+            told["devices"] = devices(library)
+        except AttributeError as error:
+            told["devices"], told["error"] = [], str(error)
+    yield {"cuda": told}
+
+
+def kernel(root: Path) -> dict[str, Any]:
+    """Return the cards on the PCI bus, the kernel module's version and the device nodes with what we may do to them."""
+    text = _read(root / "proc/driver/nvidia/version")
+    module = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    modules = {line.split()[0] for line in _read(root / "proc/modules").splitlines() if line.strip()}
+    return {
+        "cards": cards(root),
+        "module": module[1] if module else None,
+        "open": "Open Kernel Module" in text,
+        "modules": sorted(modules & {"nvidia", "nvidia_uvm", "nvidia_drm", "nouveau", "amdgpu"}),
+        "nodes": nodes(root),
+        "dxg": (root / "dev/dxg").exists(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH", "LD_PRELOAD")
+
+
+def cards(root: Path) -> list[str]:
+    """Return the PCI addresses of NVIDIA's display and compute cards (class 0x03)."""
+    found = []
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        if _read(device / "vendor") == NVIDIA and _read(device / "class").startswith("0x03"):
+            found.append(device.name)
+    return found
+
+
+def nodes(root: Path) -> dict[str, str]:
+    """Return each /dev/nvidia* with ok, or why it cannot be opened."""
+    found = {}
+    for node in sorted((root / "dev").glob("nvidia*")):
+        try:
+            if not stat.S_ISCHR(node.stat().st_mode):
+                continue
+            os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK))
+        except OSError as error:
+            found[node.name] = f"{error.strerror} ({error.errno})"
+        else:
+            found[node.name] = "ok"
+    return found
+
+
+def devices(library: Any) -> list[dict[str, Any]]:
+    """Return name, capability, bytes and compute mode of every device of an initialised driver."""
+    count, found = ctypes.c_int(0), []
+    if library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return []
+    for number in range(count.value):
+        device, name, total = ctypes.c_int(0), ctypes.create_string_buffer(256), ctypes.c_size_t(0)
+        if library.cuDeviceGet(ctypes.byref(device), number) != 0:
+            continue
+        library.cuDeviceGetName(name, 256, device)
+        library.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+        values = [_attribute(library, which, device) for which in (MAJOR, MINOR, COMPUTE_MODE)]
+        found.append(
+            {
+                "name": name.value.decode(errors="replace"),
+                "bytes": total.value,
+                "capability": values[:2],
+                "mode": values[2],
+            }
+        )
+    return found
+
+
+def _attribute(library: Any, which: int, device: ctypes.c_int) -> int:
+    value = ctypes.c_int(-1)
+    library.cuDeviceGetAttribute(ctypes.byref(value), which, device)
+    return value.value
+
+
+def mapped(name: str) -> str | None:
+    """Return the path of the mapped library whose file name begins so."""
+    for line in _read(Path("/proc/self/maps")).splitlines():
+        path = line.split(None, 5)[5:]
+        if path and os.path.basename(path[0]).startswith(name):
+            return path[0].strip()
+    return None
+
+
+def _number(library: Any, function: str) -> int | None:
+    value = ctypes.c_int(0)
+    try:
+        return value.value if getattr(library, function)(ctypes.byref(value)) == 0 else None
+    except AttributeError:
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,160 @@
+"""What becomes of an import, and what torch says of itself; only ever called in a child, by a Python from 3.8 on.
+
+What is probed is imported by name, late: this file belongs to the half that never imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+FAMILIES = re.compile(
+    r"/lib(cudnn|cublas|cublasLt|nccl|cudart|cufft|cusolver|cusparse|nvrtc|cuda|nvidia-ml|gomp|iomp5|omp|stdc\+\+)"
+    r"(?=[_.-])[^/]*\.so[^/]*$"
+)
+
+
+def imported(name: str) -> Iterator[dict[str, Any]]:
+    """Import a module and tell how long that took, its version and file; an exception is an answer too."""
+    yield {"at": f"import {name}"}
+    yield attempt(name)
+
+
+def torch() -> Iterator[dict[str, Any]]:
+    """Import torch, then tell what it was built for, what it dispatches, and what is mapped by now."""
+    yield {"at": "import torch"}
+    answer = attempt("torch")
+    yield answer
+    if not answer["imported"]:
+        return
+    module = sys.modules["torch"]
+    yield {"torch": _build(module), "mapped": mapped(), "numpy": _numpy()}
+
+
+def torch_cuda() -> Iterator[dict[str, Any]]:
+    """Let torch initialise CUDA and tell what it sees; apart from `torch`, because this is where a driver hangs."""
+    yield {"at": "import torch"}
+    module = importlib.import_module("torch")
+    yield {"at": "the first CUDA call"}
+    yield {"torch": _seen(module), "mapped": mapped()}
+
+
+def torchvision() -> Iterator[dict[str, Any]]:
+    """Import torchvision and really call its compiled `nms`, whose absence an import does not show."""
+    yield {"at": "import torchvision"}
+    answer = attempt("torchvision")
+    yield answer
+    if not answer["imported"]:
+        return
+    yield {"at": "torchvision.ops.nms"}
+    torch = sys.modules["torch"]
+    ops = importlib.import_module("torchvision.ops")
+    boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 1.0, 11.0, 11.0], [20.0, 20.0, 30.0, 30.0]])
+    try:
+        kept = ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
+    except Exception as error:
+        yield {"nms": None, "error": _told(error)}
+    else:
+        yield {"nms": kept}
+
+
+def attempt(name: str) -> dict[str, Any]:
+    """Import a module and return seconds and version, or the exception with the file it came from."""
+    began = time.perf_counter()
+    try:
+        module = importlib.import_module(name)
+    except BaseException as error:  # SystemExit of a module that was meant as a program included
+        return {"name": name, "imported": False, "seconds": time.perf_counter() - began, "error": _told(error)}
+    return {
+        "name": name,
+        "imported": True,
+        "seconds": time.perf_counter() - began,
+        "version": str(getattr(module, "__version__", "")),
+        "file": str(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [""])))),
+    }
+
+
+def mapped() -> list[str]:
+    """Return the CUDA, OpenMP and C++ libraries that are really mapped into this process, by path."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            places = {line.split(None, 5)[5].strip() for line in maps if line.count(" ") >= 5 and "/" in line}
+    except (OSError, IndexError):
+        return []
+    return sorted(place for place in places if FAMILIES.search(place))
+
+
+def _build(torch: Any) -> dict[str, Any]:
+    """Return what torch was built for; each figure by itself, since any of them can be missing in an old version."""
+    found: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    with contextlib.suppress(Exception):
+        found["dispatched"] = torch.backends.cpu.get_cpu_capability()
+    with contextlib.suppress(Exception):
+        found["dispatched"] = found.get("dispatched") or _dispatched(torch.__config__.show())
+    with contextlib.suppress(Exception):
+        found["arch_list"] = torch._C._cuda_getArchFlags().split()  # get_arch_list() is empty without a device
+    with contextlib.suppress(Exception):
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    with contextlib.suppress(Exception):
+        found["threads"] = torch.get_num_threads()
+    return found
+
+
+def _dispatched(config: str) -> str | None:
+    found = re.search(r"CPU capability usage: (\S+)", config)
+    return found[1] if found else None
+
+
+def _seen(torch: Any) -> dict[str, Any]:
+    """Return what torch says of its GPUs, in its own words where it has complaints."""
+    found: dict[str, Any] = {"devices": [], "said": ""}
+    with warnings.catch_warnings(record=True) as said, contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("always")
+        try:
+            found["available"] = bool(torch.cuda.is_available())
+            if torch.version.cuda or torch.version.hip:
+                torch.cuda.init()
+            for number in range(torch.cuda.device_count() if found["available"] else 0):
+                capability = torch.cuda.get_device_capability(number)
+                found["devices"].append({"name": torch.cuda.get_device_name(number), "capability": list(capability)})
+            with contextlib.suppress(Exception):
+                found["arch_list"] = torch.cuda.get_arch_list() or found.get("arch_list")
+        except BaseException as error:
+            found["said"] = f"{type(error).__name__}: {error}"
+    texts = [str(one.message) for one in said]
+    found["warned"] = [text[:1000] for text in texts if "cuda" in text.lower() or "gpu" in text.lower()]
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _numpy() -> dict[str, Any]:
+    """Return the instruction sets that NumPy found and may dispatch; `__cpu_features__` is where it keeps them."""
+    for name in ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath"):
+        module = sys.modules.get(name)
+        features = getattr(module, "__cpu_features__", None)
+        if isinstance(features, dict):
+            return {
+                "has": sorted(key for key, there in features.items() if there),
+                "baseline": list(getattr(module, "__cpu_baseline__", [])),
+                "disabled": os.environ.get("NPY_DISABLE_CPU_FEATURES", ""),
+            }
+    return {}
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno}" for frame in frames if "ocrlab" not in frame.filename.split("/")[-3:]]
+    return {
+        "type": type(error).__name__,
+        "message": str(error)[:2000],
+        "where": places[-1] if places else "",
+        "frozen": any("<frozen" in place for place in places),
+    }

@@ -1,0 +1,156 @@
+"""What the kernel wrote about processes that it killed, and about GPUs: OOM kills, traps, faults, NVIDIA's Xid.
+
+In a container the numbers of processes are the host's: `match` also goes by name and time, and says how sure it is.
+Sources: Linux mm/oom_kill.c, arch/x86/kernel/traps.c, arch/x86/mm/fault.c; NVIDIA's Xid catalogue.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ocrlab.records import Reading
+
+KMSG = Path("/dev/kmsg")
+RECORD_BYTES = 8192  # the kernel never gives more at once, and refuses to give less than a whole record
+COMMAND_SECONDS = 3.0
+DRIFT = 2e-5  # of an uncorrected clock
+RESTRICTED = "the kernel log is closed to this user: sysctl kernel.dmesg_restrict=0, or run as root"
+TELLING = re.compile(
+    r"oom-kill:|Out of memory: Kill|Memory cgroup out of memory|Killed process|oom_reaper|invoked oom-killer|"
+    r"traps: |segfault at|general protection fault|trap \w+|NVRM: |nvidia-uvm|Machine check|hung_task|blocked for more"
+)
+OOM = r"(?P<group>Memory cgroup )?[Oo]ut of memory:? Kill(?:ed)? process (?P<pid>\d+) \((?P<name>.*?)\)"
+XID = r"NVRM: Xid \(PCI:[^)]*\): (?P<detail>\d+)(?:, pid='?(?P<pid>\d+)'?)?(?:, name=(?P<name>[^,]*))?"
+PATTERNS = (
+    ("oom", re.compile(OOM)),
+    ("oom", re.compile(r"^Killed process (?P<pid>\d+) \((?P<name>.*?)\)")),
+    ("oom", re.compile(r"oom-kill:constraint=(?P<detail>\w+).*?task=(?P<name>.*?),pid=(?P<pid>\d+)")),
+    ("trap", re.compile(r"traps: (?P<name>.*?)\[(?P<pid>\d+)\] (?:trap )?(?P<detail>[\w ]+?)(?: in \S+\[\S+)? ip:")),
+    ("segfault", re.compile(r"^(?P<name>.*?)\[(?P<pid>\d+)\]: segfault at (?P<detail>[0-9a-f]+)")),
+    ("xid", re.compile(XID)),
+)
+LIBRARY = re.compile(r" in (\S+)\[[0-9a-f]+(?:,[0-9a-f]+)?\+[0-9a-f]+\]")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line that the kernel wrote about a process or a GPU; `seconds` on the monotonic clock, None if unknown.
+
+    `kind` is oom, trap, segfault or xid; `detail` the trap (invalid opcode), the address, the limit that was hit
+    (CONSTRAINT_MEMCG) or the number of the Xid; `library` the file in which the instruction stood.
+    """
+
+    kind: str
+    pid: int | None
+    name: str
+    detail: str
+    library: str
+    seconds: float | None
+    text: str
+
+
+def lines(since_monotonic_s: float = 0.0) -> Reading:
+    """Return the lines since a moment of time.monotonic() that tell of a kill, a fault or a GPU, as "[secs] text".
+
+    The kernel's clock is never corrected, so that lines from shortly before come too: DRIFT of the uptime.
+    """
+    missing, since = RESTRICTED, since_monotonic_s - 1.0 - DRIFT * since_monotonic_s
+    for source in (_kmsg, _dmesg, _journal):
+        found = source()
+        if found.value is not None:
+            told = [line for line in found.value if TELLING.search(line) and _seconds(line) >= since]
+            return Reading("kernel_log", told)
+        missing = found.missing or missing
+    return Reading("kernel_log", missing=missing)
+
+
+def events(log: Iterable[str]) -> list[Event]:
+    """Return what the lines of a kernel log say, as records; those that name neither process nor GPU are left out."""
+    found: list[Event] = []
+    for line in log:
+        text = re.sub(r"^\s*(?:<\d+>)?\[\s*[\d.]+\]\s*(?:\[\s*T\d+\]\s*)?", "", line)
+        for kind, pattern in PATTERNS:
+            hit = pattern.search(text)
+            if hit:
+                parts = hit.groupdict()
+                library = LIBRARY.search(text)
+                detail = parts.get("detail") or ("CONSTRAINT_MEMCG" if parts.get("group") else "")
+                pid, name = parts.get("pid"), (parts.get("name") or "").strip("'<> ")
+                seconds = _seconds(line) if line.lstrip().startswith("[") else None
+                number = int(pid) if pid else None
+                found.append(Event(kind, number, name, detail, library[1] if library else "", seconds, text.strip()))
+                break
+    return found
+
+
+def match(event: Event, pid: int, name: str, ended_monotonic_s: float | None = None, slack_s: float = 5.0) -> float:
+    """Return how sure it is, 0..1, that an event is about a process: by number, else by name and time of its end."""
+    if event.pid is not None and event.pid == pid:
+        return 0.95
+    named = bool(event.name) and name.startswith(event.name[:15])  # the kernel keeps 15 characters of a name
+    if not named:
+        return 0.0
+    if event.seconds is None or ended_monotonic_s is None:
+        return 0.3
+    return 0.7 if abs(event.seconds - ended_monotonic_s) <= slack_s else 0.0
+
+
+def _seconds(line: str) -> float:
+    found = re.match(r"\s*(?:<\d+>)?\[\s*(\d+\.?\d*)\]", line)
+    return float(found[1]) if found else float("inf")
+
+
+def _kmsg() -> Reading:
+    """Read the kernel's own device without ever waiting for a line that is not written yet."""
+    try:
+        descriptor = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return Reading("kernel_log", missing=RESTRICTED if error.errno in (errno.EPERM, errno.EACCES) else str(error))
+    found: list[str] = []
+    end = time.monotonic() + COMMAND_SECONDS
+    try:
+        while time.monotonic() < end:
+            try:
+                record = os.read(descriptor, RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # the ring was written over where we read; the next read goes on after it
+                continue
+            head, _, rest = record.decode(errors="replace").partition(";")
+            stamp = head.split(",")[2]
+            found.append(f"[{int(stamp) / 1e6:.6f}] {rest.partition(chr(10))[0]}")
+    except (OSError, ValueError, IndexError) as error:
+        return Reading("kernel_log", missing=f"{KMSG} cannot be read: {error}")
+    finally:
+        os.close(descriptor)
+    return Reading("kernel_log", found)
+
+
+def _dmesg() -> Reading:
+    return _command(["dmesg"])
+
+
+def _journal() -> Reading:
+    return _command(["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-monotonic"])
+
+
+def _command(command: list[str]) -> Reading:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return Reading("kernel_log")
+    if done.returncode or not done.stdout.strip():
+        return Reading("kernel_log")
+    return Reading(
+        "kernel_log",
+        [re.sub(r"^(\[.*?\]) \S+ kernel:", r"\1", line) for line in done.stdout.decode(errors="replace").splitlines()],
+    )

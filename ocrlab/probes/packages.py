@@ -1,0 +1,149 @@
+"""What Python would import, found without importing any of it; runs under any Python from 3.8 on, without ocrlab."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import os
+import platform
+import re
+import site
+import sys
+from pathlib import Path
+from typing import Any
+
+IMPORTED = ("torch", "torchvision", "numpy", "cv2", "lightning", "wandb", "PIL", "shapely", "pyclipper", "numba")
+STANDARD = """abc ast asyncio bisect calendar code codecs collections copy csv ctypes dataclasses datetime decimal dis
+email enum functools glob hashlib html http inspect io json locale logging math multiprocessing numbers operator parser
+pathlib pickle platform profile queue random re resource secrets select selectors signal socket ssl stat statistics
+string struct subprocess symbol tempfile test textwrap threading time token tokenize traceback types typing uuid
+warnings weakref xml zipfile""".split()  # what is imported late enough to be shadowed; sys.stdlib_module_names is 3.10
+
+
+def facts() -> dict[str, Any]:
+    """Return the interpreter, its search path, every distribution, and where the packages that matter lie."""
+    return {
+        "interpreter": interpreter(),
+        "distributions": distributions(),
+        "leftovers": leftovers(),
+        "found": {name: origin(name) for name in IMPORTED},
+        "shadows": shadows(),
+        "torch": torch_version(),
+        "conda": conda(),
+    }
+
+
+def interpreter() -> dict[str, Any]:
+    """Return what kind of Python this is and what changes where it looks for packages."""
+    return {
+        "version": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+        "environment": sys.prefix != sys.base_prefix or bool(conda()),
+        "bits": 64 if sys.maxsize > 2**32 else 32,
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()).strip(),
+        "path": [place for place in sys.path if place],
+        "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else None,
+        "variables": {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME") if os.environ.get(name)},
+    }
+
+
+def distributions() -> list[dict[str, Any]]:
+    """Return every installed distribution in the order of the search path: the first of a name is what is imported."""
+    every = []
+    for distribution in importlib.metadata.distributions():
+        try:
+            name, version = distribution.metadata["Name"], distribution.version
+            if name and version:
+                needs = [need for need in distribution.requires or () if "extra ==" not in need]
+                place = str(Path(str(distribution.locate_file(""))).resolve())
+                installer = (distribution.read_text("INSTALLER") or "").strip()
+                every.append(
+                    {
+                        "name": re.sub(r"[-_.]+", "-", name).lower(),
+                        "version": version,
+                        "place": place,
+                        "installer": installer,
+                        "needs": needs if relevant(name) else [],
+                        "python": distribution.metadata["Requires-Python"] if relevant(name) else None,
+                    }
+                )
+        except Exception:
+            continue  # half-removed packages raise all kinds of errors
+    return every
+
+
+def relevant(name: str) -> bool:
+    """Tell whether the requirements of a distribution are looked at."""
+    return name.lower() in ("torch", "torchvision", "torchaudio")
+
+
+def leftovers() -> list[str]:
+    """Return folders that pip leaves when it is interrupted (`~orch`), by name."""
+    found = []
+    for place in _folders():
+        try:
+            found += [str(entry) for entry in Path(place).iterdir() if entry.name.startswith("~")]
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def origin(name: str) -> str | None:
+    """Return the file or folder that `import name` would read, or None; nothing is executed."""
+    for place in _folders():
+        spec = importlib.machinery.PathFinder.find_spec(name, [place])
+        if spec is not None and (spec.origin or spec.submodule_search_locations):
+            return str(spec.origin or next(iter(spec.submodule_search_locations or ()), ""))
+    return None
+
+
+def shadows() -> list[str]:
+    """Return files of the working folder that are imported instead of a package or of Python's own module."""
+    names, found = [*IMPORTED, *STANDARD], []
+    try:
+        here = Path.cwd()
+    except OSError:
+        return []
+    for name in names:
+        for place in (here / f"{name}.py", here / name / "__init__.py"):
+            if place.is_file() and not _installed(place):
+                found.append(str(place))
+    return found
+
+
+def torch_version() -> dict[str, Any]:
+    """Return torch's version and the CUDA or ROCm it was built for, read from torch/version.py without importing it."""
+    place = origin("torch")
+    if place is None:
+        return {}
+    try:
+        text = (Path(place).parent / "version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {"place": place}
+    found = {"place": place}
+    for key in ("__version__", "cuda", "hip"):
+        value = re.search(rf"^{key}(?:\s*:[^=]+)?\s*=\s*'([^']*)'", text, re.MULTILINE)
+        if value:
+            found[key.strip("_")] = value[1]
+    return found
+
+
+def conda() -> dict[str, str]:
+    """Return the packages of a conda environment that matter here, by name; empty where this is none."""
+    found = {}
+    for record in sorted(Path(sys.prefix, "conda-meta").glob("*.json")):
+        name, version, _ = [*record.stem.rsplit("-", 2), "", ""][:3]
+        if name in ("python", "pytorch", "torchvision", "pytorch-cuda", "numpy", "opencv", "libopencv", "cudatoolkit"):
+            found[name] = version
+    return found
+
+
+def _folders() -> list[str]:
+    return [place or os.getcwd() for place in sys.path if not place.endswith(".zip")]
+
+
+def _installed(place: Path) -> bool:
+    return any(part in ("site-packages", "dist-packages") for part in place.parts)

@@ -1,0 +1,152 @@
+"""Processes and who started whom, from /proc, with the part that each plays in a training."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+TICKS = os.sysconf("SC_CLK_TCK")
+COMMAND_BYTES = 4096
+COMPILERS = frozenset(
+    "nvcc cicc ptxas cudafe++ fatbinary nvlink hipcc gcc g++ cc c++ cc1 cc1plus clang clang++ as collect2 ld ld.lld "
+    "lld ninja cmake make".split()
+)
+COMPILES = re.compile(r"_inductor[/.]compile_worker|triton[/.](compiler|runtime)")
+TRACKERS = re.compile(r"wandb-(core|service|xpu)|wandb[/.]sdk|\btensorboard\b|\bmlflow (server|ui)\b")
+HELPERS = re.compile(r"multiprocessing\.(resource_tracker|semaphore_tracker|forkserver) import|torch_shm_manager")
+SPAWNED = re.compile(r"multiprocessing\.spawn import spawn_main")
+RANKS = re.compile(rb"(?:^|\0)LOCAL_RANK=(\d+)")
+PYTHON = re.compile(r"python[\d.]*\w?$|pypy[\d.]*$")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; `started` in clock ticks since boot tells it from others that had its number.
+
+    `state` is the letter of proc(5): R runs, S sleeps, D waits and cannot be killed, T stopped, t held by a debugger,
+    Z has ended. `role` is main (a Python program), worker, rank, compiler, tracker, helper or other. `io_bytes` is all
+    that it read and wrote, None where it may not be asked.
+    """
+
+    pid: int
+    parent: int = 0
+    session: int = 0
+    started: int = 0
+    state: str = "?"
+    name: str = ""
+    command: str = ""
+    role: str = "other"
+    cpu_seconds: float = 0.0
+    threads: int = 0
+    io_bytes: int | None = None
+
+
+def snapshot() -> dict[int, Process]:
+    """Return every process that /proc shows, by pid; those that vanish meanwhile are left out."""
+    return _with_roles(_stats())
+
+
+def descendants(root: int, table: dict[int, Process] | None = None) -> list[Process]:
+    """Return `root` and all below it, parents before children; empty when it is gone.
+
+    Without a table only these are read in full, which takes a fraction of the time of `snapshot`.
+    """
+    found = _stats() if table is None else table
+    children: dict[int, list[int]] = {}
+    for process in found.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    order = [root] if root in found else []
+    for pid in order:  # it grows as the tree is walked
+        order += sorted(children.get(pid, ()))
+    if table is not None:
+        return [table[pid] for pid in order]
+    parent = [found[root].parent] if order else []
+    family = {pid: found[pid] for pid in [*parent, *order] if pid in found}
+    full = _with_roles(family)
+    return [full[pid] for pid in order if pid in full]
+
+
+def one(pid: int) -> Process | None:
+    """Return a process without command, role and input/output, or None when it is gone."""
+    text = _read(PROC / str(pid) / "stat")
+    opened, closed = text.find(b"("), text.rfind(b")")  # a name may hold spaces and parentheses
+    fields = text[closed + 2 :].split()
+    if closed < 0 or len(fields) < 20:
+        return None
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        state=fields[0].decode(),
+        name=text[opened + 1 : closed].decode(errors="replace"),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS,
+        threads=int(fields[17]),
+    )
+
+
+def _stats() -> dict[int, Process]:
+    pids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    return {process.pid: process for process in map(one, pids) if process}
+
+
+def _with_roles(table: dict[int, Process]) -> dict[int, Process]:
+    full: dict[int, Process] = {}
+    for process in sorted(table.values(), key=lambda process: process.started):
+        parent = full.get(process.parent)
+        command = _command(process)
+        values = {**process.__dict__, "command": command, "io_bytes": _io_bytes(process.pid)}
+        full[process.pid] = Process(**{**values, "role": _role(process, command, parent)})
+    return full
+
+
+def _command(process: Process) -> str:
+    """Return the command line; its name in brackets where there is none or where to read it could block for ever."""
+    if process.state in "DZX":  # in D the memory map may be locked, and with it /proc/PID/cmdline
+        return f"[{process.name}]"
+    text = _read(PROC / str(process.pid) / "cmdline")[:COMMAND_BYTES].rstrip(b"\0")
+    return text.replace(b"\0", b" ").decode(errors="replace") or f"[{process.name}]"
+
+
+def _role(process: Process, command: str, parent: Process | None) -> str:
+    program = os.path.basename(command.split(" ", 1)[0])
+    if process.name in COMPILERS or program in COMPILERS or COMPILES.search(command):
+        return "compiler"
+    if TRACKERS.search(command) or TRACKERS.search(process.name):
+        return "tracker"
+    copied = parent is not None and parent.command == command and _started_by_fork(command)
+    if process.name == "pt_data_worker" or SPAWNED.search(command) or copied:
+        return "worker"
+    if HELPERS.search(command):
+        return "helper"
+    rank = _rank(process)
+    if rank is not None and (parent is None or _rank(parent) != rank):
+        return "rank"
+    return "main" if PYTHON.search(program) or process.name.startswith("python") else "other"
+
+
+def _started_by_fork(command: str) -> bool:
+    """Tell whether a child with its parent's command line is a copy of it: a Python program that called fork."""
+    return bool(PYTHON.search(os.path.basename(command.split(" ", 1)[0])))
+
+
+def _rank(process: Process) -> bytes | None:
+    if process.state in "DZX":
+        return None
+    found = RANKS.search(_read(PROC / str(process.pid) / "environ"))
+    return found[1] if found else None
+
+
+def _io_bytes(pid: int) -> int | None:
+    fields = dict(line.split(b": ") for line in _read(PROC / str(pid) / "io").splitlines())
+    return int(fields[b"rchar"]) + int(fields[b"wchar"]) if b"wchar" in fields else None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
