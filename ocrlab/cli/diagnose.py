@@ -1,0 +1,96 @@
+"""`ocrlab diagnose`: why a log, run folder or notebook failed, with the lines that say so."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ocrlab.cli.answer import Answer, add_json
+from ocrlab.diagnose import catalogue, classify, read, verdict
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.records import SCHEMA, Incident, Verdict, to_json
+
+EXAMPLES = """
+  ocrlab diagnose train.log
+  ocrlab diagnose runs/20260102-030405-receipts
+  python train.py 2>&1 | tee train.log; ocrlab diagnose train.log --json
+  ocrlab diagnose --jsonl reports.jsonl > verdicts.jsonl
+  ocrlab diagnose --explain kernel.illegal_address
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.add_argument(
+        "path", nargs="?", metavar="PATH", help="a log, a run folder, an executed notebook; - reads stdin"
+    )
+    parser.add_argument("--jsonl", metavar="FILE", help="objects with id, log and perhaps context; one verdict a line")
+    parser.add_argument(
+        "--explain", nargs="?", const="", metavar="ID", help="all that is known of a cause; without ID the list"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Diagnose, or explain; raises ConfigError where it is not said what, DataError where it cannot be read."""
+    if sum(given is not None for given in (args.path, args.jsonl, args.explain)) != 1:
+        raise ConfigError(
+            "diagnose takes one of PATH, --jsonl FILE and --explain [ID]", do="See ocrlab diagnose --help"
+        )
+    if args.explain is not None:
+        return _explain(args.explain)
+    if args.jsonl is not None:
+        return _many(args.jsonl, args.json)
+    found = classify.classify(read.incident(args.path))
+    return Answer(to_json(found), verdict.markdown(found).rstrip())
+
+
+def _explain(name: str) -> Answer:
+    if not name:
+        known = catalogue.load().entries.values()
+        rows = [{"id": entry.id, "title": entry.title, "family": entry.family} for entry in known]
+        return Answer({"schema": SCHEMA, "causes": rows}, catalogue.listing())
+    text = catalogue.explain(name)
+    entry = catalogue.load().entries[name]
+    record = {"id": name, "title": entry.title, "about": entry.about, "why": list(entry.why)}
+    record |= {"experiment": entry.experiment, "fix": entry.fix, "otherwise": list(entry.otherwise), "text": text}
+    return Answer({"schema": SCHEMA, **record}, text)
+
+
+def _many(path: str, in_one: bool) -> Answer:
+    """Print one verdict a line as it is made, or with `--json` all in one object."""
+    if in_one:
+        return Answer({"schema": SCHEMA, "verdicts": list(verdicts(path))})
+    for record in verdicts(path):
+        print(json.dumps(record, ensure_ascii=False), flush=True)
+    return Answer({"schema": SCHEMA})
+
+
+def verdicts(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the verdict of each line of a JSON-lines file; a line that is no report says so. Raises DataError."""
+    try:
+        with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _line(line, number)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=str(error), need="a file with one JSON object a line") from error
+
+
+def _line(line: bytes, number: int) -> dict[str, Any]:
+    row: Any = None
+    try:
+        row = json.loads(line)
+        if not isinstance(row, dict) or not isinstance(row.get("log") or "", str):
+            raise ValueError("an object with a text `log` is needed")
+    except (ValueError, RecursionError) as error:
+        record = to_json(Verdict(missing=[f"line {number} is not a report: {error}"]))
+    else:
+        context = row.get("context")
+        texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
+        record = to_json(classify.classify(Incident(texts=texts, context=context if isinstance(context, str) else "")))
+    return {**record, "id": row.get("id") if isinstance(row, dict) else None}

@@ -1,0 +1,155 @@
+"""What is known of each cause, read from catalogue.toml: signatures, experiments, fixes, console workflows."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import ConfigError
+
+if sys.version_info >= (3, 11):  # noqa: UP036
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = Path(__file__).with_name("catalogue.toml")
+# How much one signature proves: what it starts with, and the most that several of its kind can reach.
+PROVES = {
+    "decisive": (0.92, 0.97),
+    "strong": (0.82, 0.88),
+    "likely": (0.62, 0.7),
+    "possible": (0.45, 0.5),
+    "fallback": (0.82, 0.85),
+    "wrapper": (0.4, 0.45),
+    "word": (0.3, 0.34),
+    "hint": (0.15, 0.2),
+}
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One signature: all of `all` and none of `none` must be found; the first of `all` is the evidence."""
+
+    cause: str
+    strength: str
+    all: tuple[re.Pattern[str], ...]
+    none: tuple[re.Pattern[str], ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cause: what it is, why it happens (most frequent first), the experiment that tells, the fix."""
+
+    id: str
+    title: str
+    family: str
+    about: str
+    why: tuple[str, ...]
+    experiment: str
+    fix: str
+    otherwise: tuple[str, ...]
+    guides: tuple[str, ...]
+    examples: tuple[str, ...]
+    signs: tuple[Sign, ...]
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A console workflow that several causes point at."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All causes by id in the order of the file, the guides, and the advice lines that are no evidence."""
+
+    entries: dict[str, Entry]
+    guides: dict[str, Guide]
+    advice: re.Pattern[str]
+
+    def signs(self) -> Iterator[Sign]:
+        """Yield every signature of every cause."""
+        for entry in self.entries.values():
+            yield from entry.signs
+
+
+@functools.cache
+def load() -> Catalogue:
+    """Return the catalogue; raises KeyError or re.error where the file breaks its schema, which a test watches."""
+    with FILE.open("rb") as file:
+        found = tomllib.load(file)
+    entries = {made.id: made for made in map(_entry, found["cause"])}
+    guides = {name: Guide(guide["title"], guide["text"].strip("\n")) for name, guide in found["guide"].items()}
+    return Catalogue(entries, guides, re.compile("|".join(f"(?:{line})" for line in found["advice"]), re.MULTILINE))
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    signs = [
+        Sign(row["id"], strength, (re.compile(pattern, re.MULTILINE),))
+        for strength in PROVES
+        for pattern in row.get(strength, ())
+    ]
+    for rule in row.get("rule", ()):
+        every, none = ([re.compile(p, re.MULTILINE) for p in rule.get(key, ())] for key in ("all", "none"))
+        signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"]))
+    return Entry(
+        id=row["id"],
+        title=row["title"],
+        family=row["family"],
+        about=row["about"],
+        why=tuple(row["why"]),
+        experiment=row["experiment"],
+        fix=row["fix"],
+        otherwise=tuple(row["otherwise"]),
+        guides=tuple(row.get("guides", ())),
+        examples=tuple(row["examples"]),
+        signs=tuple(signs),
+    )
+
+
+def explain(name: str) -> str:
+    """Return all that is known of a cause as text for a terminal; raises ConfigError for an unknown id."""
+    known = load()
+    if name not in known.entries:
+        near = [other for other in known.entries if name.split(".")[-1] in other or name.split(".")[0] in other]
+        raise ConfigError(
+            f"{name!r} is no cause",
+            need=", ".join(near[:6]) or "an id",
+            do="ocrlab diagnose --explain lists all",
+        )
+    entry = known.entries[name]
+    parts = [f"{entry.id}: {entry.title}", "", entry.about, "", "Why, most frequent first"]
+    parts += [f"  {number}. {why}" for number, why in enumerate(entry.why, 1)]
+    parts += ["", "The experiment that tells", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
+    parts += ["", "Looks the same"] + [f"  {other}: {known.entries[other].title}" for other in entry.otherwise]
+    parts += ["", "Signatures"] + [f"  {line}" for line in _signatures(entry)]
+    for guide in (known.guides[guide] for guide in entry.guides):
+        parts += ["", guide.title, *(f"  {line}" for line in guide.text.splitlines())]
+    return "\n".join(parts)
+
+
+def _signatures(entry: Entry) -> Iterator[str]:
+    for sign in entry.signs:
+        rule = f"    ({sign.why})" if sign.why else ""
+        yield f"{sign.strength:<9} {'  and  '.join(pattern.pattern for pattern in sign.all)}{rule}"
+
+
+def listing() -> str:
+    """Return every cause with its title, one a line, by family."""
+    lines: list[str] = []
+    family = None
+    width = max(map(len, load().entries))
+    for entry in load().entries.values():
+        if entry.family != family:
+            family = entry.family
+            lines += [*([""] if lines else []), family]
+        lines.append(f"  {entry.id:<{width}}  {entry.title}")
+    return "\n".join(lines)

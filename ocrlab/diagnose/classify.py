@@ -1,0 +1,244 @@
+"""From an incident to a verdict: the first cause in time wins, wrappers and follow-ups are named as such."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from ocrlab.diagnose import catalogue, evidence, exits, facts, stacks
+from ocrlab.diagnose.evidence import Hit
+from ocrlab.diagnose.log import Page
+from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
+
+GIVES_WAY = ("wrapper", "fallback", "word", "hint")
+SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
+LEAST = 0.1
+PRINTED = 0.7  # what is left of an error message of a program that stands still
+WENT_ON = 4  # lines of progress after a message: the program survived it
+RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
+MOST_CAUSES, MOST_LINES = 5, 4
+LOOKALIKES = (0.3, 0.24, 0.18, 0.14)  # of the causes that look the same, in the catalogue's order
+STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
+EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
+FOLLOWS = 0.75  # what is left of an error after an earlier one that is not sure
+
+
+@dataclass
+class Candidate:
+    """A cause with all that speaks for it."""
+
+    id: str
+    hits: list[Hit] = field(default_factory=list)
+    confidence: float = 0.0
+
+    @property
+    def roots(self) -> list[Hit]:
+        """What speaks for it without being a messenger or a mere hint."""
+        return [hit for hit in self.hits if hit.strength not in GIVES_WAY]
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """The place of its first error in time."""
+        return min((hit.order for hit in self.roots if hit.order is not None), default=None)
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """The place of its last error in time."""
+        return max((hit.order for hit in self.roots if hit.order is not None), default=None)
+
+
+def classify(incident: Incident) -> Verdict:
+    """Return the verdict of an incident: causes most probable first, none where nothing speaks for one."""
+    texts = evidence.pages(incident)
+    hung = stacks.hits(incident)
+    hits = evidence.gather(incident, texts) + facts.hits(incident) + hung
+    if hung:  # who took the stacks has ended it
+        hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
+    spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
+    if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
+        hits = [hit for hit in hits if hit.strength != "word"]
+    candidates = _candidates(hits)
+    if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
+        for one in candidates.values():
+            one.confidence *= 1.0 if one.id in {hit.cause for hit in hung} else PRINTED
+    ruled = _disproved(candidates, incident) + _wrappers(candidates)
+    ruled += _survived(candidates, texts) + _follow_ups(candidates)
+    ranked = sorted(candidates.values(), key=lambda one: (-round(one.confidence, 3), one.first or (99, 0)))
+    ranked = [one for one in ranked if one.confidence >= LEAST]
+    causes = _causes(ranked, {out.id for out in ruled})
+    return Verdict(
+        status=incident.status,
+        exit_code=incident.exit_code,
+        signal=incident.signal,
+        symptom=_symptom(hits),
+        causes=causes,
+        ruled_out=ruled,
+        missing=_missing(incident, causes, texts),
+    )
+
+
+def _candidates(hits: list[Hit]) -> dict[str, Candidate]:
+    found: dict[str, Candidate] = defaultdict(lambda: Candidate(""))
+    for hit in hits:
+        found[hit.cause].id = hit.cause
+        found[hit.cause].hits.append(hit)
+    for one in found.values():
+        one.confidence = _confidence(one)
+    return dict(found)
+
+
+def _confidence(one: Candidate) -> float:
+    """Return the strongest hit's confidence, a little more for each further line; many guesses never make a proof."""
+    best = max(one.hits, key=lambda hit: hit.confidence)
+    if not one.roots and best.strength != "word":
+        return best.confidence
+    others = {hit.evidence.text for hit in one.hits if hit.evidence.text != best.evidence.text}
+    return min(max(best.ceiling, best.confidence), best.confidence + 0.02 * min(len(others), 4))
+
+
+def _disproved(candidates: dict[str, Candidate], incident: Incident) -> list[RuledOut]:
+    """Lower what a measurement speaks against: no OOM kill was counted while the program ran."""
+    one = candidates.get("host.oom_kill")
+    if one is None or incident.facts.get("oom_kills") != 0 or one.confidence >= SURE:
+        return []
+    one.confidence = min(one.confidence, 0.25)
+    return [RuledOut(one.id, "the control group's oom_kill counter did not grow")]
+
+
+def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
+    """Take out causes that only messengers speak for, where something else explains the failure."""
+    roots = [one for one in candidates.values() if one.roots and one.confidence >= 0.45]
+    if not roots:
+        return []
+    found = []
+    for one in list(candidates.values()):
+        if one.roots:
+            continue
+        if one.confidence > 0.2:  # more than a hint
+            line = one.hits[0].evidence
+            found.append(
+                RuledOut(one.id, f"line {line.line} of {line.file} only reports the failure of something else")
+            )
+        one.confidence = 0.0
+    return found
+
+
+def _survived(candidates: dict[str, Candidate], texts: list[Page]) -> list[RuledOut]:
+    """Lower an early message after which the program went on making progress, where a later one stands at its end."""
+    timed = [one for one in candidates.values() if one.first is not None and one.confidence >= 0.6]
+    found = []
+    for one in timed:
+        early = one.last or (0, 0)
+        later = [other.first for other in timed if other.first and other.first > early and other is not one]
+        if not later or one.id.startswith(STICKY):
+            continue  # after a sticky CUDA error nothing goes on
+        text = texts[early[0]] if 0 <= early[0] < len(texts) else None
+        if text and sum(1 for number in text.progress if early[1] < number < max(later)[1]) >= WENT_ON:
+            one.confidence *= FOLLOWS**2
+            found.append(RuledOut(one.id, f"the program went on after line {early[1]}"))
+    return found
+
+
+def _follow_ups(candidates: dict[str, Candidate]) -> list[RuledOut]:
+    """Lower what failed after the first error in time: after a sticky CUDA error everything fails."""
+    timed = [one for one in candidates.values() if one.first is not None and _best(one).confidence >= 0.6]
+    if not timed:
+        return []
+    root = min(timed, key=lambda one: (one.first or (0, 0), -one.confidence))
+    found = []
+    final = root.confidence >= SURE or root.id.startswith(STICKY)
+    for one in timed:
+        if one is root or one.first is None or root.first is None or one.first <= root.first:
+            continue
+        if any(hit.order is None for hit in one.roots if hit.confidence >= 0.6):
+            continue  # said by a person or measured from outside: not a later line
+        if root.id.startswith("kernel.") and one.id.startswith(EXPLAINS) and one.confidence >= SURE:
+            continue
+        if final:
+            line, before = _best(one).evidence, _best(root).evidence
+            found.append(RuledOut(one.id, f"line {line.line} follows {root.id} in line {before.line}"))
+        one.confidence = 0.0 if final else one.confidence * FOLLOWS
+    return found
+
+
+def _best(one: Candidate) -> Hit:
+    return max(one.hits, key=lambda hit: hit.confidence)
+
+
+def _causes(ranked: list[Candidate], ruled: set[str]) -> list[Cause]:
+    """Return the ranked causes, filled up with the look-alikes of the first where it is not sure."""
+    sure = bool(ranked) and ranked[0].confidence >= SURE
+    rows = [(one.id, one.confidence, one) for one in ranked if not sure or one is ranked[0] or one.confidence >= 0.2]
+    if rows and not sure:
+        rows = [row for row in _with_lookalikes(rows) if row[0] not in ruled]
+    return [_cause(name, confidence, one) for name, confidence, one in rows[:MOST_CAUSES] if confidence >= LEAST]
+
+
+def _with_lookalikes(rows: list[tuple[str, float, Candidate]]) -> list[tuple[str, float, Candidate]]:
+    """Return the rows with what looks the same as the first; a hint that speaks for one of them lifts it."""
+    limit = rows[0][1] - 0.05
+    found = {name: (name, confidence, one) for name, confidence, one in rows}
+    for name, confidence in zip(catalogue.load().entries[rows[0][0]].otherwise, LOOKALIKES, strict=False):
+        _, before, one = found.get(name, (name, 0.0, Candidate(name)))
+        found[name] = (name, max(before, min(confidence + 0.1 * bool(one.hits), limit)), one)
+    return sorted(found.values(), key=lambda row: -row[1])
+
+
+def _cause(name: str, confidence: float, one: Candidate) -> Cause:
+    entry = catalogue.load().entries[name]
+    lines: list[Evidence] = []
+    seen: set[str] = set()
+    for hit in sorted(one.hits, key=lambda hit: -hit.confidence):
+        if hit.evidence.text not in seen and len(lines) < MOST_LINES:
+            seen.add(hit.evidence.text)
+            lines.append(hit.evidence)
+    return Cause(name, round(confidence, 2), lines, entry.experiment, entry.fix)
+
+
+def _symptom(hits: list[Hit]) -> str | None:
+    """Return the id of what surfaced: the last message of the log that the catalogue knows."""
+    placed = [hit for hit in hits if hit.order is not None and hit.strength != "hint"]
+    if placed:
+        return max(placed, key=lambda hit: (hit.order or (0, 0), hit.confidence)).cause
+    return hits[0].cause if hits else None
+
+
+def _raised(texts: list[Page]) -> str | None:
+    """Return what is to be known of an exception that no signature explains: the program's own."""
+    for text in texts:
+        found = list(RAISED.finditer(text.text))
+        if found:
+            line = text.line(found[-1].start())
+            return f"why the program itself raised `{line.text.strip()[:160]}` ({text.name} line {line.number})"
+    return None
+
+
+def _missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[str]:
+    """Return what would make the verdict certain."""
+    if causes and causes[0].confidence >= SURE:
+        return []
+    name, wanted = causes[0].id if causes else "", []
+    if not causes:
+        wanted += [_raised(texts) or "the first error line with its traceback"]
+        wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
+    if name.startswith(("kernel.", "data.index_range", "hw.")):
+        wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")
+    if name.startswith("gpumem."):
+        wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
+    if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
+        wanted.append("cgroup counters (oom_kill) before and after")
+    if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or incident.status in ("hung", "suspected"):
+        wanted += [] if "stacks.txt" in incident.texts else ["stacks of every process (ocrlab watch --silence 60)"]
+    if name.startswith("loader.") or name == "data.sample":
+        wanted.append("the output with num_workers=0")
+    if name.startswith(("build.", "driver.")):
+        wanted.append("ocrlab doctor --json of that machine")
+    ended_itself = incident.exit_code is not None and exits.name(incident.exit_code) is None
+    if (
+        not ended_itself
+        and evidence.KERNEL_LOG not in incident.texts
+        and not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
+    ):
+        wanted.append("kernel log (dmesg) of the time of the failure")
+    return wanted

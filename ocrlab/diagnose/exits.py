@@ -1,0 +1,46 @@
+"""Exit codes and signals: as a number, and as launchers, shells and Windows write them into a log."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+
+# NTSTATUS codes of a process that died on Windows, and the POSIX signal that means the same.
+WINDOWS = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000409: "SIGABRT", 0xC00000FD: "SIGSEGV"}
+WRITTEN = re.compile(
+    r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:code|status)?|exitcode|returncode|return code"
+    r"|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b"
+)
+NAMED = re.compile(
+    r"(?:signal\s*[=:]\s*|died with <Signals\.|interrupted by signal \d+:\s*|terminated by signal\s*[:=]?\s*"
+    r"|Signal \d+ \(|killed by signal \d+ \(|caught signal \d+ \(|received signal\s+)(SIG[A-Z]{2,5})"
+)
+CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b")
+
+
+def name(code: int | None) -> str | None:
+    """Return the signal that an exit code stands for (-9, 137, 0xC0000005), or None for an ordinary one."""
+    if code is None:
+        return None
+    windows = WINDOWS.get(code & 0xFFFFFFFF)
+    if windows:
+        return windows
+    number = -code if -64 < code < 0 else code - 128 if 128 < code < 192 else 0
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return None
+
+
+def find(text: str) -> list[tuple[str, int]]:
+    """Return the signals that a text says a process died of, with the offset of the words, in order."""
+    found = [(match[1], match.start()) for match in NAMED.finditer(text)]
+    for match in WRITTEN.finditer(text):
+        code = int(match[1], 16) if match[1].startswith("0x") else int(match[1])
+        if name(code):
+            found.append((str(name(code)), match.start()))
+    for match in CAUGHT.finditer(text):
+        signal = name(-int(match[1]))
+        if signal:
+            found.append((signal, match.start()))
+    return sorted(found, key=lambda pair: pair[1])

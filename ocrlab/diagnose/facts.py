@@ -1,0 +1,90 @@
+"""What was measured from outside, as hits: exit codes, signals, counters, kernel lines that name our processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ocrlab.diagnose import exits, kernel_lines
+from ocrlab.diagnose.evidence import DIED_OF, KERNEL_LOG, Hit, hit
+from ocrlab.records import Evidence, Incident
+
+APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69")  # NVIDIA's Xid catalogue: restart the program
+SHM_LEFT = 16 * 2**20  # bytes; with more than this a SIGBUS is not for want of shared memory
+WORKER_DIED_OF = {
+    "SIGKILL": ("loader.worker_killed", "likely"),
+    "SIGTERM": ("loader.worker_killed", "likely"),
+    "SIGBUS": ("host.shm", "likely"),
+    "SIGILL": ("build.cpu_isa", "strong"),
+    "SIGSEGV": ("loader.worker_crash", "strong"),
+    "SIGABRT": ("loader.worker_crash", "strong"),
+    "SIGFPE": ("loader.worker_crash", "strong"),
+}
+
+
+def hits(incident: Incident) -> list[Hit]:
+    """Return what the facts of an incident speak for; a watcher's own kill is no evidence."""
+    facts = incident.facts
+    found = _kernel(incident)
+    if facts.get("oom_kills"):
+        text = f"the control group's oom_kill counter grew by {facts['oom_kills']}"
+        found.append(_proof("host.oom_kill", 0.95, text))
+    found += _ended(incident, facts.get("ended_by"))
+    for ended in facts.get("exits") or ():
+        found += _worker(ended, facts)
+    return found
+
+
+def _ended(incident: Incident, ended_by: object) -> list[Hit]:
+    """Return what the end of the main process says."""
+    signal = incident.signal or exits.name(incident.exit_code)
+    if ended_by == "user":
+        return [_proof("ext.signal", 0.95, "Ctrl-C reached the watcher")]
+    if ended_by == "outside" and signal:
+        return [_proof("ext.signal", 0.9, f"{signal} was sent by somebody else, through the watcher")]
+    if not signal or ended_by == "limit":
+        return []
+    told = Evidence("facts", None, f"the process died of {signal}")
+    if signal == "SIGBUS":
+        return _bus(told, incident.facts.get("shm_free_bytes"))
+    return [hit(cause, strength, told, told.text) for cause, strength in DIED_OF.get(signal, ())]
+
+
+def _bus(told: Evidence, left: object) -> list[Hit]:
+    """Return what SIGBUS says: shared memory where none is left, else a mapped file that became shorter."""
+    if not isinstance(left, int):
+        return [hit(cause, strength, told, told.text) for cause, strength in DIED_OF["SIGBUS"]]
+    cause, strength = ("data.corrupt", "possible") if left > SHM_LEFT else ("host.shm", "strong")
+    return [hit(cause, strength, told, f"SIGBUS with {left} bytes left in /dev/shm")]
+
+
+def _worker(ended: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Hit]:
+    """Return what the end of a data worker says, where it was not the watcher that ended it."""
+    known = WORKER_DIED_OF.get(str(ended.get("signal")))
+    if known is None or ended.get("role") != "worker" or facts.get("ended_by"):
+        return []
+    told = Evidence("facts", None, f"data worker {ended.get('pid')} died of {ended.get('signal')}")
+    return [hit(*known, told, told.text)]
+
+
+def _kernel(incident: Incident) -> list[Hit]:
+    """Return the kernel's own lines about our processes."""
+    ours = {int(pid) for pid in incident.facts.get("pids") or ()}
+    return [_line(one) for one in kernel_lines.told(incident.texts.get(KERNEL_LOG, "")) if one.pid in ours]
+
+
+def _line(one: kernel_lines.Told) -> Hit:
+    line = Evidence(KERNEL_LOG, one.number, one.text[:300])
+    if one.kind == "oom":
+        return _proof("host.oom_kill", 0.95, f"the kernel killed our process {one.pid}", line)
+    if one.kind == "trap":
+        return _proof("build.cpu_isa", 0.93, f"invalid opcode in {one.what}", line)
+    if one.kind == "fault":
+        return hit("native.segv", "strong", line, f"segmentation fault in {one.what}")
+    cause = "hw.xid_app" if one.what in APPLICATION_XIDS else "hw.gpu"
+    return hit(cause, "strong", line, f"Xid {one.what} names our process {one.pid}")
+
+
+def _proof(cause: str, confidence: float, why: str, line: Evidence | None = None) -> Hit:
+    """Return a hit that was measured: it stands before everything that the program printed."""
+    return Hit(cause, confidence, 0.97, "decisive", line or Evidence("facts", None, why), why, (-1, 0))

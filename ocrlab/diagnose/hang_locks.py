@@ -1,0 +1,118 @@
+"""Hangs that no library's frames explain: locks, endless loops, full pipes, threads that wait for each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ocrlab.diagnose import hang_loader, spots
+from ocrlab.diagnose.spots import Finding
+from ocrlab.probes.frames import Frame, Stack, Thread
+
+WAITS_FOR_A_CHILD = re.compile(
+    r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py|torch/multiprocessing/spawn\.py|torch/distributed/(elastic|run|launch)"
+)
+JOINS = re.compile(r"^(wait|_wait|_try_wait|poll|join|communicate|_communicate|_invoke_run|run|check_output)$")
+WAITS_IN_PYTHON = ("threading.py", "queue.py", "concurrent/futures/_base.py", "synchronize.py", "queues.py")
+MESSAGES = ("multiprocessing/connection.py", "selectors.py")
+
+
+def judge(stack: Stack, stacks: list[Stack], before: Mapping[int, Stack]) -> list[Finding]:
+    """Return what the main thread of a process waits for, or loops in, when no frame of a library tells."""
+    parent = next((other for other in stacks if other.process.pid == stack.process.parent), None)
+    locked = hang_loader.fork_lock(stack, parent)
+    if locked:
+        return [locked]
+    main = stack.threads[0]
+    pid, frames, old = stack.process.pid, main.frames, before.get(stack.process.pid)
+    at = spots.place(spots.best(frames))
+    if main.active or main.gil:
+        return _loops(stack, main, old)
+    full = _full_pipe(stack, stacks)
+    if full:
+        return [full]
+    inner = spots.python(frames)[:1]
+    file = inner[0].file if inner else ""
+    if main.call.startswith("wait") or any(_waits_for_a_child(frame) for frame in frames):
+        return []  # what the child does is the answer, and it is judged by itself
+    others = [thread for thread in spots.busy(stack)[1:] if spots.own(thread.frames) or spots.spot(thread.frames)[0]]
+    elsewhere = _another_thread(stack, others, old)
+    if elsewhere:
+        return [elsewhere]
+    if _sleeps_on_a_lock(main, file):
+        blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
+        if blocked:
+            names = ", ".join(
+                f"{thread.name or thread.id} in {spots.place(spots.best(thread.frames))}" for thread in blocked
+            )
+            why = f"the main thread waits for a lock or a thread in {at}, and so does {names}"
+            return [Finding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])]
+        return [Finding("hang.deadlock", 0.7, pid, f"the main thread waits for a lock in {at}", frames[:6])]
+    if file.endswith(MESSAGES):
+        why = f"it waits in {at} for a message of another process that does not come"
+        return [Finding("hang.deadlock", 0.5, pid, why, frames[:6])]
+    if inner and not spots.is_library(inner[0]):
+        return [Finding("hang.deadlock", 0.4, pid, f"the main thread does not leave {at}", frames[:6])]
+    return []
+
+
+def _waits_for_a_child(frame: Frame) -> bool:
+    return bool(WAITS_FOR_A_CHILD.search(frame.file) and JOINS.match(frame.function.rpartition(".")[2]))
+
+
+def _loops(stack: Stack, main: Thread, old: Stack | None) -> list[Finding]:
+    """Return an endless loop, the surer the less the thread has moved between two samples."""
+    pid, at = stack.process.pid, spots.place(spots.best(main.frames))
+    moved = spots.moved(main, old)
+    if spots.synchronises(spots.own(main.frames)) and not main.gil and _has_gpu(stack):
+        return [Finding("hang.gpu_kernel", 0.7, pid, f"it waits for the GPU in {at}", main.frames[:6])]
+    if main.gil:
+        what = "is busy in an endless loop" if main.active else "sleeps with Python's lock in its hand"
+    else:
+        what = "is busy in native code that does not come back, called"
+    confidence = {None: 0.55, False: 0.75, True: 0.45}[moved]
+    return [Finding("hang.deadlock", confidence, pid, f"the main thread {what} in {at}", main.frames[:6])]
+
+
+def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Finding | None:
+    """Return why the thread that the main thread waits for does not come back."""
+    pid = stack.process.pid
+    for thread in others:
+        if thread.frames and spots.QUEUES.search(thread.frames[0].file):
+            continue  # a tracker's own threads, for one, wait for work all the time
+        kind, index = spots.spot(thread.frames)
+        if kind.startswith("hang."):
+            why = f"thread {thread.name or thread.id} is in {spots.place(thread.frames[index])}"
+            return Finding(kind, 0.7, pid, why, thread.frames[:6])
+    for thread in others:
+        if thread.active or thread.gil:
+            confidence = 0.45 if spots.moved(thread, old) else 0.65
+            why = f"the main thread waits, and thread {thread.name or thread.id} is busy without end in "
+            return Finding(
+                "hang.deadlock", confidence, pid, why + spots.place(spots.best(thread.frames)), thread.frames[:6]
+            )
+    return None
+
+
+def _full_pipe(stack: Stack, stacks: list[Stack]) -> Finding | None:
+    """Return a finding if a child is stuck writing into a pipe while its parent waits for it to end."""
+    for child in stacks:
+        main = child.threads[0] if child.threads else None
+        if main is not None and child.process.parent == stack.process.pid and main.wchan.endswith("pipe_write"):
+            why = f"process {stack.process.pid} waits for {child.process.pid}, which waits to write into a full pipe"
+            return Finding("hang.deadlock", 0.85, stack.process.pid, why, stack.threads[0].frames[:6])
+    return None
+
+
+def _sleeps_on_a_lock(thread: Thread, file: str) -> bool:
+    futex = thread.wchan.startswith("futex") or thread.call == "futex"
+    return futex or file.endswith(WAITS_IN_PYTHON) or thread.call.startswith(("flock", "fcntl"))
+
+
+def _file(thread: Thread) -> str:
+    return thread.frames[0].file if thread.frames else ""
+
+
+def _has_gpu(stack: Stack) -> bool:
+    native = " ".join(frame.file for frame in stack.threads[0].frames if not frame.line)
+    return "libcuda" in native or any("/dev/nvidia" in thread.call for thread in stack.threads)

@@ -1,0 +1,119 @@
+"""Text of a program as numbered lines, without what terminals and launchers add."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+
+LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
+FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
+DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+LEFT_OUT = "[... {} lines left out by ocrlab ...]"
+GAP = re.compile(re.escape(LEFT_OUT).replace(r"\{\}", r"(\d{1,15})"))
+PROGRESS = re.compile(
+    r"(?i)^\W{0,3}(?:epoch|step|iter(?:ation)?|batch)\b\W{0,3}\[?\d|%\||\d(?:it/s|s/it)|\bloss\W{1,3}\d"
+)
+ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# What torchrun, srun --label, mpirun, kubectl, docker compose and logging put before a program's own words.
+PREFIX = re.compile(
+    r"^(?:\[(?:rank)?\d{1,5}(?:,\d+)?\](?:<std(?:out|err)>)?:\s?"
+    r"|\[default\d+\]:\s?"
+    r"|\(\w[\w.-]{0,40} pid=\d+(?:, ip=[\d.]+)?\)\s"
+    r"|\d{1,5}:\s(?=\S*(?:Error|Traceback|  File))"
+    r"|[\w.-]{1,40}\s+\|\s)"
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: its 1-based number in the file as people see it, and its text."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A cleaned text in one piece, with the way back from an offset to the number of its line."""
+
+    name: str
+    text: str
+    starts: tuple[int, ...]
+    numbers: tuple[int, ...]
+    progress: tuple[int, ...] = ()  # numbers of lines that show steps, epochs or a bar
+
+    def line(self, offset: int) -> Line:
+        """Return the line that holds this offset of `text`."""
+        index = max(bisect_right(self.starts, offset) - 1, 0)
+        end = self.starts[index + 1] - 1 if index + 1 < len(self.starts) else len(self.text)
+        number = self.numbers[index] if self.numbers else 1
+        return Line(number, self.text[self.starts[index] : end] if self.starts else "")
+
+
+def clean(data: bytes | str) -> list[Line]:
+    """Return the lines of a log: no NUL bytes, colours or launcher prefixes; of a progress bar its last state.
+
+    A line keeps the number that an editor shows for it. Lines longer than 4000 characters keep both ends.
+    """
+    text = data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    text = text.replace("\r\n", "\n")
+    lines, skipped = [], 0
+    for count, raw in enumerate(text.split("\n"), 1):
+        number = count + skipped
+        gap = GAP.fullmatch(raw)
+        if gap:
+            skipped += int(gap[1]) - 1
+            continue
+        states = [state for state in raw.split("\r") if state.strip()]
+        # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
+        told = [state for state in states[:-1] if not _bar(state)] + states[-1:]
+        for state in told[-20:]:
+            lines.append(Line(number, _shorten(PREFIX.sub("", CONTROL.sub("", state), count=1)).rstrip()))
+        if not told:
+            lines.append(Line(number, ""))
+    if lines and not lines[-1].text:
+        lines.pop()
+    return lines
+
+
+def page(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> Page:
+    """Return a text as one searchable page; what `advice` matches is blanked, so that it is never evidence."""
+    starts, numbers, parts, offset = [], [], [], 0
+    lines = clean(data)
+    for line in _varied(lines):
+        starts.append(offset)
+        numbers.append(line.number)
+        parts.append(line.text)
+        offset += len(line.text) + 1
+    text = "\n".join(parts)
+    if advice is not None:
+        text = advice.sub(lambda found: " " * len(found[0]), text)
+    progress = tuple(line.number for line in lines if PROGRESS.search(line.text))
+    return Page(name, text, tuple(starts), tuple(numbers), progress)
+
+
+def _varied(lines: list[Line]) -> list[Line]:
+    """Return the lines without the bulk of those that differ in their numbers only: steps, bars, repeated warnings."""
+    if len(lines) < FEW_LINES:
+        return [line for line in lines if line.text]
+    shapes: dict[str, list[int]] = {}
+    for index, line in enumerate(lines):
+        if line.text:
+            shapes.setdefault(DIGITS.sub("0", line.text[:200]), []).append(index)
+    kept = {index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])}
+    return [lines[index] for index in sorted(kept)]
+
+
+def _bar(state: str) -> bool:
+    return "%|" in state or "it/s" in state or "s/it" in state or re.search(r"\d+%", state) is not None
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2 - 5
+    return f"{text[:half]} [...] {text[-half:]}"

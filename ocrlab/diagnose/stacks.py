@@ -1,0 +1,47 @@
+"""Stacks in an incident or pasted into a log, as hits of the kind of hang that they show."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ocrlab.diagnose import hang, stacktext
+from ocrlab.diagnose.evidence import Hit
+from ocrlab.records import Evidence, Incident
+
+STACKS, LOG = "stacks.txt", "log_tail.txt"
+DUMP = re.compile(
+    r"^(?:Process \d+: |Thread (?:0x[0-9a-f]+|\d+)[^\n]{0,60}(?:\((?:idle|active)|most recent call first))",
+    re.MULTILINE,
+)
+MOST = 3  # lines of one kind of hang
+
+
+def hits(incident: Incident) -> list[Hit]:
+    """Return what the stacks of an incident speak for; what the watcher saw itself counts as well."""
+    found = _measured(incident.facts.get("hang"))
+    for name in sorted(incident.texts, key=lambda name: name != STACKS):
+        text = incident.texts[name]
+        if DUMP.search(text) and (name == STACKS or "Fatal Python error" not in text):
+            return found + _shown(name, text, incident)
+    return found
+
+
+def _measured(fact: Any) -> list[Hit]:
+    """Return the hits of the fact `hang`, which the watcher wrote when it took the stacks."""
+    if not isinstance(fact, dict) or not fact.get("id"):
+        return []
+    sure, why = float(fact.get("confidence") or 0.5), str(fact.get("why") or "")
+    lines = [Evidence(STACKS, row.get("line"), str(row.get("text", ""))) for row in fact.get("evidence") or ()]
+    return _hits(str(fact["id"]), sure, [Evidence("facts", None, why), *lines])
+
+
+def _shown(name: str, text: str, incident: Incident) -> list[Hit]:
+    facts = incident.facts if name != STACKS else {"log": incident.texts.get(LOG, ""), **incident.facts}
+    told = hang.causes(stacktext.parse(text), facts, text, file=name)
+    return [hit for cause in told for hit in _hits(cause.id, cause.confidence, cause.evidence)]
+
+
+def _hits(cause: str, sure: float, lines: list[Evidence]) -> list[Hit]:
+    strength = "decisive" if sure >= 0.8 else "likely"
+    return [Hit(cause, sure, sure, strength, line, "its stack says so") for line in lines[:MOST] if line.text]

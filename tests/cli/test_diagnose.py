@@ -1,0 +1,72 @@
+"""`ocrlab diagnose` on logs, many reports, and what it knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.cli import diagnose
+from ocrlab.cli.answer import Answer, Parser
+from ocrlab.errors import ConfigError, DataError
+
+LOG = "Traceback (most recent call last):\nOSError: [Errno 24] Too many open files: 'x'\n"
+
+
+def ask(*words: str) -> Answer:
+    parser = Parser("ocrlab diagnose", "x", diagnose.EXAMPLES)
+    diagnose.arguments(parser)
+    return diagnose.run(parser.parse_args(words))
+
+
+def test_a_log_becomes_a_verdict(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(LOG)
+    answer = ask(str(tmp_path / "a.log"), "--json")
+    assert answer.record["schema"] == 1
+    assert answer.record["status"] == "log"
+    assert answer.record["causes"][0]["id"] == "host.fd_limit"
+    assert answer.record["causes"][0]["evidence"] == [{"file": "a.log", "line": 2, "text": LOG.splitlines()[1]}]
+    assert "## Fix" in answer.text
+    assert answer.status == 0
+
+
+@pytest.mark.parametrize("words", [(), ("a.log", "--jsonl", "b"), ("a.log", "--explain")])
+def test_one_thing_at_a_time(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="one of"):
+        ask(*words)
+
+
+def test_explaining_one_and_listing_all() -> None:
+    assert "compute-sanitizer" in ask("--explain", "kernel.illegal_address").text
+    assert len(ask("--explain").record["causes"]) == 77
+    with pytest.raises(ConfigError):
+        ask("--explain", "no.such")
+
+
+def test_many_reports_one_verdict_a_line_and_no_bad_line_stops_it(tmp_path: Path) -> None:
+    rows = [json.dumps({"id": "a", "log": LOG}), "{broken", "[]", json.dumps({"id": 7, "log": "x", "context": "y"}), ""]
+    rows += [
+        json.dumps({"id": "no log"}),
+        json.dumps({"id": "b", "log": 5}),
+        json.dumps({"log": "MemoryError"}),
+        "\xff",
+    ]
+    (tmp_path / "r.jsonl").write_bytes("\n".join(rows).encode("latin-1"))
+    command = [sys.executable, "-m", "ocrlab", "diagnose", "--jsonl", str(tmp_path / "r.jsonl")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [found["id"] for found in verdicts] == ["a", None, None, 7, "no log", "b", None, None]
+    assert [bool(found["causes"]) for found in verdicts] == [True, False, False, False, False, False, True, False]
+    assert all(found["schema"] == 1 for found in verdicts)
+    assert "line 2" in verdicts[1]["missing"][0]
+    assert ask("--jsonl", str(tmp_path / "r.jsonl"), "--json").record["verdicts"] == verdicts
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        ask(str(tmp_path / "absent.log"))
+    with pytest.raises(DataError):
+        ask("--jsonl", str(tmp_path / "absent.jsonl"))

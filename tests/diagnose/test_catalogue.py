@@ -1,0 +1,108 @@
+"""The catalogue obeys its schema: every cause once, every example named by its own signatures, no slow pattern."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from ocrlab.diagnose import catalogue
+from ocrlab.diagnose.classify import classify
+from ocrlab.errors import ConfigError
+from ocrlab.records import Incident
+
+ENTRIES = list(catalogue.load().entries.values())
+UNBOUNDED = re.compile(r"(?<!\\)(?:\.|\[\^\\n\]|\\S|\\w)(?:\*|\+)[^\]]{0,40}(?<!\\)(?:\.|\[\^\\n\])(?:\*|\+)")
+HOSTILE = (
+    "a" * 1000,
+    "1234567890 " * 90,
+    "Error: CUDA error: " * 50,
+    'File "x", line 3 in worker gpu ' * 30,
+    "(([[{{" * 150,
+)
+
+
+def ids(shared: Path) -> list[str]:
+    return re.findall(r"^\| `([\w.]+)` \|", (shared / "diagnosis/causes.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_cause_is_there_once(shared: Path) -> None:
+    assert sorted(entry.id for entry in ENTRIES) == sorted(ids(shared))
+    assert len(ENTRIES) == 77
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_an_entry_is_complete(entry: catalogue.Entry) -> None:
+    known = catalogue.load()
+    assert all((entry.title, entry.about, entry.why, entry.fix, entry.signs, entry.examples))
+    assert len(entry.experiment) > 15
+    assert set(entry.otherwise) <= set(known.entries)
+    assert entry.id not in entry.otherwise
+    assert set(entry.guides) <= set(known.guides)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_an_example_is_named_by_its_own_entry(entry: catalogue.Entry) -> None:
+    for example in entry.examples:
+        verdict = classify(Incident(texts={"log_tail.txt": example}))
+        assert [cause.id for cause in verdict.causes[:1]] == [entry.id], example
+
+
+def test_every_guide_is_pointed_at() -> None:
+    assert {guide for entry in ENTRIES for guide in entry.guides} == set(catalogue.load().guides)
+
+
+def test_advice_alone_names_nothing() -> None:
+    advice = (
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+        "If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation."
+    )
+    assert classify(Incident(texts={"log_tail.txt": advice})).causes == []
+
+
+def test_no_pattern_can_run_away() -> None:
+    """Bounded repeats only, and a megabyte of hostile text (lines of 1000 characters) is searched in seconds."""
+    patterns = {pattern for sign in catalogue.load().signs() for pattern in (*sign.all, *sign.none)}
+    assert [pattern.pattern for pattern in patterns if re.search(r"(?<!\\)\.[*+]", pattern.pattern)] == []
+    assert [pattern.pattern for pattern in patterns if UNBOUNDED.search(pattern.pattern)] == []
+    text = "\n".join(line[:1000] for line in HOSTILE for _ in range(20))
+    slow = []
+    for pattern in patterns:
+        start = time.process_time()
+        sum(1 for _ in pattern.finditer(text))
+        seconds = time.process_time() - start
+        if seconds > 1.0:  # for a tenth of a megabyte; the slowest need milliseconds
+            slow.append((pattern.pattern, seconds))
+    assert slow == []
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_explaining_tells_everything(entry: catalogue.Entry) -> None:
+    text = catalogue.explain(entry.id)
+    for part in (entry.title, entry.about, *entry.why, entry.experiment, entry.fix):
+        assert part in text
+
+
+def test_explaining_an_illegal_access_gives_the_command_lines() -> None:
+    text = catalogue.explain("kernel.illegal_address")
+    for command in (
+        "--tool memcheck",
+        "--tool racecheck",
+        "--tool initcheck",
+        "cuda-gdb",
+        "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+    ):
+        assert command in text
+
+
+def test_an_unknown_id_is_refused_with_near_ones() -> None:
+    with pytest.raises(ConfigError, match="kernel\\.illegal_address"):
+        catalogue.explain("kernel.illegal_adress")
+
+
+def test_the_listing_has_all() -> None:
+    assert all(f"  {entry.id} " in catalogue.listing() for entry in ENTRIES)

@@ -1,0 +1,56 @@
+"""What was measured from outside, as hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocrlab.diagnose import facts
+from ocrlab.diagnose.evidence import Hit
+from ocrlab.records import Incident
+
+
+def hits(signal: str | None = None, code: int | None = None, kernel: str = "", **measured: Any) -> list[Hit]:
+    return facts.hits(Incident("killed", code, signal, {"kernel_log.txt": kernel}, "", measured))
+
+
+@pytest.mark.parametrize(
+    "signal, cause",
+    [("SIGILL", "build.cpu_isa"), ("SIGSEGV", "native.segv"), ("SIGHUP", "ext.signal"), ("SIGXFSZ", "io.disk_full")],
+)
+def test_a_signal_speaks_for_a_cause(signal: str, cause: str) -> None:
+    assert hits(signal)[0].cause == cause
+
+
+def test_an_exit_code_above_128_is_a_signal_and_one_is_not() -> None:
+    assert hits(code=139)[0].cause == "native.segv"
+    assert hits(code=1) == []
+
+
+def test_the_watchers_own_kill_says_nothing() -> None:
+    assert hits("SIGKILL", ended_by="limit") == []
+
+
+@pytest.mark.parametrize("signal, cause", [("SIGSEGV", "loader.worker_crash"), ("SIGKILL", "loader.worker_killed")])
+def test_the_end_of_a_worker(signal: str, cause: str) -> None:
+    ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": signal}
+    assert [hit.cause for hit in hits(exits=[ended])] == [cause]
+    assert hits(exits=[{**ended, "role": "helper"}]) == []
+    assert hits(exits=[ended], ended_by="limit") == []
+
+
+@pytest.mark.parametrize(
+    "line, cause",
+    [
+        ("Out of memory: Killed process 9 (python) total-vm:1kB", "host.oom_kill"),
+        ("traps: python[9] trap invalid opcode ip:1 sp:2 error:0 in libx.so[3+4]", "build.cpu_isa"),
+        ("python[9]: segfault at 0 ip 00 sp 00 error 4 in libx.so[3+4]", "native.segv"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=python, MMU Fault", "hw.xid_app"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='9', GPU has fallen off the bus.", "hw.gpu"),
+    ],
+)
+def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
+    [found] = hits(kernel=f"other\n{line}", pids=[8, 9])
+    assert (found.cause, found.evidence.line) == (cause, 2)
+    assert hits(kernel=line, pids=[8]) == []

@@ -1,0 +1,121 @@
+"""A log, a run folder, a notebook or stdin as an incident."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab import flight
+from ocrlab.diagnose import read
+from ocrlab.diagnose.classify import classify
+from ocrlab.diagnose.log import clean
+from ocrlab.diagnose.window import HEAD, TAIL, window
+from ocrlab.errors import DataError
+
+
+def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"\xff\0\x1b[31mKeyError: 'x'\n" * 3)
+    assert "KeyError" in read.incident(str(log)).texts["train.log"]
+
+
+def test_stdin_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"MemoryError\n")))
+    assert classify(read.incident("-")).causes[0].id == "host.alloc_fail"
+
+
+def test_an_empty_file_is_an_incident_without_a_cause(tmp_path: Path) -> None:
+    (tmp_path / "empty.log").touch()
+    assert classify(read.incident(str(tmp_path / "empty.log"))).causes == []
+
+
+@pytest.mark.parametrize("name", ["absent.log", "nothing"])
+def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError):
+        read.incident(str(tmp_path / name))
+
+
+def test_a_run_folder_tells_its_failure(runs: Path) -> None:
+    folder = flight.create(runs, "x")
+    try:
+        raise FileNotFoundError(2, "No such file or directory", "data/train.txt")
+    except FileNotFoundError as error:
+        folder.fail(error)
+    found = read.incident(str(folder.path))
+    assert found.status == "failed"
+    assert "test_read.py" in found.texts["traceback.txt"]
+    assert classify(found).causes[0].id == "io.missing"
+
+
+def test_a_folder_with_an_incident_keeps_status_and_signal(tmp_path: Path) -> None:
+    place = tmp_path / "incident"
+    place.mkdir()
+    (place / "verdict.json").write_text(json.dumps({"schema": 1, "status": "killed", "signal": "SIGILL"}))
+    (place / "log_tail.txt").write_text("step 1\n")
+    found = read.incident(str(tmp_path))
+    assert (found.status, found.signal) == ("killed", "SIGILL")
+    assert classify(found).causes[0].id == "build.cpu_isa"
+
+
+def test_a_torn_sentinel_does_not_hide_the_log_and_a_newer_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".FAILURE").write_text('{"schema": 1, "err')
+    (tmp_path / "train.log").write_text("MemoryError")
+    assert classify(read.incident(str(tmp_path))).causes[0].id == "host.alloc_fail"
+    (tmp_path / ".FAILURE").write_text('{"schema": 99}')
+    with pytest.raises(DataError, match="newer"):
+        read.incident(str(tmp_path))
+
+
+def test_a_folder_of_logs(tmp_path: Path) -> None:
+    (tmp_path / "slurm-12.out").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in step 12.batch")
+    assert classify(read.incident(str(tmp_path))).causes[0].id == "host.oom_kill"
+
+
+def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["epoch 1\n", "epoch 2\n"]},
+        {"output_type": "display_data", "data": {"text/plain": "<Figure>", "image/png": "aaaa"}},
+        {
+            "output_type": "error",
+            "ename": "ValueError",
+            "evalue": "x",
+            "traceback": ["\x1b[31mstack expects each tensor to be equal size\x1b[0m"],
+        },
+    ]
+    book = {"cells": [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": outputs}, "junk"]}
+    (tmp_path / "run.ipynb").write_text(json.dumps(book))
+    found = read.incident(str(tmp_path / "run.ipynb"))
+    assert classify(found).causes[0].id == "data.sample"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.ipynb").write_text(text)
+    with pytest.raises(DataError, match="notebook"):
+        read.incident(str(tmp_path / "bad.ipynb"))
+
+
+def test_a_small_stream_is_kept_whole() -> None:
+    text = "".join(f"line {number}\n" for number in range(1000))
+    assert window(io.BytesIO(text.encode())) == text
+
+
+def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() -> None:
+    lines = [f"step {number} loss 0.1" for number in range(200_000)]
+    lines[90_000] = "RuntimeError: CUDA error: misaligned address"
+    text = window(io.BytesIO("\n".join(lines).encode()))
+    assert len(text) < 2 * (HEAD + TAIL)
+    found = {line.number: line.text for line in clean(text)}
+    assert found[1] == lines[0]
+    assert found[90_001] == lines[90_000]
+    assert found[200_000] == lines[-1]
+    assert all(found[number] in lines[number - 1] for number in (50, 90_010, 199_990))
+
+
+def test_a_line_without_an_end_stays_bounded() -> None:
+    assert len(window(io.BytesIO(b"x" * 5_000_000))) < 3 * (HEAD + TAIL)
