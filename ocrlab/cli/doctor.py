@@ -1,0 +1,115 @@
+"""`ocrlab doctor`: ten steps from Python to a training step, each finding with what mends it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.doctor import ladder, table
+from ocrlab.doctor.ask import Options, interpreter
+from ocrlab.doctor.ladder import STEPS, Event, worst
+from ocrlab.records import SCHEMA, Check
+from ocrlab.redact import clean
+
+EXAMPLES = """
+  ocrlab doctor                                      this machine and this Python, in ten steps
+  ocrlab doctor --python ~/project/.venv/bin/python  another Python; ocrlab need not be installed there
+  ocrlab doctor --json > doctor.json                 for a program, or for a bug report
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.add_argument(
+        "--python", default=sys.executable, metavar="PATH", help="the interpreter to look at (the one that runs this)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder for runs, whose disk is tried (runs)"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Climb the ladder; status 1 with any finding that fails. Raises ConfigError where PATH is no program."""
+    options = Options(interpreter(args.python), args.runs)
+    began = time.monotonic()
+    if args.json:
+        checks = ladder.run(options)
+        seconds = time.monotonic() - began
+        return Answer(record(checks, options, seconds), status=int(worst(checks) == "fail"))
+    look = terminal()
+    shown = Shown(look)
+    print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
+    checks = ladder.run(options, shown)
+    seconds = time.monotonic() - began
+    text = "\n".join(["", *table.summary(checks, seconds, look), "", *table.notes(look)])
+    return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))
+
+
+def record(checks: list[Check], options: Options, seconds: float) -> dict[str, Any]:
+    """Return the report as a JSON-ready record."""
+    steps = [
+        {"step": number, "title": title, "judgement": worst([check for check in checks if check.step == number])}
+        for number, title in enumerate(STEPS, 1)
+    ]
+    return {
+        "schema": SCHEMA,
+        "status": worst(checks),
+        "python": clean(options.python),
+        "seconds": round(seconds, 3),
+        "steps": steps,
+        "checks": [asdict(check) for check in checks],
+        "notes": list(table.NOTES),
+    }
+
+
+def terminal() -> table.Look:
+    """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
+    tty = sys.stdout.isatty()
+    colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+    try:
+        "✓▲✗·─•…°".encode(sys.stdout.encoding or "ascii")
+        rich = True
+    except (UnicodeEncodeError, LookupError):
+        rich = False
+    return table.Look(shutil.get_terminal_size((80, 24)).columns, colours, rich)
+
+
+class Shown:
+    """Prints findings as they come, in the order of the steps; on a terminal the last line says what runs."""
+
+    def __init__(self, look: table.Look) -> None:
+        self.look, self.tty = look, sys.stdout.isatty()
+        self.complete: dict[int, tuple[Check, ...]] = {}
+        self.running: list[str] = []
+        self.next = 1
+
+    def __call__(self, event: Event) -> None:
+        """Take an event of the ladder; a step is printed when it and all before it are complete."""
+        if event.began:
+            self.running.append(event.name)
+        elif event.name in self.running:
+            self.running.remove(event.name)
+        if event.step_checks is not None:
+            self.complete[event.step] = event.step_checks
+        self._clear()
+        while self.next in self.complete:
+            print(table.heading(self.next, self.look))
+            for check in self.complete[self.next]:
+                print("\n".join(table.finding(check, self.look)))
+            self.next += 1
+        if self.tty and self.running:
+            text = self.look.encode(f"    … {', '.join(self.running)}")[: self.look.columns - 1]
+            print(self.look.paint(text, "2"), end="")
+        sys.stdout.flush()
+
+    def _clear(self) -> None:
+        if self.tty:
+            print("\r\x1b[K", end="")

@@ -1,0 +1,42 @@
+"""Which CUDA libraries are mapped, and whether they belong together."""
+
+from __future__ import annotations
+
+from ocrlab.doctor import libraries
+
+WHEEL = "/site/nvidia/cudnn/lib/libcudnn.so.9"
+
+
+def test_one_folder_each_is_well() -> None:
+    parts = {WHEEL, "/site/nvidia/cudnn/lib/libcudnn_graph.so.9", "/site/nvidia/cublas/lib/libcublas.so.12"}
+    check = libraries.families(parts)
+    assert check.judgement == "ok"
+    assert "cudnn 9" in check.seen
+    assert libraries.families(set()).judgement == "ok"
+
+
+def test_two_folders_are_mixed() -> None:
+    check = libraries.families({WHEEL, "/usr/lib/libcudnn_ops.so.9.1.0"})
+    assert (check.judgement, check.cause) == ("fail", "build.cuda_libraries")
+    assert "/usr/lib" in check.seen and "LD_LIBRARY_PATH" in check.do
+
+
+def test_two_major_versions_in_one_folder_are_mixed() -> None:
+    assert libraries.families({"/usr/lib/libcublas.so.11", "/usr/lib/libcublasLt.so.12"}).judgement == "fail"
+
+
+def test_openmp() -> None:
+    assert libraries.openmp({"/site/torch/lib/libgomp-24e2ab19.so.1"}).judgement == "ok"
+    assert libraries.openmp({"/a/libgomp.so.1", "/b/libiomp5.so"}).judgement == "warn"
+
+
+def test_what_comes_before_the_wheel() -> None:
+    check = libraries.search_path({"offers": ["/usr/local/cuda/lib64/libcudnn.so.8"], "preload": []})
+    assert (check.judgement, check.do) == ("warn", "unset LD_LIBRARY_PATH")
+    assert libraries.search_path({"offers": [], "preload": ["/x/libjemalloc.so"]}).judgement == "warn"
+    assert libraries.search_path({"offers": ["/x/libcuda.so.1"], "preload": []}).judgement == "ok"
+
+
+def test_without_torch_nothing_is_judged_but_the_search_path() -> None:
+    found = list(libraries.judge([{"offers": [], "preload": []}], {}))
+    assert [check.judgement for check in found] == ["skip", "ok"]
