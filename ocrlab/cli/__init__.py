@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with stop_signals() as stopped:
         try:
             with outputs_to_stderr(wants_json):
-                answer = run(words)
+                answer = perform(words)
         except BaseException as error:  # whatever it is, it becomes an exit status
             status = exit_status(error)
             if isinstance(error, SystemExit) and not error.code and not stopped:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print(answer, wants_json)
 
 
-def run(words: list[str]) -> Answer:
+def perform(words: list[str]) -> Answer:
     """Run the command that the first word names and return its answer; raises ConfigError if there is none."""
     name = words[0] if words else "--help"
     if name not in COMMANDS:

@@ -1,18 +1,24 @@
-"""`ocrlab train`: train a detector; the learning half is imported only when the config has been found good."""
+"""`ocrlab train`: train a detector, in a child under watch; what learns is imported only there."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ocrlab import config as configs
-from ocrlab.cli import progress
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.records import SCHEMA
-from ocrlab.settings.overrides import is_override
+from ocrlab.flight import handover
+from ocrlab.records import SCHEMA, to_json
 from ocrlab.settings.presets import PRESETS
+from ocrlab.watch import debug_cuda
+
+if TYPE_CHECKING:
+    from ocrlab.config import Config
+    from ocrlab.watch.supervise import Ended
 
 EXAMPLES = """
   ocrlab train                                            the synthetic receipts, with the defaults
@@ -41,6 +47,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="run folder to go on with; its config is used")
     parser.add_argument("--keys", action="store_true", help="list every setting and end")
+    parser.add_argument("--in-process", action="store_true", help="train in this process, without a watcher around it")
     add_json(parser)
 
 
@@ -48,11 +55,16 @@ def run(args: argparse.Namespace) -> Answer:
     """Train, and answer with the run folder, the final metrics and the checkpoint."""
     if args.keys:
         return list_keys()
-    config = resumed(args) if args.resume else configs.load(config_file(args), list(filter(is_override, args.settings)))
+    if not (args.in_process or handover.watched()):
+        return watched(args)
+    config = resumed(args) if args.resume else loaded(args)
+    handover.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
+    from ocrlab.cli import progress
     from ocrlab.train import cuda_info
 
     if cuda_info.wanted(config):
         config.runtime.debug_cuda = True
+        switch_on(Path(config.runs).absolute())
         cuda_info.block_launches()  # before anything else imports torch
     from ocrlab.train.fit import fit
 
@@ -70,8 +82,58 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 
-def resumed(args: argparse.Namespace) -> configs.Config:
+def watched(args: argparse.Namespace) -> Answer:
+    """Train in a child under watch: whatever kills it leaves a verdict in its run folder."""
+    from ocrlab.watch.supervise import Options, watch
+
+    words = [*args.settings, *(["--config", str(args.config)] if args.config else [])]
+    words += [*(["--resume", str(args.resume)] if args.resume else []), *(["--json"] if args.json else [])]
+    said = bytearray()
+
+    def keep(stream: int, data: bytes) -> None:  # the child's one JSON object is the answer, the rest goes through
+        if stream == 1:
+            said.extend(data)
+        else:
+            os.write(2, data)
+
+    command = [sys.executable, "-m", "ocrlab", "train", *words]
+    ended = watch(command, Options(own_folder=True), output=keep if args.json else None)
+    return Answer(told(bytes(said), ended) if args.json else {}, "", ended.exit_status)
+
+
+def told(said: bytes, ended: Ended) -> dict[str, Any]:
+    """Return the record of a child: its own words, or in their place how it died."""
+    try:
+        record = json.loads(said)
+    except ValueError:
+        error = {"type": ended.status.capitalize(), "message": ended.signal or f"exit status {ended.exit_status}"}
+        record = {"schema": SCHEMA, "status": "failure", "exit_status": ended.exit_status, "error": error}
+    if ended.folder:
+        record["run"] = str(ended.folder)
+    if ended.verdict:
+        record["verdict"] = to_json(ended.verdict)
+    return dict(record)
+
+
+def switch_on(folder: Path) -> None:
+    """Switch on what makes CUDA errors speak, and say on stderr what it costs; dumps go into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update(debug_cuda.environment(folder, os.environ))
+    print(debug_cuda.words(folder), file=sys.stderr, flush=True)
+
+
+def loaded(args: argparse.Namespace) -> Config:
+    """Return the config that the words describe; raises ConfigError."""
+    from ocrlab import config as configs
+    from ocrlab.settings.overrides import is_override
+
+    return configs.load(config_file(args), list(filter(is_override, args.settings)))
+
+
+def resumed(args: argparse.Namespace) -> Config:
     """Return the config of the run to go on with; raises ConfigError for settings beside it, RunError for no run."""
+    from ocrlab import config as configs
+
     if args.settings or args.config:
         given = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
         raise ConfigError("--resume goes on with the config of its run", got=f"{given} as well", do="Leave that out")
@@ -85,6 +147,8 @@ def resumed(args: argparse.Namespace) -> configs.Config:
 
 def config_file(args: argparse.Namespace) -> Path | None:
     """Return the one config file that the words name, None for none; raises ConfigError for two and for other words."""
+    from ocrlab.settings.overrides import is_override
+
     files = [Path(word) for word in args.settings if not is_override(word)]
     files += [args.config] if args.config else []
     if len(files) > 1:
@@ -100,6 +164,8 @@ def config_file(args: argparse.Namespace) -> Path | None:
 
 def list_keys() -> Answer:
     """Answer with every setting: default, what it takes, and one line of help."""
+    from ocrlab import config as configs
+
     known = configs.keys()
     rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]
     rows += [(name, spoken(key.default), key.need, key.help) for name, key in known.items()]

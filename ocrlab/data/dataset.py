@@ -6,6 +6,8 @@ number of workers or on where a run was interrupted, which is what makes resumin
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +27,7 @@ from ocrlab.data.formats import Sample
 from ocrlab.data.images import read_image
 from ocrlab.data.page import Problem
 from ocrlab.errors import DataError
+from ocrlab.flight import heartbeat
 
 Crop = tuple[NDArray[np.uint8], targets.Targets, str, list[str]]  # pixels, maps, name of the page, problems
 
@@ -87,6 +90,7 @@ class Crops(Dataset[Crop]):
         problems: list[str] = []
         for step in range(len(self.samples)):
             sample = self.samples[(page + step) % len(self.samples)]
+            heartbeat.beat(sample=sample.name)
             try:
                 image = read(sample, self.config, self.cache)
             except DataError as error:
@@ -177,6 +181,12 @@ def collate(items: Sequence[Crop]) -> Batch:
 
 
 def single_threaded(_worker: int) -> None:
-    """Keep a loader worker to one thread: two busy thread pools on few cores make steps many times slower."""
+    """Keep a loader worker to one thread: two busy thread pools on few cores make steps many times slower.
+
+    torch's signal handlers have just silenced faulthandler in it; with both a crash says what, and where.
+    """
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
+    heartbeat.beat(phase="load")

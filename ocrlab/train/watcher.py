@@ -16,6 +16,7 @@ from lightning.pytorch import Trainer
 from ocrlab import flight
 from ocrlab.config import Config
 from ocrlab.data.dataset import Batch
+from ocrlab.flight import heartbeat
 from ocrlab.losses import LossParts
 from ocrlab.train import checkpoint
 from ocrlab.train.machine import spread
@@ -70,8 +71,10 @@ class Watcher(lightning.Callback):
         self.table.rewind(trainer.global_step)  # also to 0: a run that died before its first checkpoint begins again
         self.progress({"kind": "start", "step": trainer.global_step, "total": self.config.trainer.max_steps})
         self.clock = time.perf_counter()
+        heartbeat.beat(step=trainer.global_step, phase="train")
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, _out: Any, batch: Batch, index: int) -> None:
+        heartbeat.beat(step=trainer.global_step, phase="train")
         now = time.perf_counter()
         self.seconds.append(now - self.clock)
         self.fit_seconds += now - self.clock
@@ -103,6 +106,9 @@ class Watcher(lightning.Callback):
         if trainer.sanity_checking:
             return
         self.fit_seconds += time.perf_counter() - self.clock
+
+    def on_validation_batch_end(self, trainer: Trainer, module: Any, *_rest: Any) -> None:
+        heartbeat.beat(step=trainer.global_step, phase="validate")
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if trainer.sanity_checking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +15,12 @@ from ocrlab.errors import DataError
 from ocrlab.records import Detection, Prediction
 
 SCORES = {f"{figure}@{at}": 0.5 for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch) -> None:
+    """Let `ocrlab train` believe that it is watched already, so that it trains in this process."""
+    monkeypatch.setenv("OCRLAB_WATCH", os.devnull)
 
 
 @pytest.fixture

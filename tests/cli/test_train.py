@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ocrlab.cli import main
 from ocrlab.config import Config, keys, load, save
+from ocrlab.records import Verdict
+from ocrlab.watch import supervise
+from ocrlab.watch.case import Ended, Options
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """Let a test change these two without leaving a trace."""
+    """Let a test change the environment without leaving a trace."""
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
     monkeypatch.delenv("DEBUG_CUDA", raising=False)
+    before = dict(os.environ)
+    yield
+    for name in [name for name in os.environ if name not in before]:
+        del os.environ[name]
 
 
 @pytest.mark.parametrize(
@@ -98,3 +106,59 @@ def test_keys_lists_every_setting(calls, capsys):
     assert main(["train", "--keys", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["keys"]["crop"]["takes"] == keys()["crop"].need
     assert calls.fit is None
+
+
+def test_in_process_trains_here(calls, monkeypatch):
+    monkeypatch.delenv("OCRLAB_WATCH")
+    assert main(["train", "--in-process", "crop=96"]) == 0
+    assert calls.fit.config.crop == 96
+
+
+@pytest.fixture
+def watched(monkeypatch) -> SimpleNamespace:
+    """Train under a watcher that only notes the command; `said` is what its child prints, `ended` how it ends."""
+    seen = SimpleNamespace(said=b"", ended=Ended("success", 0, None, None, Path("runs/x"), 0))
+
+    def watch(words, options, *, output=None):
+        seen.words, seen.options, seen.output = words[1:], options, output
+        if output:
+            output(1, seen.said)
+        return seen.ended
+
+    monkeypatch.delenv("OCRLAB_WATCH")
+    monkeypatch.setattr(supervise, "watch", watch)
+    return seen
+
+
+def test_by_default_a_child_trains_under_watch(watched, calls, capsys):
+    assert main(["train", "crop=64", "--config", "a=b.yaml", "lr=1"]) == 0
+    assert watched.words == ["-m", "ocrlab", "train", "crop=64", "lr=1", "--config", "a=b.yaml"]
+    assert watched.options == Options(own_folder=True)
+    assert (watched.output, calls.fit, capsys.readouterr().out) == (None, None, "")
+    assert main(["train", "--resume", "runs/x"]) == 0
+    assert watched.words[3:] == ["--resume", "runs/x"]
+
+
+def test_json_is_the_answer_of_the_child(watched, capsys):
+    watched.said = b'{"schema": 1, "status": "success", "metrics": {"hmean@0.5": 0.5}}\n'
+    assert main(["train", "--json"]) == 0
+    assert watched.words[-1] == "--json"
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["metrics"], found["run"]) == ("success", {"hmean@0.5": 0.5}, "runs/x")
+
+
+def test_json_of_a_child_that_died_without_a_word(watched, capsys):
+    watched.ended = Ended("killed", None, "SIGILL", Verdict(status="killed"), Path("runs/x"), 132)
+    assert main(["train", "--json"]) == 132
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["exit_status"], found["run"]) == ("failure", 132, "runs/x")
+    assert (found["error"]["message"], found["verdict"]["status"]) == ("SIGILL", "killed")
+
+
+def test_debug_cuda_switches_on_what_helps_and_says_what_it_costs(calls, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEBUG_CUDA", "1")
+    calls.noise = lambda: calls.__dict__.update(dump=os.environ["CUDA_COREDUMP_FILE"], log=os.environ["CUDA_LOG_FILE"])
+    assert main(["train"]) == 0
+    assert (calls.dump, calls.log) == (str(tmp_path / "runs" / "cuda-core-%p"), "stderr")
+    assert "TORCH_USE_CUDA_DSA is not set" in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""`ocrlab run`: execute a notebook with parameters; notebook, HTML and JSON tell the truth however it ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+
+from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.errors import ConfigError
+
+EXAMPLES = """
+  ocrlab run notebooks/03_train.ipynb                          with the defaults of its parameters cell
+  ocrlab run notebooks/03_train.ipynb -p max_steps 600 -p lr 1e-3
+  ocrlab run notebooks/03_train.ipynb --cell-timeout 3600      a cell that runs longer is STUCK: stacks, verdict, end
+  ocrlab run mine.ipynb --out elsewhere --no-html
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.epilog = (
+        f"{parser.epilog}\n\nexit status: 0 for PASS and WARN, 1 for FAIL, an error or no outcome, 2 for wrong use,\n"
+        "124 for STUCK, 128+n where signal n killed the kernel or stopped the command"
+    )
+    parser.add_argument("notebook", type=Path, help="the notebook to execute; it stays as it is")
+    parser.add_argument(
+        "-p",
+        dest="parameters",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="a parameter; it is checked before a kernel starts",
+    )
+    parser.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where it goes (reports)")
+    parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (no limit)")
+    parser.add_argument("--cell-timeout", metavar="S", help="seconds for one cell (86400)")
+    parser.add_argument(
+        "--html", action=argparse.BooleanOptionalAction, default=True, help="write a report as HTML too"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Execute the notebook and answer with its files and how it ended; raises ConfigError before a kernel starts."""
+    from ocrlab.report import html, produce
+
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's own
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the notebook says it better
+    limits = {"deadline": _seconds(args.timeout), "execution_timeout": _seconds(args.cell_timeout)}
+    prepared = produce.prepare(args.notebook, args.parameters)
+    files = produce.reserve(prepared, args.out)
+    if args.html:
+        threading.Thread(target=html.warm, daemon=True).start()  # while the kernel starts
+    stop: BaseException | None = None
+    try:
+        produce.execute(prepared, files.notebook, progress_bar=sys.stderr.isatty(), **limits)
+    except BaseException as error:  # Ctrl-C too: what there is, is written first
+        stop = error
+    told = produce.finish(files, with_html=args.html)
+    rows: list[tuple[str, object]] = [("outcome", f"{told.outcome}. {told.sentence}"), ("notebook", files.notebook)]
+    rows += [("report", files.html)] if args.html else []
+    rows += [("result", files.json)]
+    if stop is not None:
+        print(table(rows), file=sys.stderr)
+        raise stop
+    record = {
+        "schema": 1,
+        "status": "success" if told.exit_status == 0 else "failure",
+        "outcome": told.outcome,
+        "sentence": told.sentence,
+        "exit_status": told.exit_status,
+        "notebook": str(files.notebook),
+        "html": str(files.html) if args.html else None,
+        "result": str(files.json),
+    }
+    return Answer(record, table(rows), told.exit_status)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return a limit, None for none; raises ConfigError, which argparse would swallow."""
+    with contextlib.suppress(ValueError):
+        if text is None or 0 < float(text) < float("inf"):
+            return None if text is None else float(text)
+    raise ConfigError("A limit cannot be used", got=text, need="a number of seconds above 0")

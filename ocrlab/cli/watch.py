@@ -1,0 +1,54 @@
+"""`ocrlab watch`: run any program, and name the cause when it crashes or hangs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.errors import ConfigError
+from ocrlab.records import SCHEMA, to_json
+from ocrlab.watch.supervise import Options, watch
+
+TAKES_PROGRAM = True  # what stands after -- is somebody else's
+EXAMPLES = """
+  ocrlab watch -- python train.py --epochs 3              its output, its exit status; a verdict when it fails
+  ocrlab watch --run-dir out/run7 -- torchrun train.py    the verdict goes to out/run7/incident/verdict.md
+  ocrlab watch --silence 60 --on-hang kill -- python x.py end it when nothing has moved for a minute: status 124
+  ocrlab watch --debug-cuda -- python train.py            CUDA errors where they were made, and the driver's log
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.usage = "ocrlab watch [options] -- COMMAND..."
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; default runs/<time>-<program>")
+    parser.add_argument(
+        "--silence", type=float, default=300.0, metavar="S", help="seconds without progress that make a hang (300)"
+    )
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds after which it is ended in any case")
+    parser.add_argument("--debug-cuda", action="store_true", help="switch on what makes CUDA errors speak; slower")
+    parser.add_argument(
+        "--on-hang",
+        choices=("report", "kill"),
+        help="what to do with a hang; by default one is ended only if the program gives a heartbeat that has stopped",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Run the program to its end; the answer has its exit status, and says nothing unless asked for JSON."""
+    if not args.program:
+        raise ConfigError("watch: there is no command", need="ocrlab watch [options] -- COMMAND...")
+    options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang)
+    ended = watch(args.program, options)
+    record = {
+        "schema": SCHEMA,
+        "status": ended.status,
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "exit_status": ended.exit_status,
+        "run": str(ended.folder) if ended.folder else None,
+        "verdict": to_json(ended.verdict) if ended.verdict else None,
+    }
+    return Answer(record, "", ended.exit_status)

@@ -1,0 +1,250 @@
+"""What becomes of a watched program: suspicion, hang, time limit, end, and what is written down of each."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ocrlab import flight
+from ocrlab.errors import RunError
+from ocrlab.flight import handover
+from ocrlab.probes import signals, tree
+from ocrlab.records import Incident, Verdict
+from ocrlab.watch import incident, place
+from ocrlab.watch.child import Child, Refused
+from ocrlab.watch.kills import Kills
+from ocrlab.watch.session import LINGER, Session
+
+HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
+WRONG_USE = 2  # exit status of a command that was called with the wrong words
+TICK = 0.1  # seconds between two looks at the clock while something is about to happen
+FAMILY = (0.6, 8.0, 30.0)  # seconds, factor, seconds: first list of the program's processes, the next, at most
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to watch. Seconds of `silence` make a hang, `timeout` is the limit for the whole run.
+
+    `run_dir` None makes `runs/<time>-<program>`; with `own_folder` the program makes its own, as `ocrlab train` does.
+    `on_hang` kill ends a program that hangs, report lets it go on; None ends it only where a heartbeat has stopped.
+    """
+
+    run_dir: Path | None = None
+    silence: float = 300.0
+    timeout: float | None = None
+    debug_cuda: bool = False
+    on_hang: str | None = None
+    own_folder: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended: `status` success, failed, killed or hung; its exit code or signal; the verdict if it failed.
+
+    `folder` is the run folder, None where a program that makes its own was wrongly used and made none. `exit_status` is
+    what a shell gets: the exit code, 128 + n after signal n, 124 after a hang that was ended.
+    """
+
+    status: str
+    exit_code: int | None
+    signal: str | None
+    verdict: Verdict | None
+    folder: Path | None
+    exit_status: int
+
+
+@dataclass
+class Case:
+    """One watched program and what is known and written of it so far."""
+
+    command: list[str]
+    options: Options
+    session: Session
+    scratch: Path
+    folder: flight.RunFolder | None
+    kills: Kills = field(default_factory=Kills)
+    suspected: Path | None = None  # the incident folder of a suspicion
+    silence: float = 0.0  # when the silence began that was reported
+    stuck: dict[str, str] = field(default_factory=dict)  # the stacks of that silence, while it lasts
+    verdict: Verdict | None = None
+    hung: bool = False  # ended by us because of it
+    listing: float = FAMILY[0]  # seconds after the start when its processes are listed next
+
+    def wait(self, now: float) -> float:
+        """Return how many seconds may pass until `tick` has something to do."""
+        child = self.child
+        if child.code is not None or self.session.ending is not None:
+            return TICK / 2
+        left = [self.session.quiet.wait(now)]
+        if self.options.timeout is not None:
+            left.append(child.started + self.options.timeout - now)
+        return max(0.01, min(left))
+
+    def tick(self, now: float) -> None:
+        """Do what the clock asks for: look for progress, report a hang, end what is over its time."""
+        child, quiet = self.child, self.session.quiet
+        if child.code is not None or self.session.ending is not None:
+            lingering = child.code == 0 and self.session.ending is None
+            if not lingering or now - (child.ended or now) > LINGER:
+                self.session.end(now)
+            return
+        self._list_family(now)
+        quiet.look(now, child.pid)
+        if self.suspected and quiet.since > self.silence:
+            self._clear()
+        if self.options.timeout is not None and now - child.started >= self.options.timeout:
+            self._end(f"is over its limit of {self.options.timeout:g} s", now)
+        elif quiet.hangs(now) and not self.suspected and not self._asked():
+            self._hangs(now)
+
+    def refused(self, refused: Refused) -> Ended:
+        """Write down that the command could not be executed at all."""
+        self.session.say(f"ocrlab watch: {refused}")
+        if self.folder is None:
+            return Ended("failed", refused.status, None, None, None, refused.status)
+        told = {"type": "Refused", "message": str(refused), "where": None}
+        status = Incident("failed", refused.status, texts={incident.LOG: f"{refused}\n"})
+        verdict = incident.judge(status)
+        self._write(self.folder, verdict, status)
+        self.folder.fail(told, verdict=cause(verdict))
+        return Ended("failed", refused.status, None, verdict, self.folder.path, refused.status)
+
+    def broke(self, error: BaseException) -> None:
+        """Write down that watching itself failed; the program is ended with it."""
+        if self.folder:
+            self.folder.fail(error)
+
+    def finish(self) -> Ended:
+        """Write the last word on a program that has ended."""
+        child = self.child
+        code = child.code if child.code is not None else -signal.SIGKILL
+        name = signals.name(-code) if code < 0 else None
+        exit_status = HUNG if self.hung else 128 - code if code < 0 else code
+        if self.suspected and not self.hung:
+            self._clear()
+        if code == 0 and not self.hung:
+            if self.folder:
+                self._succeed(self.folder)
+            return Ended("success", 0, None, None, self.folder.path if self.folder else None, 0)
+        status = "hung" if self.hung else "killed" if name else "failed"
+        if self.folder is None and code == WRONG_USE and not handover.runs_told(self.scratch):
+            return Ended(status, code, None, None, None, code)  # it has said so itself, and made nothing
+        folder = self._home()
+        if self.verdict is None or not self.hung:
+            found = self._gather(status)
+            self.verdict = incident.judge(found)
+            place = self._write(folder, self.verdict, found)
+            self.session.say(incident.summary(self._what(code, name), self.verdict, place))
+        self._fail(folder, status, name)
+        return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
+
+    @property
+    def child(self) -> Child:
+        """The program."""
+        assert self.session.child is not None, "a case begins with the start of its program"
+        return self.session.child
+
+    def _asked(self) -> bool:
+        """Tell whether the program waits for the person at our terminal, who may take all the time there is."""
+        terminal = self.session.terminal
+        return bool(terminal and terminal.keyboard and (terminal.asking(self.child.pid)))
+
+    def _hangs(self, now: float) -> None:
+        quiet = self.session.quiet
+        sure = quiet.has_heartbeat
+        kill = self.options.on_hang == "kill" or (sure and self.options.on_hang is None)
+        what = f"nothing has moved for {now - quiet.since:.0f} s"
+        if kill:
+            self._end(f"hangs: {what}", now)
+            return
+        self.silence = quiet.since
+        folder = self._home()
+        found = self._gather("hung" if sure else "suspected")
+        self.stuck = {name: text for name, text in found.texts.items() if name == incident.STACKS}
+        verdict = incident.judge(found)
+        self.suspected = self._write(folder, verdict, found)
+        self.session.say(incident.summary(f"{what}; the program goes on", verdict, self.suspected))
+
+    def _end(self, why: str, now: float) -> None:
+        """Write down where the program hangs, then end it."""
+        self.hung = True
+        folder = self._home()
+        found = self._gather("hung")
+        self.verdict = incident.judge(found)
+        place = self._write(folder, self.verdict, found)
+        self.session.say(incident.summary(f"the program {why} and is ended", self.verdict, place))
+        self.session.end(now)
+
+    def _clear(self) -> None:
+        """Take a suspicion back."""
+        quiet = self.session.quiet
+        if quiet.since > self.silence:
+            self.stuck = {}
+            self.session.say(f"ocrlab watch: it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s")
+        if self.suspected:
+            place.withdraw(self.suspected)
+        self.suspected = None
+
+    def _gather(self, status: str) -> Incident:
+        session = self.session
+        by = "limit" if self.hung else session.ended_by
+        found = incident.gather(self.child, session.quiet, self.kills, session.ring.text(), status, by)
+        return replace(found, texts={**self.stuck, **found.texts})  # where it hung tells why somebody ended it
+
+    def _write(self, folder: flight.RunFolder, verdict: Verdict, found: Incident) -> Path:
+        """Write an incident into the run folder, or elsewhere where that cannot be written; returns where."""
+        again = self.suspected if self.suspected and self.suspected.is_dir() else None
+        try:
+            made = again or place.new_incident(folder.path)
+            incident.write(made, verdict, found)
+            return made
+        except OSError as error:
+            spare = place.spare(self.command)
+            made = place.new_incident(spare.path)
+            self.session.say(f"ocrlab watch: {folder.path} cannot be written ({error}); the verdict is elsewhere")
+            incident.write(made, verdict, found)
+            spare.fail({"type": "Elsewhere", "message": f"of {folder.path}", "where": None}, verdict=cause(verdict))
+            return made
+
+    def _home(self) -> flight.RunFolder:
+        """Return the run folder: ours, or the one that the program made, or a new one where it did not get so far."""
+        if self.folder is None:
+            runs = handover.runs_told(self.scratch) or Path(place.RUNS)
+            made = place.made_by(self.child.pid, runs) if self.session.child else None
+            if made:
+                return flight.RunFolder(made, "")
+            self.folder = place.open_or_spare(runs, self.command)
+        return self.folder
+
+    def _fail(self, folder: flight.RunFolder, status: str, name: str | None) -> None:
+        message = f"{status} by {name}" if name else f"{status}, exit status {self.child.code}"
+        told = {"type": status.capitalize(), "message": message, "where": None, "pid": self.child.pid}
+        place.failed(folder.path, told, cause(self.verdict))
+
+    def _succeed(self, folder: flight.RunFolder) -> None:
+        try:
+            folder.succeed({})
+        except RunError as error:  # the program did well, whatever becomes of our folder
+            self.session.say(f"ocrlab watch: {error}")
+
+    def _what(self, code: int, name: str | None) -> str:
+        seconds = (self.child.ended or time.monotonic()) - self.child.started
+        how = f"was killed by {name}" if name else f"ended with exit status {code}"
+        lost = " (its guard was killed)" if self.child.guard_lost else ""
+        return f"{Path(self.command[0]).name} {how} after {seconds:.1f} s{lost}"
+
+    def _list_family(self, now: float) -> None:
+        """Learn now and then which processes belong to the program, and in which control groups they are."""
+        if now - self.child.started >= self.listing:
+            self.listing = min(self.listing * FAMILY[1], self.listing + FAMILY[2])
+            family = tree.descendants(self.child.pid)
+            self.session.quiet.meet(family)
+            for process in family:
+                self.kills.note(process.pid)
+
+
+def cause(verdict: Verdict | None) -> str:
+    """Return the id of the most probable cause; `unknown` is one too."""
+    return verdict.causes[0].id if verdict and verdict.causes else "unknown"

@@ -1,0 +1,168 @@
+"""From a program that failed to a verdict on disk: what is known of it, who judges it, and the words for people."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab import flight
+from ocrlab.flight import heartbeat
+from ocrlab.probes import kernel_log, signals, stacks, tree
+from ocrlab.records import Incident, Verdict, to_json
+from ocrlab.redact import clean
+from ocrlab.watch import kernel
+from ocrlab.watch.child import Child
+from ocrlab.watch.kills import Kills
+from ocrlab.watch.quiet import Quiet
+
+STACK_SECONDS = 1.0
+SURE = 0.8  # from here on the fix is told, below it the experiment that would settle it
+LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
+
+
+def gather(child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ended_by: str | None) -> Incident:
+    """Return everything that is known of a failure; with the stacks of all that lives where it hangs."""
+    texts, facts = {LOG: log}, _facts(child, quiet, ended_by)
+    if status in ("hung", "suspected") and child.code is None:
+        taken = stacks.take(tree.descendants(child.pid), STACK_SECONDS)
+        facts["pids"] = sorted({*facts["pids"], *(stack.process.pid for stack in taken)})
+        texts[STACKS] = stacks.text(taken)
+        hang = _hang(taken, {**facts, "stacks_before": quiet.before, "log": log}, texts[STACKS])
+        facts |= {"hang": hang} if hang else {}
+    kernel_lines = _kernel_log(child, quiet, log)
+    if kernel_lines:
+        texts[KERNEL] = kernel_lines
+        facts["oom_pids"] = sorted({event.pid for event in kernel_log.events(kernel_lines.splitlines()) if event.pid})
+    if kernel_lines is not None:
+        facts["kernel_log_read"] = True
+    counted = kills.count()
+    if counted is not None and _killed(child, quiet, log):
+        facts["oom_kills"] = counted
+    code = child.code
+    name = signals.of_exit(code) if code is not None and code < 0 else None
+    return Incident(status, code if code is None or code >= 0 else None, name, texts, "", facts)
+
+
+def judge(incident: Incident) -> Verdict:
+    """Return the verdict; where judging fails the failure is still told, without causes and with the reason."""
+    try:
+        from ocrlab.diagnose.classify import classify
+
+        verdict = classify(incident)
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"classify returned {type(verdict).__name__}")
+        return verdict
+    except Exception as error:
+        reason = f"the diagnosis itself failed: {type(error).__name__}: {error}"
+        return Verdict(None, incident.status, incident.exit_code, incident.signal, None, missing=[reason])
+
+
+def write(place: Path, verdict: Verdict, incident: Incident) -> None:
+    """Write the verdict and the texts it rests on into `incident/`; raises OSError."""
+    try:
+        from ocrlab.diagnose.verdict import write as written
+
+        written(place, verdict, incident)
+    except OSError:
+        raise
+    except Exception as error:  # the words may fail, the verdict and its evidence must not
+        for name, text in incident.texts.items():
+            flight.write_text(place / name, clean(text))
+        flight.write_json(place / "verdict.json", clean(to_json(verdict)))
+        flight.write_text(place / "verdict.md", clean(f"# {outline(verdict)}\n\n{type(error).__name__}: {error}\n"))
+
+
+def outline(verdict: Verdict) -> str:
+    """Return the verdict in one line."""
+    if not verdict.causes:
+        return "cause unknown" + (f" (missing: {'; '.join(verdict.missing)})" if verdict.missing else "")
+    best = verdict.causes[0]
+    return f"{best.id}, {100 * best.confidence:.0f} % sure"
+
+
+def summary(what: str, verdict: Verdict, place: Path) -> str:
+    """Return what a person is told at the end: what happened, why, where the verdict is, what to do next."""
+    lines = [f"ocrlab watch: {what}", f"  cause    {outline(verdict)}"]
+    best = verdict.causes[0] if verdict.causes else None
+    if best and best.evidence:
+        found = best.evidence[0]
+        where = found.file if found.line is None else f"{found.file}:{found.line}"
+        lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
+    lines.append(f"  verdict  {_short(place / 'verdict.md')}")
+    if best and (best.fix or best.experiment):
+        sure = best.confidence >= SURE
+        lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
+    return clean("\n".join(lines))
+
+
+def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
+    from ocrlab.probes import host  # slow to import, and only a failure needs it
+
+    now = time.monotonic()
+    known: dict[str, Any] = {
+        "main_pid": child.pid,
+        "pids": sorted({child.pid, *quiet.roles, *(ended["pid"] for ended in child.exits)}),
+        "exits": [{**ended, "role": quiet.roles.get(ended["pid"], ended["role"])} for ended in child.exits],
+        "silent_seconds": round((child.ended or now) - quiet.since, 1),
+        "run_seconds": round((child.ended or now) - child.started, 1),
+        "ended_by": ended_by,
+        "memory_peak_bytes": child.peak_bytes,
+        "shm_free_bytes": _free(Path("/dev/shm")),
+        "disk_free_bytes": host.disk_free(Path.cwd()).value,
+        "fd_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "memory_limit_bytes": host.memory_bytes().value,
+        "platform": "wsl2" if "microsoft" in platform.release().lower() else "linux",
+        "cpu_flags": sorted(host.cpu_flags()),
+    }
+    last = heartbeat.newest(quiet.heartbeats)
+    if last:
+        known["heartbeat"] = {**last, "age": round((child.ended or now) - float(last["time"]), 1)}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _hang(taken: Sequence[stacks.Stack], facts: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+    """Return the fact `hang`: what is waited for, in the most probable reading of the stacks."""
+    with contextlib.suppress(Exception):  # no word on the hang is better than no verdict
+        from ocrlab.diagnose import hang
+
+        return hang.fact(taken, facts, text)
+    return None
+
+
+def _killed(child: Child, quiet: Quiet, log: str) -> bool:
+    """Tell whether any process of the program may have been killed; else the counters have counted somebody else."""
+    living = {process.pid for process in tree.descendants(child.pid)}
+    gone = [pid for pid, role in quiet.roles.items() if role in ("main", "worker", "rank") and pid not in living]
+    by_signal = child.code in (-signal.SIGKILL, 128 + signal.SIGKILL) or "Kill" in log
+    return (
+        by_signal or any(ended["signal"] == "SIGKILL" for ended in child.exits) or (child.code is None and bool(gone))
+    )
+
+
+def _kernel_log(child: Child, quiet: Quiet, log: str) -> str | None:
+    pids = {child.pid, *quiet.roles, *(int(ended["pid"]) for ended in child.exits)}
+    with contextlib.suppress(Exception):  # a log that cannot be read is one piece of evidence less
+        return kernel.lines(child.started, child.ended or time.monotonic(), pids, quiet.names, log)
+    return None
+
+
+def _free(path: Path) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return os.fspath(path)

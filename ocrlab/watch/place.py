@@ -1,0 +1,109 @@
+"""Where a watched run is written down: its folder, its sentinel, and the folder of the incident."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ocrlab import flight
+from ocrlab.errors import DataError, OcrlabError, RunError
+from ocrlab.flight.process import identity
+from ocrlab.flight.sentinel import SENTINELS, close, running_process
+from ocrlab.records import RunRecord, from_json, to_json
+
+INCIDENT = "incident"
+RUNS = "runs"  # default folder of run folders
+
+
+def open_folder(path: Path | None, command: Sequence[str]) -> flight.RunFolder:
+    """Open a folder for a run and write `.RUNNING`; None makes `runs/<time>-<program>`. Raises RunError.
+
+    What a folder already holds stays: an earlier record moves to `flight/`, an earlier incident gets a number.
+    """
+    if path is None:
+        return flight.create(RUNS, slug(command))
+    path = path.absolute()
+    if any((path / name).exists() for name in SENTINELS.values()):
+        return flight.resume(path, finished=True)
+    folder = flight.RunFolder(path, flight.now())
+    try:
+        folder.flight.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flight.write_json(folder.flight / "process.json", identity(), private=True)
+        flight.write_json(path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)
+    except OSError as error:
+        need = "a folder that can be written and a disk with space"
+        raise RunError(f"Run folder {path} cannot be opened", got=str(error), need=need) from error
+    return folder
+
+
+def spare(command: Sequence[str]) -> flight.RunFolder:
+    """Open a run folder in the system's folder for temporary files, for when the wanted one cannot be written."""
+    return open_folder(Path(tempfile.mkdtemp(prefix=f"ocrlab-{slug(command)}-")), command)
+
+
+def open_or_spare(runs: Path, command: Sequence[str]) -> flight.RunFolder:
+    """Open a new run folder below `runs`, or elsewhere where that cannot be written; raises OSError."""
+    try:
+        return flight.create(runs, slug(command))
+    except RunError:
+        return spare(command)
+
+
+def slug(command: Sequence[str]) -> str:
+    """Return a short name for a command: of `python -u train.py` and `python -m pkg.train` it is `train`."""
+    words = [word for word in command[1:] if not word.startswith("-")]
+    program = os.path.basename(command[0])
+    if re.match(r"(python|torchrun|accelerate|bash|sh)[\d.]*$", program) and words:
+        inline = "-c" in command and command[command.index("-c") + 1 :][:1] == words[:1]
+        program = program if inline else os.path.basename(words[0]).removesuffix(".py").rpartition(".")[2]
+    return program or "run"
+
+
+def made_by(pid: int, runs: Path) -> Path | None:
+    """Return the run folder below `runs` that a process has opened, the newest one; None if it has not."""
+    found = []
+    for file in runs.glob("*/flight/process.json"):
+        with contextlib.suppress(OSError, DataError, ValueError):
+            if from_json(file.read_bytes(), source=str(file)).get("pid") == pid:
+                found.append((file.stat().st_mtime, file.parents[1]))
+    return max(found)[1] if found else None
+
+
+def new_incident(folder: Path) -> Path:
+    """Make an empty `incident/`; one that is there already is kept under a number. Raises OSError."""
+    place = folder / INCIDENT
+    if place.exists():
+        place.rename(next(p for p in _numbered(folder / INCIDENT) if not p.exists()))
+    place.mkdir(parents=True)
+    return place
+
+
+def withdraw(incident: Path) -> None:
+    """Put a suspicion that has not come true out of the way, into `flight/suspected-N`."""
+    with contextlib.suppress(OSError):
+        flights = incident.parent / "flight"
+        flights.mkdir(mode=0o700, exist_ok=True)
+        incident.rename(next(p for p in _numbered(flights / "suspected") if not p.exists()))
+
+
+def failed(path: Path, error: Mapping[str, object], cause: str) -> None:
+    """Write `.FAILURE` into a run folder, or only the cause where the program wrote one itself; never raises."""
+    try:
+        record = flight.status(path)
+    except OcrlabError:
+        record = RunRecord("died", flight.now())
+    if record.status == "failure":
+        close(path, replace(record, verdict=cause))
+        return
+    if record.status == "running" and running_process(path).get("pid") not in (None, os.getpid(), error.get("pid")):
+        return  # another run has taken the folder over
+    flight.RunFolder(path, record.started or flight.now(), record.metrics).fail(error, verdict=cause)
+
+
+def _numbered(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}-{number}") for number in range(1, 1000)]

@@ -1,0 +1,27 @@
+"""What a program tells its watcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ocrlab.flight import handover
+
+
+def test_the_watcher_hears_where_runs_are_made(tmp_path, monkeypatch):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path))
+    assert handover.watched()
+    handover.tell_runs("some/runs")
+    assert handover.runs_told(tmp_path) == Path.cwd() / "some" / "runs"
+
+
+def test_nobody_watches(tmp_path, monkeypatch):
+    monkeypatch.delenv(handover.FOLDER, raising=False)
+    assert not handover.watched()
+    handover.tell_runs("runs")
+    assert handover.runs_told(tmp_path) is None
+
+
+def test_a_handover_folder_that_is_gone_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path / "none"))
+    handover.tell_runs("runs")
+    assert handover.runs_told(tmp_path / "none") is None

@@ -1,0 +1,133 @@
+"""Silence: hangs that are ended, suspicions that are taken back, limits, and folders that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ocrlab.watch import case
+from ocrlab.watch.case import Options
+from ocrlab.watch.supervise import watch
+
+SPIN = "print('begin')\ndef turn():\n    while True: pass\nturn()"
+LOCK = "import threading\nprint('begin')\nlock = threading.Lock()\nlock.acquire(); lock.acquire()"
+
+
+@pytest.mark.parametrize("code", [SPIN, LOCK], ids=["spin", "lock"])
+def test_a_hang_is_ended_with_its_stacks(code, watched):
+    done = watched(code, "--silence", "1.5", "--on-hang", "kill")
+    assert (done.status, done.sentinel, done.verdict["status"]) == (124, ".FAILURE", "hung")
+    stacks = (done.folder / "incident" / "stacks.txt").read_text()
+    assert "main" in stacks and "Process " in stacks
+    assert "nothing has moved" in done.err
+
+
+def test_a_suspicion_is_taken_back_when_it_moves(watched):
+    code = "import time\nprint('begin')\ntime.sleep(4)\nprint('end')"
+    done = watched(code, "--silence", "1")
+    assert (done.status, done.out, done.sentinel) == (0, b"begin\nend\n", ".SUCCESS")
+    assert "the program goes on" in done.err and "moves again (output)" in done.err
+    assert not (done.folder / "incident").exists()
+    told = json.loads((done.folder / "flight" / "suspected-1" / "verdict.json").read_text())
+    assert told["status"] == "suspected"
+
+
+def test_who_ends_what_hangs_gets_the_stacks_of_the_hang(env, tmp_path):
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "1"]
+    with subprocess.Popen([*words, "--", sys.executable, "-c", LOCK], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        watcher.terminate()
+        watcher.stderr.read()
+        assert watcher.wait(20) == 143
+    assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
+
+
+def test_the_limit_ends_it_with_its_stacks(watched):
+    code = "import time\nwhile True: print('x'); time.sleep(0.1)"
+    done = watched(code, "--timeout", "1.5")
+    assert (done.status, done.verdict["status"]) == (124, "hung")
+    assert "limit of 1.5 s" in done.err
+    assert (done.folder / "incident" / "stacks.txt").is_file()
+
+
+def test_what_ignores_sigterm_is_killed(watched):
+    code = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('begin')\nwhile True: time.sleep(1)"
+    assert watched(code, "--timeout", "1").status == 124
+
+
+@pytest.mark.parametrize("on_hang", [None, "report"])
+def test_a_heartbeat_that_stops_is_a_hang_for_certain(on_hang, env, tmp_path, monkeypatch, left):
+    code = "import time\nfrom ocrlab.flight import heartbeat\n"
+    code += "for step in range(3): heartbeat.beat(step=step, phase='train'); time.sleep(0.2)\ntime.sleep(5)"
+    monkeypatch.chdir(tmp_path)
+    ended = watch(
+        [sys.executable, "-c", code],
+        Options(run_dir=tmp_path / "out", silence=1.5, on_hang=on_hang),
+        output=lambda *_: None,
+        env=env,
+    )
+    assert (ended.status, ended.exit_status) == (("hung", 124) if on_hang is None else ("success", 0))
+    if on_hang is None:
+        assert ended.verdict.status == "hung"
+
+
+def test_a_heartbeat_is_progress(watched):
+    code = "import time\nfrom ocrlab.flight import heartbeat as h\nfor n in range(15): h.beat(step=n); time.sleep(0.2)"
+    done = watched(code, "--silence", "1.2", "--on-hang", "kill")
+    assert (done.status, done.err) == (0, "")
+
+
+def test_what_a_folder_holds_stays(watched, tmp_path):
+    (tmp_path / "out" / "incident").mkdir(parents=True)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    (tmp_path / "out" / "incident" / "verdict.json").write_text("{}")
+    done = watched("raise SystemExit(3)")
+    assert (done.folder / "notes.txt").read_text() == "mine"
+    assert (done.folder / "incident-1" / "verdict.json").read_text() == "{}"
+    assert done.verdict["exit_code"] == 3
+    assert watched("pass").sentinel == ".SUCCESS", "the same folder again, for another try"
+
+
+def test_a_folder_that_cannot_be_made_does_not_stop_the_program(watched, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    done = watched("print('ran'); raise SystemExit(3)")
+    assert (done.status, done.out) == (3, b"ran\n")
+    assert "cannot be opened" in done.err and "verdict.md" in done.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_does_not_hide_the_failure(env, tmp_path):
+    script = 'mount -t tmpfs -o size=64k none out && exec "$@"'
+    program = "d = open('out/fill', 'wb')\ntry:\n while True: d.write(bytes(1000)); d.flush()\n"
+    program += "except OSError: raise SystemExit(3)"
+    (tmp_path / "out").mkdir()
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", program]
+    done = subprocess.run(["unshare", "-m", "bash", "-c", script, "bash", *words], env=env, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    if done.returncode in (1, 32) and "mount" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert done.returncode == 3
+    assert "the verdict is elsewhere" in done.stderr
+    assert "exit status 3" in done.stderr
+
+
+def test_a_classifier_that_raises_does_not_hide_the_failure(tmp_path, monkeypatch):
+    from ocrlab.diagnose import classify
+
+    def broken(incident):
+        raise ZeroDivisionError("in the rules")
+
+    monkeypatch.setattr(classify, "classify", broken)
+    ended = watch(["sh", "-c", "echo no; exit 9"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
+    assert (ended.exit_code, ended.verdict.causes) == (9, [])
+    assert "ZeroDivisionError: in the rules" in ended.verdict.missing[0]
+    assert json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["missing"] == ended.verdict.missing
+
+
+def test_the_cause_of_nothing_is_unknown():
+    assert case.cause(None) == "unknown"

@@ -1,0 +1,67 @@
+"""From what is known to a verdict on disk and a few words."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from ocrlab.records import Cause, Evidence, Incident, Verdict
+from ocrlab.watch import incident
+from ocrlab.watch.child import Child
+from ocrlab.watch.kills import Kills
+from ocrlab.watch.quiet import Quiet
+
+
+@pytest.fixture
+def child():
+    made = Child(pid=2**22 + 1, guard=None, control=None, started=time.monotonic() - 5)
+    made.code, made.ended = -9, time.monotonic() - 1
+    made.exits = [{"pid": 2**22 + 2, "role": "other", "exit_code": None, "signal": "SIGBUS"}]
+    return made
+
+
+def test_the_facts_of_a_death(child, tmp_path):
+    quiet = Quiet(300, tmp_path, roles={2**22 + 2: "worker"})
+    found = incident.gather(child, quiet, Kills(), "the log\n", "killed", None)
+    assert (found.status, found.exit_code, found.signal) == ("killed", None, "SIGKILL")
+    assert found.texts["log_tail.txt"] == "the log\n"
+    assert found.facts["exits"][0]["role"] == "worker"
+    assert found.facts["pids"] == [2**22 + 1, 2**22 + 2]
+    assert 3.9 <= found.facts["run_seconds"] <= 4.2
+    assert "ended_by" not in found.facts and "heartbeat" not in found.facts
+    json.dumps(found.facts)
+
+
+def test_a_counter_counts_only_where_somebody_was_killed(child, tmp_path, monkeypatch):
+    monkeypatch.setattr(Kills, "count", lambda self: 2)
+    quiet = Quiet(300, tmp_path)
+    assert incident.gather(child, quiet, Kills(), "", "killed", None).facts["oom_kills"] == 2
+    child.code, child.exits = 1, []
+    assert "oom_kills" not in incident.gather(child, quiet, Kills(), "", "failed", None).facts
+    text = "DataLoader worker (pid 7) is killed by signal: Killed."
+    assert incident.gather(child, quiet, Kills(), text, "failed", None).facts["oom_kills"] == 2
+
+
+def test_a_verdict_is_written_even_where_its_words_fail(tmp_path, monkeypatch):
+    from ocrlab.diagnose import verdict as words
+
+    def broken(*_):
+        raise KeyError("no such title")
+
+    monkeypatch.setattr(words, "write", broken)
+    incident.write(tmp_path, Verdict(status="failed", exit_code=3), Incident("failed", 3, texts={"log_tail.txt": "x"}))
+    assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 3
+    assert (tmp_path / "log_tail.txt").read_text() == "x"
+    assert "unknown" in (tmp_path / "verdict.md").read_text()
+
+
+def test_a_summary_says_what_why_where_and_what_next(tmp_path):
+    best = Cause("host.oom_kill", 0.93, [Evidence("kernel_log.txt", 12, "oom-kill: ...")], "measure it", "less memory")
+    told = incident.summary("train.py was killed", Verdict(causes=[best]), tmp_path)
+    for text in ("train.py was killed", "host.oom_kill, 93 % sure", "kernel_log.txt:12", "verdict.md", "less memory"):
+        assert text in told
+    unsure = Verdict(causes=[Cause("native.segv", 0.5, [], "measure it", "less memory")])
+    assert "measure it" in incident.summary("x", unsure, tmp_path)
+    assert "unknown (missing: kernel log)" in incident.summary("x", Verdict(missing=["kernel log"]), tmp_path)

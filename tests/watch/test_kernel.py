@@ -1,0 +1,37 @@
+"""Lines of the kernel log: ours are kept, those about others are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.probes import kernel_log
+from ocrlab.records import Reading
+from ocrlab.watch import kernel
+
+LOG = [
+    "[100.1] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "[100.2] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/job,task=python,pid=71,uid=0",
+    "[100.3] Memory cgroup out of memory: Killed process 71 (python) total-vm:94380kB, anon-rss:78112kB",
+    "[100.4] NVRM: GPU at PCI:0000:01:00: GPU-1",
+]
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch):
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", LOG))
+
+
+@pytest.mark.parametrize(("pids", "text"), [({70, 71}, ""), ({70}, "worker (pid(s) 71) exited"), ({70}, "pid: 71")])
+def test_a_kill_of_ours_is_kept(pids, text):
+    assert kernel.lines(0, 100, pids, {"python"}, text).splitlines() == LOG
+
+
+def test_a_kill_of_another_is_left_out(monkeypatch):
+    monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
+    assert kernel.lines(0, 100, {70}, {"python"}, "").splitlines() == LOG[3:]
+
+
+@pytest.mark.parametrize(("name", "ended", "kept"), [("python", 101.0, 4), ("python", 300.0, 1), ("sleep", 101.0, 1)])
+def test_in_a_container_name_and_time_decide(name, ended, kept, monkeypatch):
+    monkeypatch.setattr(kernel, "_number_is_real", lambda: False)
+    assert len(kernel.lines(0, ended, {70}, {name}, "").splitlines()) == kept

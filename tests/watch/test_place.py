@@ -1,0 +1,91 @@
+"""Run folders of watched programs: names, sentinels, and incidents that are never overwritten."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ocrlab import flight
+from ocrlab.errors import RunError
+from ocrlab.watch import place
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "-u", "src/train.py", "--lr", "1"], "train"),
+        (["python3.11", "-m", "pkg.train"], "train"),
+        (["python", "-c", "import x"], "python"),
+        (["torchrun", "--nproc-per-node=2", "fine tune.py"], "fine tune"),
+        (["/usr/bin/sleep", "5"], "sleep"),
+        (["bash", "run.sh"], "sh"),
+    ],
+)
+def test_the_name_of_a_command(command, name):
+    assert place.slug(command) == name
+
+
+def test_a_new_folder_has_a_sentinel(tmp_path):
+    folder = place.open_folder(tmp_path / "a" / "b", ["x"])
+    assert flight.status(folder.path).status == "running"
+    folder.succeed({})
+    assert flight.status(folder.path).status == "success"
+
+
+def test_a_finished_folder_is_used_again(tmp_path):
+    place.open_folder(tmp_path, ["x"]).succeed({})
+    place.open_folder(tmp_path, ["x"])
+    assert flight.status(tmp_path).status == "running"
+    assert (tmp_path / "flight" / "success-1.json").is_file()
+
+
+def test_a_living_run_is_refused(tmp_path):
+    place.open_folder(tmp_path, ["x"])
+    with pytest.raises(RunError, match="still running"):
+        place.open_folder(tmp_path, ["x"])
+
+
+def test_without_a_folder_one_is_made_below_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = place.open_folder(None, ["python", "train.py"])
+    assert folder.path.parent == tmp_path / "runs" and folder.path.name.endswith("-train")
+
+
+def test_incidents_get_numbers(tmp_path):
+    for text in "abc":
+        (place.new_incident(tmp_path) / "verdict.json").write_text(text)
+    found = {path.parent.name: path.read_text() for path in tmp_path.glob("*/verdict.json")}
+    assert found == {"incident-1": "a", "incident-2": "b", "incident": "c"}
+
+
+def test_a_suspicion_that_was_wrong_moves_to_the_side(tmp_path):
+    for _ in range(2):
+        place.withdraw(place.new_incident(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "flight").iterdir()) == ["suspected-1", "suspected-2"]
+
+
+def test_the_folder_that_a_process_made_is_found(tmp_path):
+    for name, pid in (("a", 5), ("b", 6)):
+        (tmp_path / name / "flight").mkdir(parents=True)
+        (tmp_path / name / "flight" / "process.json").write_text(json.dumps({"schema": 1, "pid": pid}))
+    (tmp_path / "b" / "flight" / "process.json").with_name("process.json").touch()
+    assert place.made_by(6, tmp_path) == tmp_path / "b"
+    assert place.made_by(7, tmp_path) is None
+
+
+def test_a_program_that_died_without_a_word_gets_its_sentinel(tmp_path):
+    folder = flight.create(tmp_path, "x")
+    (folder.flight / "process.json").write_text(json.dumps({"schema": 1, "pid": 2**22 + 1, "started": 1}))
+    place.failed(folder.path, {"type": "Killed", "message": "SIGKILL", "pid": 2**22 + 1}, "host.oom_kill")
+    record = flight.status(folder.path)
+    assert (record.status, record.verdict, record.error["type"]) == ("failure", "host.oom_kill", "Killed")
+    assert record.started == folder.started
+
+
+def test_what_the_program_wrote_itself_stays_and_gets_the_cause(tmp_path):
+    folder = flight.create(tmp_path, "x")
+    folder.fail(ValueError("its own words"))
+    place.failed(folder.path, {"type": "Failed", "message": "exit status 1"}, "user.shape")
+    record = flight.status(folder.path)
+    assert (record.error["message"], record.verdict) == ("its own words", "user.shape")
