@@ -24,19 +24,8 @@ help:  ## this list
 setup:  ## .venv with exactly requirements.lock, and this package
 	@.ci/setup $(VENV) requirements.lock 3.13 3.12 3.11
 
-train: setup  ## notebooks/03_train.ipynb -> reports/<time>-03_train.{ipynb,html}; ARGS="-p batch_size 2"
-	@mkdir -p reports
-	stem="reports/$$(date +%Y%m%d-%H%M%S)-03_train"
-	status=0
-	$(PY) -m papermill --kernel python3 notebooks/03_train.ipynb "$$stem.ipynb" $(ARGS) || status=$$?
-	if [ -f "$$stem.ipynb" ]; then
-		$(PY) -m nbconvert --to html --log-level WARN "$$stem.ipynb" || status=1
-		printf '\nnotebook  %s\nreport    %s\n' "$$PWD/$$stem.ipynb" "$$PWD/$$stem.html"
-	fi
-	if [ $$status != 0 ]; then
-		echo "make train: the notebook failed; its last cell and the newest folder in runs/ tell why" >&2
-	fi
-	exit $$status
+train: setup  ## notebooks/03_train.ipynb -> reports/<time>-03_train.{ipynb,html,json}; ARGS="-p batch_size 2"
+	@$(PY) -m ocrlab run notebooks/03_train.ipynb $(ARGS)
 
 test: setup  ## all tests, then all notebooks
 	@$(PY) $(TESTS) $(ARGS)

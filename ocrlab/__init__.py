@@ -27,5 +27,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'ocrlab' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add the cell magic `%%isolated` to a notebook: `%load_ext ocrlab`."""
+    from ocrlab.notebook import register
+
+    register(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -1,15 +1,24 @@
 """The only import that a notebook needs.
 
 lab = notebook.setup(globals())                    checks the parameters; the outcome says INCOMPLETE from here on
-lab.show(notebook.training.pages(lab.config))      a section: `training` holds those of 03_train
-run = lab.run()                                    trains, with live progress
+lab.show(notebook.training.pages(lab.config))      a section: `training` holds those of 03_train, `crash` of 06_crash
+run = lab.run()                                    trains in a watched child, with live progress; the kernel lives
+value = lab.run(function, *args)                   the same for any function that can be imported
 lab.outcome("hmean@0.5", value, limit=0.85)        judges a number against its limits
 lab.finish()                                       says how it ended, and keeps the result
+
+In anybody's notebook, importing this also adds the cell magic %%isolated (see `isolated`).
 """
 
 from __future__ import annotations
 
-from ocrlab.notebook import training
+import sys
+
+from ocrlab.notebook import crash, doctor, isolated, training
+from ocrlab.notebook.isolated import register
 from ocrlab.notebook.lab import Lab, setup
 
-__all__ = ["Lab", "setup", "training"]
+__all__ = ["Lab", "crash", "doctor", "register", "setup", "training"]
+
+if "IPython" in sys.modules:
+    isolated.register_here()

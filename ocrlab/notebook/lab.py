@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import inspect
 import os
 import random
 import signal
@@ -12,22 +13,33 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ocrlab import __version__
 from ocrlab.config import Config
 from ocrlab.errors import ConfigError
+from ocrlab.notebook import apart, child
+from ocrlab.records import Verdict
 from ocrlab.redact import clean
-from ocrlab.report import live, outcome, params, results
+from ocrlab.report import cause, live, outcome, params, results
 from ocrlab.report.configure import configure, fields
-from ocrlab.report.view import View
+from ocrlab.report.kernel import STACKS
+from ocrlab.report.view import View, together
+from ocrlab.watch.supervise import Options
 
-if TYPE_CHECKING:
-    from ocrlab.train.fit import RunResult
+
+@dataclass(frozen=True)
+class Trained:
+    """How a training ended: its folder, `status` (success), the final metrics, and the checkpoint to use."""
+
+    folder: Path
+    status: str
+    metrics: dict[str, float]
+    checkpoint: Path | None
 
 
 class Block:
@@ -55,7 +67,7 @@ class Lab:
     config: Config
     top: Block
     began: float
-    training: RunResult | None = None
+    training: Trained | None = None
     judgements: list[outcome.Judgement] = field(default_factory=list)
     blocks: list[live.Live] = field(default_factory=list)
 
@@ -70,14 +82,38 @@ class Lab:
         self.blocks.append(block)
         return block
 
-    def run(self, limit: float | None = None) -> RunResult:
-        """Train as `config` says and return what came of it; raises what training raises, once its folder is closed."""
-        about = f"{self.config.encoder} + {self.config.decoder} on {Path(self.config.data).name}"
-        progress = self.progress(f"Training {about}", limit)
-        from ocrlab.train.fit import fit
+    def run(
+        self,
+        function: Callable[..., Any] | None = None,
+        *args: Any,
+        limit: float | None = None,
+        in_process: bool = False,
+        silence: float = 300.0,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Train as `config` says, or call an importable function, in a watched child, and return what comes of it.
 
-        self.training = fit(self.config, progress=progress)
-        return self.training
+        Output streams, and so do the events that a function sends to its argument `progress`; `limit` is drawn into the
+        curve of hmean. `silence` and `timeout` (seconds) are those of `ocrlab watch`. With `in_process` all happens in
+        the kernel, where a debugger can step through it. Raises ChildFailed, or in the kernel what the function raises.
+        """
+        trains = function is None
+        called: Callable[..., Any] = function or child.train
+        args = args if function else (self.config,)
+        progress = None
+        if "progress" in inspect.signature(called).parameters and "progress" not in kwargs:
+            about = f"{self.config.encoder} + {self.config.decoder} on {Path(self.config.data).name}"
+            progress = self.progress(f"Training {about}" if trains else called.__name__, limit)
+        if in_process:
+            back = called(*args, **kwargs, **({"progress": progress} if progress else {}))
+        else:
+            folder = None if trains else Path(self.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{called.__name__}"
+            options = Options(folder, silence=silence, timeout=timeout, own_folder=trains)
+            back = apart.call(called, args, kwargs, options, progress)
+        if trains:
+            self.training = back = Trained(**back)
+        return back
 
     def outcome(self, metric: str, value: float, limit: float, warn: float | None = None, unit: str = "") -> None:
         """Judge a number: PASS at `limit` or above, WARN down to `warn`, else FAIL."""
@@ -110,18 +146,28 @@ class Lab:
     def after_cell(self, result: Any) -> None:
         """Show what the progress blocks hold back; where the cell failed, say at the top where the notebook stopped.
 
-        The word stays INCOMPLETE, because `finish` never ran.
+        The word stays INCOMPLETE, because `finish` never ran, unless a child died: that is a crash, and is told as one.
         """
         for block in self.blocks:
             block.flush()
         error = result.error_before_exec or result.error_in_exec
-        if error is not None:
-            place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
+        if error is None:
+            return
+        place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
+        seconds = time.monotonic() - self.began
+        if isinstance(error, apart.ChildFailed):
+            following = f"ocrlab diagnose {clean(str(error.ended.folder))}" if error.ended.folder else ""
+            text = clean(f"It stopped in {place}. {error.what}.")
+            said = outcome.Outcome(self.name, error.word, text, next=following)
+            shown = together([outcome.view(said), cause.view(error.ended.verdict or Verdict())])
+        else:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            told = clean(f"It stopped in {place}. {text}")
-            said = outcome.Outcome(self.name, "INCOMPLETE", told)
-            result = results.build(said, metrics={}, parameters=self.parameters, seconds=time.monotonic() - self.began)
-            self.top.update(outcome.view(said), results.bundle(result))
+            said = outcome.Outcome(self.name, "INCOMPLETE", clean(f"It stopped in {place}. {text}"))
+            shown = outcome.view(said)
+        kept = results.build(said, metrics={}, parameters=self.parameters, seconds=seconds)
+        if isinstance(error, apart.ChildFailed):
+            kept = replace(kept, ending=error.record(result.execution_count))
+        self.top.update(shown, results.bundle(kept))
 
 
 _open: list[Lab] = []  # the newest lab, for the hook that IPython calls after every cell
@@ -170,7 +216,7 @@ def _seed(seed: int) -> None:
 def _keep_stacks(name: str, runs: Path) -> None:
     """Let a crash of the kernel, and SIGUSR1, leave the stack of every thread in a file: ipykernel swallows stderr."""
     file: IO[str]
-    folder = runs / ".stacks"
+    folder = Path(os.environ.get(STACKS) or runs / ".stacks")  # the engine `ocrlab` looks for them itself
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / f"{name}-{os.getpid()}.txt").open("w", encoding="utf-8")

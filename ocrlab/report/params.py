@@ -95,7 +95,7 @@ def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[s
     at, declared = _find(cells, namespace)
     names = [parameter.name for parameter in declared]
     injected = [name for cell in cells[at + 1 :] if cell.lstrip().startswith(INJECTED) for name in _assigned(cell)]
-    problems = [_secret(name) for name in names if is_secret(name)]
+    problems = [secret(name) for name in names if is_secret(name)]
     problems += [_unknown(name, names, also) for name in injected if name not in names and name not in also]
     values = {name: namespace[name] for name in injected if name in also and name in namespace}
     for parameter in declared:
@@ -161,14 +161,14 @@ def _assigned(cell: str) -> list[str]:
     return [ast.unparse(line.targets[0]) for line in ast.parse(cell).body if isinstance(line, ast.Assign)]
 
 
-def _secret(name: str) -> ConfigError:
+def secret(name: str) -> ConfigError:
     do = "Set it in the environment instead; if its value was real, delete this notebook's file and change the secret"
     return ConfigError(f"Parameter {name} is named like a secret, and a notebook keeps its parameters", do=do)
 
 
 def _unknown(name: str, names: Sequence[str], also: Collection[str]) -> ConfigError:
     if is_secret(name):
-        return _secret(name)
+        return secret(name)
     near = nearest(name, [*names, *also])
     do = f"Did you mean {near}? " if near else ""
     return ConfigError(f"This notebook has no parameter {name}", do=f"{do}It has {', '.join(names)}")

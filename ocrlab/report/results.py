@@ -37,7 +37,8 @@ class Result:
     """How a notebook ended, with everything needed to compare it with another.
 
     `metrics` maps a name to {"value", "unit", "limit", "warn"}, None where there is no limit; `artefacts` holds
-    {"file", "bytes", "sha256"}.
+    {"file", "bytes", "sha256"}; `ending` is {"status", "cell", "exit_code", "signal", "exit_status", "verdict"} of one
+    that did not end by itself.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Result:
     code: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None
+    ending: dict[str, Any] | None = None
 
 
 def build(
@@ -81,6 +83,14 @@ def build(
 def bundle(result: Result) -> dict[str, Any]:
     """Return the notebook output that holds a result."""
     return {MIME: json.loads(json.dumps(to_json(result), default=str))}
+
+
+def from_bundle(data: Mapping[str, Any]) -> Result | None:
+    """Return the result in a notebook output's data, None where it holds none that can be read."""
+    found = data.get(MIME)
+    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str) or found.get("outcome") is None:
+        return None
+    return Result(**{key: found[key] for key in Result.__dataclass_fields__ if key in found})
 
 
 def save(result: Result, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import random
 import re
 import signal
@@ -16,8 +17,8 @@ import IPython.display
 import pytest
 
 from ocrlab.errors import ConfigError
+from ocrlab.notebook import apart, setup
 from ocrlab.notebook import lab as labs
-from ocrlab.notebook import setup
 from ocrlab.report import results
 from ocrlab.report.view import View
 
@@ -197,3 +198,53 @@ def test_show_displays_views_one_by_one(shown: Shown, namespace: dict[str, Any])
     before = len(shown)
     lab.show(View("<p>a</p>", "a"), View("<p>b</p>", "b"))
     assert [bundle["text/plain"] for bundle in list(shown.values())[before:]] == ["a", "b"]
+
+
+def test_a_function_runs_in_a_child_and_in_the_kernel_when_asked(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    assert lab.run(os.getpid) != os.getpid()
+    assert lab.run(os.getpid, in_process=True) == os.getpid()
+
+
+def test_training_runs_in_a_child_with_its_events(
+    shown: Shown, namespace: dict[str, Any], runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = setup(namespace)
+    asked: dict[str, Any] = {}
+
+    def call(function: Any, args: Any, kwargs: Any, options: Any, events: Any) -> dict[str, Any]:
+        asked.update(name=function.__name__, config=args[0], own_folder=options.own_folder)
+        events({"kind": "train", "step": 3, "total": 7, "loss": 2.5})
+        return {"folder": runs / "x", "status": "success", "metrics": {"hmean@0.5": 0.9}, "checkpoint": None}
+
+    monkeypatch.setattr(apart, "call", call)
+    run = lab.run(limit=0.85)
+    assert asked == {"name": "train", "config": lab.config, "own_folder": True}
+    assert (lab.training, run.metrics["hmean@0.5"]) == (run, 0.9)
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=None, execution_count=5))
+    assert "3 of 7" in str(shown)
+
+
+def test_a_child_that_dies_is_a_crash_of_the_notebook(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    monkeypatched: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(apart.ChildFailed) as caught:
+        patch.setattr(IPython.display, "display", monkeypatched.append)
+        lab.run(os.abort)
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=caught.value, execution_count=5))
+    top = next(iter(shown.values()))
+    assert outcomes(shown) == ["CRASHED"]
+    assert "It stopped in cell [5]. The child died of SIGABRT" in top["text/html"]
+    assert "native.abort" in top["text/html"]
+    ending = top[results.MIME]["ending"]
+    assert (ending["cell"], ending["signal"], ending["exit_status"]) == (5, "SIGABRT", 134)
+
+
+def test_the_engine_names_the_folder_of_the_stacks(
+    shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCRLAB_STACKS", str(tmp_path))
+    setup(namespace)
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = tmp_path.glob("03_train-*.txt")
+    assert "test_the_engine_names_the_folder" in file.read_text(encoding="utf-8")

@@ -114,7 +114,7 @@ def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     declared = params.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert {p.name for p in declared} - set(fields()) == {"limit", "overrides"}
+    assert {p.name for p in declared} - set(fields()) == {"limit", "overrides", "in_process"}
     assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
 
 

@@ -1,0 +1,157 @@
+"""The sections of the crash notebook: the fault lab, a fault being caught, its verdict, the truth, what is known."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ocrlab.diagnose import catalogue, read
+from ocrlab.diagnose.classify import classify
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.notebook import apart
+from ocrlab.notebook.lab import Lab
+from ocrlab.records import Verdict
+from ocrlab.report import cause, tables
+from ocrlab.report.view import View, say
+from ocrlab.settings.names import nearest
+from ocrlab.watch.supervise import Options
+
+CSS = """
+.ocrlab .faults { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 16px; margin: 4px 0;
+  font-size: 13.5px; }
+.ocrlab .faults dd { margin: 0; display: flex; flex-wrap: wrap; gap: 0 12px; }
+.ocrlab .faults dt { opacity: .75; }
+.ocrlab pre.known { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap;
+  margin: 4px 0; padding: 12px 16px; border-radius: 4px; background: rgba(95, 107, 122, .1); }
+"""
+LISTED = [sys.executable, "-m", "ocrlab.faults", "--list", "--json"]
+DECIDED = 0.8  # confidence from which a cause counts as named, where nobody planted it
+ENDS = {
+    "failed": "ends with an error",
+    "killed": "dies of a signal",
+    "hung": "hangs",
+    "healthy": "is healthy, but slow",
+}
+
+
+@dataclass(frozen=True)
+class Caught:
+    """A failure that was caught or opened: its verdict, the fault (None for an incident), its folder."""
+
+    verdict: Verdict
+    fault: dict[str, Any] | None
+    folder: str
+
+    @property
+    def right(self) -> bool | None:
+        """Tell whether the first cause is one of those that were planted; None where nobody planted one."""
+        if self.fault is None:
+            return None
+        first = self.verdict.causes[0].id if self.verdict.causes else None
+        return first in (self.fault["causes"] or [None])  # a healthy program has no cause
+
+
+@functools.cache
+def lab_faults() -> list[dict[str, Any]]:
+    """Return what the fault lab can plant, as `python -m ocrlab.faults --list --json` tells it; raises RunError."""
+    done = subprocess.run(LISTED, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    try:
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+    except ValueError:
+        raise RunError("The fault lab cannot be listed", got=done.stderr.strip()[-300:]) from None
+    return found
+
+
+def faults() -> View:
+    """Return the names of all faults, by family."""
+    families: dict[str, list[dict[str, Any]]] = {}
+    for fault in lab_faults():
+        families.setdefault(fault["family"], []).append(fault)
+    finding = f"{len(lab_faults())} programs that really fail, in {len(families)} families"
+    listed = "".join(
+        f"<dt>{escape(family)}</dt><dd>{''.join(_code(fault['name']) for fault in some)}</dd>"
+        for family, some in families.items()
+    )
+    lines = [f"{family}: {', '.join(fault['name'] for fault in some)}" for family, some in families.items()]
+    return View(f'<style>{CSS}</style>{say(finding)}<dl class="faults">{listed}</dl>', "\n".join([finding, *lines]))
+
+
+def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: float) -> Caught:
+    """Plant a fault and watch it, or open an incident: a log, a run folder, an executed notebook.
+
+    Raises ConfigError for a fault that there is not, or one that this machine cannot do, and DataError.
+    """
+    if incident:
+        return Caught(classify(read.incident(str(Path(incident).expanduser()))), None, incident)
+    planted = _fault(fault)
+    command = [sys.executable, "-m", "ocrlab.faults", fault]
+    command += ["--start-method", start_method] if start_method else []
+    folder = Path(lab.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{fault}"
+    ended = apart.follow(command, Options(folder, silence=silence, on_hang="kill"))
+    return Caught(ended.verdict or Verdict(None, ended.status), planted, str(ended.folder or folder))
+
+
+def verdict(found: Caught) -> View:
+    """Return the verdict: cause, evidence, what was ruled out, the next experiment, the fix."""
+    return cause.view(found.verdict, kept=found.folder)
+
+
+def compared(found: Caught) -> View:
+    """Return what was planted beside what was named."""
+    named = found.verdict.causes[0] if found.verdict.causes else None
+    said = f"{named.id}, {100 * named.confidence:.0f} % sure" if named else "no cause"
+    if found.fault is None:
+        return View(
+            say(f"Named: {said}", "Nobody planted this one, so that only you can say whether it is right."), said
+        )
+    fault = found.fault
+    accepted = " or ".join(fault["causes"]) or "nothing: it is healthy"
+    rows = [
+        ("the program", f"{fault['name']}: {fault['does']}; it {ENDS[fault['ends']]}"),
+        ("planted", accepted),
+        ("named", said),
+        ("it ended", _how(found.verdict)),
+    ]
+    finding = "The cause that was planted is the cause that was named" if found.right else "Another cause was planted"
+    return tables.table(("", "what"), rows, finding)
+
+
+def knowledge(found: Caught, about: str = "") -> View:
+    """Return what is known of a cause (default: the one that was named), or of all causes; raises ConfigError."""
+    name = about or (found.verdict.causes[0].id if found.verdict.causes else "")
+    text = catalogue.explain(name) if name else catalogue.listing()
+    title = f"What is known of {name}" if name else "All causes"
+    return View(f'<style>{CSS}</style>{say(title)}<pre class="known">{escape(text)}</pre>', text)
+
+
+def judge(lab: Lab, found: Caught) -> None:
+    """Judge what was named: against what was planted, or where nobody planted it by how sure the verdict is."""
+    sure = found.verdict.causes[0].confidence if found.verdict.causes else 0.0
+    if found.right is None:
+        lab.outcome("confidence of the cause", sure, limit=DECIDED, warn=0.4)
+    else:
+        lab.outcome("share of planted causes named first", float(found.right), limit=1.0)
+
+
+def _how(verdict: Verdict) -> str:
+    code = f"exit status {verdict.exit_code}" if verdict.exit_code is not None else ""
+    return ", ".join(filter(None, (verdict.status, verdict.signal or code)))
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
+
+
+def _fault(name: str) -> dict[str, Any]:
+    for fault in lab_faults():
+        if fault["name"] == name:
+            return fault
+    near = nearest(name, [fault["name"] for fault in lab_faults()])
+    raise ConfigError(f"There is no fault {name!r}", do=f"Did you mean {near}?" if near else "See the table above")

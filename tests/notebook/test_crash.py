@@ -1,0 +1,75 @@
+"""The sections of the crash notebook, with verdicts made by hand; the whole is run by tests/notebooks/test_06.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.notebook import crash
+from ocrlab.notebook.crash import Caught
+from ocrlab.records import Cause, Verdict
+
+FAULT = {"name": "segv", "family": "native", "does": "reads <null>", "ends": "killed", "causes": ["native.segv"]}
+NAMED = Verdict(None, "killed", None, "SIGSEGV", None, [Cause("native.segv", 0.84), Cause("build.abi", 0.4)])
+RIGHT = Caught(NAMED, FAULT, "runs/x")
+WRONG = Caught(NAMED, {**FAULT, "causes": ["host.shm"]}, "runs/x")
+UNKNOWN = Caught(Verdict(None, "killed"), FAULT, "runs/x")
+HEALTHY = Caught(Verdict(None, "success"), {**FAULT, "causes": []}, "runs/x")
+OPENED = Caught(NAMED, None, "log.txt")
+
+
+@pytest.mark.parametrize(
+    ("found", "right"), [(RIGHT, True), (WRONG, False), (UNKNOWN, False), (HEALTHY, True), (OPENED, None)]
+)
+def test_the_first_cause_is_what_counts(found: Caught, right: bool | None) -> None:
+    assert found.right is right
+
+
+def test_the_truth_stands_beside_it() -> None:
+    html = crash.compared(RIGHT).html
+    assert "The cause that was planted is the cause that was named" in html
+    assert "reads &lt;null&gt;" in html
+    assert "Another cause was planted" in crash.compared(WRONG).text
+    assert "no cause" in crash.compared(UNKNOWN).text
+    assert "Nobody planted this one" in crash.compared(OPENED).html
+
+
+@pytest.mark.parametrize(
+    ("found", "judged"),
+    [(RIGHT, (1.0, 1.0)), (WRONG, (0.0, 1.0)), (UNKNOWN, (0.0, 1.0)), (OPENED, (0.84, 0.8))],
+)
+def test_it_is_judged_by_the_truth_or_by_how_sure_it_is(found: Caught, judged: tuple[float, float]) -> None:
+    said: list[Any] = []
+    lab: Any = SimpleNamespace(outcome=lambda metric, value, limit, warn=None: said.append((value, limit)))
+    crash.judge(lab, found)
+    assert said == [judged]
+
+
+def test_knowledge_is_of_the_named_cause_or_of_any() -> None:
+    assert "native.segv" in crash.knowledge(RIGHT).text
+    assert "host.shm" in crash.knowledge(RIGHT, "host.shm").text
+    assert "driver.none" in crash.knowledge(UNKNOWN).text  # no cause: all of them
+    with pytest.raises(ConfigError):
+        crash.knowledge(RIGHT, "host.shmm")
+
+
+def test_the_lab_is_listed_and_a_wrong_name_gets_the_nearest() -> None:
+    view = crash.faults()
+    assert f"{len(crash.lab_faults())} programs that really fail" in view.text
+    assert "segv" in view.text
+    with pytest.raises(ConfigError, match="Did you mean segv"):
+        crash.caught(SimpleNamespace(), "segw", "", "", 5.0)  # type: ignore[arg-type]
+
+
+def test_an_incident_is_opened(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("Fatal Python error: Segmentation fault\n")
+    found = crash.caught(SimpleNamespace(), "", "", str(log), 5.0)  # type: ignore[arg-type]
+    assert found.verdict.causes[0].id == "native.segv"
+    assert "native.segv" in crash.verdict(found).html
+    with pytest.raises(DataError):
+        crash.caught(SimpleNamespace(), "", "", str(tmp_path / "none.txt"), 5.0)  # type: ignore[arg-type]

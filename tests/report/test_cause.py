@@ -1,0 +1,54 @@
+"""The block of a verdict."""
+
+from __future__ import annotations
+
+from ocrlab.records import Cause, Evidence, RuledOut, Verdict
+from ocrlab.report import cause
+
+SEGV = Cause(
+    "native.segv",
+    0.9,
+    [Evidence("stacks.txt", 3, "File <b>x</b>"), Evidence("facts", None, "the process died of SIGSEGV")],
+    "PYTHONFAULTHANDLER=1 COMMAND",
+    "Align versions.",
+)
+VERDICT = Verdict(
+    None,
+    "killed",
+    None,
+    "SIGSEGV",
+    None,
+    [SEGV, Cause("build.abi", 0.3)],
+    [RuledOut("host.oom_kill", "no count")],
+    ["dmesg"],
+)
+
+
+def test_it_says_cause_confidence_evidence_fix_experiment_and_what_is_ruled_out() -> None:
+    html = cause.view(VERDICT, {"stacks.txt": "a & b", "kernel_log.txt": " "}, kept="runs/x").html
+    for part in ("native.segv", "90 % sure", "stacks.txt:3", "Align versions.", "PYTHONFAULTHANDLER=1 COMMAND"):
+        assert part in html
+    for part in ("build.abi", "host.oom_kill", "no count", "dmesg", "runs/x", "a &amp; b", "segmentation fault"):
+        assert part in html
+    assert "File &lt;b&gt;x&lt;/b&gt;" in html
+    assert html.count("<details>") == 1  # an empty text has nothing to unfold
+
+
+def test_the_words_say_the_same() -> None:
+    text = cause.text(VERDICT)
+    assert text.startswith("Cause: ")
+    assert "(native.segv, 90 % sure)" in text
+    assert "because stacks.txt:3: File <b>x</b>" in text
+    assert "mend it: Align versions." in text
+
+
+def test_a_cause_that_is_not_certain_is_only_probable() -> None:
+    unsure = Verdict(None, "killed", causes=[Cause("native.segv", 0.5)])
+    assert cause.text(unsure).startswith("Probable cause: ")
+    assert "the most probable cause, 50 % sure" in cause.view(unsure).html
+
+
+def test_an_unknown_cause_says_what_is_missing() -> None:
+    view = cause.view(Verdict(None, "failed", missing=["the log"]))
+    assert "The cause is not known" in view.html
+    assert "not known: the log" in view.text

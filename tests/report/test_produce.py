@@ -1,0 +1,101 @@
+"""From a notebook's file and texts of parameters to a name of its own, before a kernel starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.report import produce
+
+TYPED = 'name: str = "x"  # of this notebook\nn: int = 3  # how many (things; 1..5)\nlr: float = 0.1\nkinds: list = []'
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Return a function that writes a notebook with a parameters cell and further cells."""
+
+    def make(parameters: str, *others: str) -> Path:
+        cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(new_code_cell, others)]
+        path = tmp_path / "mine.ipynb"
+        nbformat.write(new_notebook(cells=cells), str(path))
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("8", "str", "8"),
+        ("8", "int", 8),
+        ("1e-3", "float", 0.001),
+        ("true", "bool", True),
+        ("[a, 2]", "list", ["a", 2]),
+        ("{a: 1}", "dict", {"a": 1}),
+        ("null", "Optional[int]", None),
+        ("a: b: c", "int", "a: b: c"),
+        ("words", "", "words"),
+    ],
+)
+def test_a_text_is_read_as_its_type_wants_it(text: str, kind: str, value: Any) -> None:
+    assert produce.read(text, kind) == value
+    assert type(produce.read(text, kind)) is type(value)
+
+
+def test_parameters_stand_in_the_notebook(write: Any) -> None:
+    prepared = produce.prepare(write(TYPED, "print(n)"), [("name", "5"), ("n", "4"), ("lr", "1e-2"), ("kinds", "[a]")])
+    [injected] = [c for c in prepared.notebook.cells if "injected-parameters" in c.metadata.get("tags", [])]
+    space: dict[str, Any] = {}
+    exec(injected.source, space)
+    assert (space["name"], space["n"], space["lr"], space["kinds"]) == ("5", 4, 0.01, ["a"])
+    assert not prepared.ours
+
+
+def test_everything_that_is_wrong_is_said_at_once(write: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        produce.prepare(write(TYPED), [("n", "9"), ("nmae", "x"), ("api_key", "hunter2")])
+    for part in ("n=9 cannot be used", "no parameter nmae. Did you mean name?", "api_key is named like a secret"):
+        assert part in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_our_own_notebooks_take_every_setting_and_check_it(root: Path) -> None:
+    path = root / "notebooks" / "03_train.ipynb"
+    assert produce.prepare(path, [("encoder", "resnet50")]).ours
+    with pytest.raises(ConfigError, match="encoder"):
+        produce.prepare(path, [("encoder", "resnet5000")])
+
+
+def test_parameters_without_types_are_taken_but_secrets_never(write: Any) -> None:
+    path = write("n = 3")
+    prepared = produce.prepare(path, [("n", "4")])
+    assert "n = 4" in prepared.notebook.cells[1].source
+    with pytest.raises(ConfigError, match="secret"):
+        produce.prepare(path, [("db_password", "x")])
+
+
+def test_what_is_no_notebook_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no notebook"):
+        produce.prepare(tmp_path / "none.ipynb", [])
+    (tmp_path / "text.ipynb").write_text("hello")
+    with pytest.raises(DataError, match="not a notebook"):
+        produce.prepare(tmp_path / "text.ipynb", [])
+
+
+def test_no_name_is_taken_twice(write: Any, tmp_path: Path) -> None:
+    prepared = produce.prepare(write(TYPED), [])
+    names = {produce.reserve(prepared, tmp_path / "out").notebook for _ in range(3)}
+    assert len(names) == 3
+    assert sorted(tmp_path.glob("out/*")) == sorted(names)  # and nothing temporary stays
+    assert all(nbformat.read(str(name), as_version=4).cells for name in names)
+
+
+def test_a_folder_that_cannot_be_written_is_said(write: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="Nothing can be written"):
+        produce.reserve(produce.prepare(write(TYPED), []), tmp_path / "file")
