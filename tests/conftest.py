@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import sysconfig
 from collections.abc import Generator, Iterator
@@ -16,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from ocrlab.probes import host
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job; programs would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 THREADS = host.physical_cores()
