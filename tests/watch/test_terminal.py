@@ -25,8 +25,8 @@ def test_the_program_sees_a_terminal_of_the_same_size(screen):
 
 
 def test_a_new_size_reaches_the_program(screen):
-    code = "import os, signal\nsignal.signal(signal.SIGWINCH, lambda *a: print(os.get_terminal_size().columns))\n"
-    shown = screen("--", *PYTHON, code + "print('ready')\nsignal.pause()")
+    code = "import os, signal, sys, time\ndef tell(*_):\n    print(os.get_terminal_size().columns)\n    sys.exit()\n"
+    shown = screen("--", *PYTHON, code + "signal.signal(signal.SIGWINCH, tell)\nprint('ready')\ntime.sleep(60)")
     shown.wait_for(b"ready")
     fcntl.ioctl(shown.master, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 77, 0, 0))
     assert b"77" in shown.wait_for(b"77\r\n")
