@@ -106,7 +106,8 @@ class Incident:
     `texts` holds whole texts by file name, oldest line first: log_tail.txt (the program's output), traceback.txt,
     stacks.txt (py-spy's or faulthandler's format), kernel_log.txt. `context` is what a person said about it.
     `facts` are measured from outside, each key only where it is known:
-      oom_kills (int, by how much the control group's counter grew), oom_pids (of ours, in the kernel log),
+      oom_kills (int, by how much the counter of the program's own control group grew), kernel_log_read (True),
+      oom_pids (the numbers by which kernel_log.txt knows ours; in a container not those of pids),
       pids (all that ever belonged to the command), main_pid, exits ([{"pid", "role", "exit_code", "signal"}]),
       silent_seconds, run_seconds, ended_by ("user" Ctrl-C, "limit" the watcher, "outside" another signal sender),
       hang ({"id", "confidence", "pid", "why", "evidence"} of `diagnose.hang`), heartbeat ({"step", "phase", "age"}),

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ocrlab.diagnose import catalogue, evidence, exits, facts, stacks
+from ocrlab.diagnose import catalogue, evidence, exits, facts, stacks, where
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
@@ -52,7 +52,7 @@ def classify(incident: Incident) -> Verdict:
     """Return the verdict of an incident: causes most probable first, none where nothing speaks for one."""
     texts = evidence.pages(incident)
     hung = stacks.hits(incident)
-    hits = evidence.gather(incident, texts) + facts.hits(incident) + hung
+    hits = facts.not_short(evidence.gather(incident, texts), incident) + facts.hits(incident) + hung
     if hung:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
@@ -61,12 +61,15 @@ def classify(incident: Incident) -> Verdict:
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():
-            one.confidence *= 1.0 if one.id in {hit.cause for hit in hung} else PRINTED
+            seen = one.id in {hit.cause for hit in hung} or facts.MEASURED in {hit.order for hit in one.hits}
+            one.confidence *= 1.0 if seen else PRINTED
     ruled = _disproved(candidates, incident) + _wrappers(candidates)
     ruled += _survived(candidates, texts) + _follow_ups(candidates)
     ranked = sorted(candidates.values(), key=lambda one: (-round(one.confidence, 3), one.first or (99, 0)))
     ranked = [one for one in ranked if one.confidence >= LEAST]
     causes = _causes(ranked, {out.id for out in ruled})
+    if causes and incident.status not in ("hung", "suspected"):
+        causes[0] = where.located(causes[0], texts)
     return Verdict(
         status=incident.status,
         exit_code=incident.exit_code,
@@ -100,10 +103,22 @@ def _confidence(one: Candidate) -> float:
 def _disproved(candidates: dict[str, Candidate], incident: Incident) -> list[RuledOut]:
     """Lower what a measurement speaks against: no OOM kill was counted while the program ran."""
     one = candidates.get("host.oom_kill")
-    if one is None or incident.facts.get("oom_kills") != 0 or one.confidence >= SURE:
+    if one is None or one.confidence >= SURE:
+        return []
+    if _shown(incident):
+        return []
+    if incident.facts.get("oom_kills") == 0:
+        why = "no kill was counted while it ran (oom_kill of its control group, or of the whole machine)"
+    elif incident.facts.get("kernel_log_read") and incident.facts.get("oom_kills") is None:
+        why = "the kernel log was read and names no process of the program"
+    else:
         return []
     one.confidence = min(one.confidence, 0.25)
-    return [RuledOut(one.id, "the control group's oom_kill counter did not grow")]
+    return [RuledOut(one.id, why)]
+
+
+def _shown(incident: Incident) -> bool:
+    return "oom" in incident.texts.get(evidence.KERNEL_LOG, "").lower()
 
 
 def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
@@ -210,7 +225,8 @@ def _raised(texts: list[Page]) -> str | None:
         found = list(RAISED.finditer(text.text))
         if found:
             line = text.line(found[-1].start())
-            return f"why the program itself raised `{line.text.strip()[:160]}` ({text.name} line {line.number})"
+            told = f"`{line.text.strip()[:160]}`{where.place(text, line.number)}"
+            return f"why the program itself raised {told} ({text.name} line {line.number})"
     return None
 
 
@@ -238,6 +254,7 @@ def _missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list
     if (
         not ended_itself
         and evidence.KERNEL_LOG not in incident.texts
+        and not incident.facts.get("kernel_log_read")
         and not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
     ):
         wanted.append("kernel log (dmesg) of the time of the failure")

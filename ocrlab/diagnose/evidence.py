@@ -57,9 +57,9 @@ def pages(incident: Incident) -> list[Page]:
     """Return the texts of an incident cleaned, in the order in which they count; the context last."""
     known = catalogue.load()
     texts = {name: _short(text) for name, text in incident.texts.items() if name != "stacks.txt"}
-    ours = incident.facts.get("pids")
+    ours = kernel_lines.ours(incident.facts)
     if ours and KERNEL_LOG in texts:
-        texts[KERNEL_LOG] = kernel_lines.without_others(texts[KERNEL_LOG], map(int, ours))
+        texts[KERNEL_LOG] = kernel_lines.without_others(texts[KERNEL_LOG], ours)
     made = [page(name, text, known.advice) for name, text in texts.items()]
     if incident.context:
         made.append(page(CONTEXT, incident.context, known.advice))

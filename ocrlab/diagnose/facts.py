@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,11 @@ from ocrlab.diagnose.evidence import DIED_OF, KERNEL_LOG, Hit, hit
 from ocrlab.records import Evidence, Incident
 
 APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69")  # NVIDIA's Xid catalogue: restart the program
-SHM_LEFT = 16 * 2**20  # bytes; with more than this a SIGBUS is not for want of shared memory
+SHM_LEFT = 256 * 2**20  # bytes; with more left, even after the end has freed some, a SIGBUS is not for want of it
+MEASURED = (-1, 0)  # the place in time of what was measured: before all that was printed
+HELD = re.compile(r"leaked shared_memory objects|multiprocessing/shared_memory\.py")
+BUS = re.compile(r"[Bb]us error|SIGBUS|总线错误")
+KILLED = re.compile(r"killed by signal: Killed|^Killed\s*$|\bSIGKILL\b", re.MULTILINE)
 WORKER_DIED_OF = {
     "SIGKILL": ("loader.worker_killed", "likely"),
     "SIGTERM": ("loader.worker_killed", "likely"),
@@ -28,11 +33,24 @@ def hits(incident: Incident) -> list[Hit]:
     found = _kernel(incident)
     if facts.get("oom_kills"):
         text = f"the control group's oom_kill counter grew by {facts['oom_kills']}"
-        found.append(_proof("host.oom_kill", 0.95, text))
+        if killed(incident):
+            found.append(_proof("host.oom_kill", 0.95, text))
+        else:  # somebody else in the same group
+            found.append(hit("host.oom_kill", "hint", Evidence("facts", None, text), text))
     found += _ended(incident, facts.get("ended_by"))
     for ended in facts.get("exits") or ():
         found += _worker(ended, facts)
     return found
+
+
+def killed(incident: Incident) -> bool:
+    """Tell whether a process of the program died of SIGKILL, as far as anybody has seen its end."""
+    if incident.signal == "SIGKILL" or exits.name(incident.exit_code) == "SIGKILL":
+        return True
+    if any(ended.get("signal") == "SIGKILL" for ended in incident.facts.get("exits") or ()):
+        return True
+    log = "\n".join(text for name, text in incident.texts.items() if name not in (KERNEL_LOG, "stacks.txt"))
+    return bool(KILLED.search(log)) or any(name == "SIGKILL" for name, _ in exits.find(log))
 
 
 def _ended(incident: Incident, ended_by: object) -> list[Hit]:
@@ -46,16 +64,36 @@ def _ended(incident: Incident, ended_by: object) -> list[Hit]:
         return []
     told = Evidence("facts", None, f"the process died of {signal}")
     if signal == "SIGBUS":
-        return _bus(told, incident.facts.get("shm_free_bytes"))
+        return _bus(told, incident)
     return [hit(cause, strength, told, told.text) for cause, strength in DIED_OF.get(signal, ())]
 
 
-def _bus(told: Evidence, left: object) -> list[Hit]:
+def _bus(told: Evidence, incident: Incident) -> list[Hit]:
     """Return what SIGBUS says: shared memory where none is left, else a mapped file that became shorter."""
+    left = incident.facts.get("shm_free_bytes")
     if not isinstance(left, int):
         return [hit(cause, strength, told, told.text) for cause, strength in DIED_OF["SIGBUS"]]
-    cause, strength = ("data.corrupt", "possible") if left > SHM_LEFT else ("host.shm", "strong")
-    return [hit(cause, strength, told, f"SIGBUS with {left} bytes left in /dev/shm")]
+    why = f"SIGBUS with {left >> 20} MiB left in /dev/shm"
+    told = Evidence("facts", None, f"{told.text}, with {left >> 20} MiB left in /dev/shm")
+    if left <= SHM_LEFT:
+        return [hit("host.shm", "strong", told, why)]
+    if not _plenty(incident):
+        return [hit("host.shm", "likely", told, "it held a block of shared memory, which its end has freed")]
+    return [hit("data.corrupt", "likely", told, why), hit("native.segv", "possible", told, why)]
+
+
+def _plenty(incident: Incident) -> bool:
+    """Tell whether there was room in /dev/shm: it is measured after the end, which frees what the program held."""
+    left = incident.facts.get("shm_free_bytes")
+    held = any(HELD.search(text) for text in incident.texts.values())
+    return isinstance(left, int) and left > SHM_LEFT and not held
+
+
+def not_short(hits: list[Hit], incident: Incident) -> list[Hit]:
+    """Return the hits without those that take a bus error for want of shared memory, where there was plenty."""
+    if not _plenty(incident):
+        return hits
+    return [one for one in hits if one.cause != "host.shm" or not BUS.search(one.evidence.text)]
 
 
 def _worker(ended: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Hit]:
@@ -64,12 +102,15 @@ def _worker(ended: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Hit]:
     if known is None or ended.get("role") != "worker" or facts.get("ended_by"):
         return []
     told = Evidence("facts", None, f"data worker {ended.get('pid')} died of {ended.get('signal')}")
-    return [hit(*known, told, told.text)]
+    found = [hit(*known, told, told.text)]
+    if known[0] == "host.shm" and not not_short(found, Incident(facts=dict(facts))):
+        return [hit("loader.worker_crash", "likely", told, "SIGBUS with plenty of room in /dev/shm: a mapped file")]
+    return found
 
 
 def _kernel(incident: Incident) -> list[Hit]:
     """Return the kernel's own lines about our processes."""
-    ours = {int(pid) for pid in incident.facts.get("pids") or ()}
+    ours = kernel_lines.ours(incident.facts)
     return [_line(one) for one in kernel_lines.told(incident.texts.get(KERNEL_LOG, "")) if one.pid in ours]
 
 
@@ -87,4 +128,4 @@ def _line(one: kernel_lines.Told) -> Hit:
 
 def _proof(cause: str, confidence: float, why: str, line: Evidence | None = None) -> Hit:
     """Return a hit that was measured: it stands before everything that the program printed."""
-    return Hit(cause, confidence, 0.97, "decisive", line or Evidence("facts", None, why), why, (-1, 0))
+    return Hit(cause, confidence, 0.97, "decisive", line or Evidence("facts", None, why), why, MEASURED)

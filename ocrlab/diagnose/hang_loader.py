@@ -21,7 +21,8 @@ OPENMP = re.compile(
     r"gomp|omp_|kmp|libomp|libiomp|mkl|openblas|at::parallel|cv::|libopencv|OpenCL|pthread_mutex|pool", re.I
 )
 LOCKS = re.compile(r"PyThread_acquire_lock|lock_PyThread|_thread_lock|rlock_acquire|lock_acquire|PySemaphore|sem_wait")
-LOGGING = ("logging/__init__.py", "threading.py", "synchronize.py")
+LOGGING = ("logging/__init__.py", "threading.py")
+SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 
 
 def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[Finding]:
@@ -36,7 +37,13 @@ def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: st
         return [Finding("loader.hang_sample", 0.3 if starting else 0.5, main.process.pid, why, waiting[:8])]
     if at_work:
         alone = len(at_work) == 1
-        return [found for stack in at_work for found in worker(stack, before.get(stack.process.pid), main, alone=alone)]
+        copied = not alone and all(fork_lock(stack, main) for stack in at_work)
+        lifted = 0.0 if not copied else 0.2  # a sample at fault stops the worker that has it, not all of them
+        return [
+            found
+            for stack in at_work
+            for found in worker(stack, before.get(stack.process.pid), main, alone=alone, lifted=lifted)
+        ]
     return [_pinning(main) or _lost(main, workers, before, log)]
 
 
@@ -56,8 +63,10 @@ def from_outside(main: Stack, stacks: list[Stack]) -> list[Finding]:
     return [Finding("loader.hang_sample", 0.6 if len(at_work) == 1 else 0.4, first.process.pid, why)]
 
 
-def worker(stack: Stack, before: Stack | None, main: Stack | None = None, *, alone: bool = True) -> list[Finding]:
-    """Return why a worker does not come back with its batch."""
+def worker(
+    stack: Stack, before: Stack | None, main: Stack | None = None, *, alone: bool = True, lifted: float = 0.0
+) -> list[Finding]:
+    """Return why a worker does not come back with its batch; `lifted` is how much surer a lock copied by fork is."""
     thread = stack.threads[0]
     frames, pid = thread.frames, stack.process.pid
     doing, own = _doing(thread), spots.best(frames)
@@ -75,6 +84,7 @@ def worker(stack: Stack, before: Stack | None, main: Stack | None = None, *, alo
     locked = fork_lock(stack, main)
     if locked is None:
         return [found]
+    locked = replace(locked, confidence=min(0.95, locked.confidence + lifted))
     if locked.confidence < SURE:  # a sample that is at fault by itself looks the same
         return [replace(found, confidence=confidence - 0.15), replace(locked, confidence=locked.confidence - 0.2)]
     return [locked, replace(found, confidence=min(confidence, locked.confidence - 0.2))]
@@ -86,6 +96,8 @@ def fork_lock(stack: Stack, parent: Stack | None) -> Finding | None:
         return None
     thread = stack.threads[0]
     python = spots.python(thread.frames)
+    if python and python[0].file.endswith(SHARED):
+        return None
     native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
     words = " ".join(f"{frame.function} {frame.file}" for frame in native)
     if OPENMP.search(words):

@@ -14,6 +14,7 @@ from ocrlab.records import Incident, from_json
 
 LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
 SENTINELS = (".FAILURE", ".RUNNING", ".SUCCESS")
+WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab watch` writes: no exception of the program
 RESULT = "application/vnd.ocrlab.result+json"
 
 
@@ -38,7 +39,7 @@ def folder(place: Path) -> Incident:
     texts: dict[str, str] = {}
     old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
     error = old.get("error")
-    if isinstance(error, dict):
+    if isinstance(error, dict) and error.get("type") not in WATCHERS:
         told = f"{error.get('type', 'Error')}: {error.get('message', '')}"
         texts["traceback.txt"] = str(error.get("traceback") or told)
     inside = place / "incident"
@@ -61,7 +62,8 @@ def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Inci
     before = _record(verdict) if verdict.is_file() else {}
     status = str(before.get("status") or ("failed" if record.get("status") == "failure" else "log"))
     code, signal = before.get("exit_code"), before.get("signal")
-    facts = before.get("facts")
+    measured = verdict.with_name("facts.json")
+    facts = _record(measured) if measured.is_file() else before.get("facts")
     return Incident(
         status=status,
         exit_code=code if isinstance(code, int) else None,

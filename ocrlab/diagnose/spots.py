@@ -61,7 +61,7 @@ TRACKERS = r"(^|/)(wandb|mlflow|tensorboard|tensorboardX|neptune|comet_ml|clearm
 PROMPTS = r"(^|/)(pdb|bdb|cmd|code|getpass|ipdb|IPython/terminal/\w+|click/termui)\.py|(^|/)prompt_toolkit/"
 ASKS = r"interaction|cmdloop|interact|getpass|_raw_input|fallback|user_line|mainloop|prompt|run"
 SPOTS = (  # the first that fits the innermost fitting frame decides
-    _spot("hang.build_lock", r"torch/utils/file_baton\.py"),
+    _spot("hang.build_lock", r"torch/utils/(file_baton|_filelock)\.py"),
     _spot("hang.gpu_kernel", r"torch/cuda/(__init__|streams)\.py", r"synchronize"),
     _spot(
         "hang.cuda_init", r"torch/cuda/__init__\.py", r"_lazy_init|is_available|device_count|_nvml|get_device_|current_"

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ocrlab import flight, redact
-from ocrlab.diagnose import catalogue
-from ocrlab.records import Cause, Incident, Verdict, to_json
+from ocrlab.diagnose import catalogue, where
+from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
 
 ENDED = {
-    "failed": "the program failed",
-    "killed": "the program was killed",
-    "hung": "the program hung",
-    "suspected": "the program seems to hang",
+    "failed": "The program failed",
+    "killed": "The program was killed",
+    "hung": "The program hung",
+    "suspected": "The program seems to hang",
     "log": "",
 }
+FACTS = "facts.json"
+LIBRARY = re.compile(r"\bin ([\w.+-]+\.so[\w.]*)\[")
+WORKER = re.compile(r"DataLoader worker process (\d+)")
+EXCEPTION = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b")
 
 
 def sentence(verdict: Verdict) -> str:
-    """Return the verdict in one sentence: what, how sure, where, and how it ended."""
-    how = ENDED.get(verdict.status, "the program failed")
-    if how and verdict.signal:
-        how += f" by {verdict.signal}" if verdict.status == "killed" else f", {verdict.signal}"
-    elif how and verdict.exit_code:
-        how += f" with exit status {verdict.exit_code}"
-    end = f"; {how}." if how else "."
+    """Return the verdict in one sentence: how it ended and where, the cause, how sure, and the line that says so."""
+    how = _how(verdict)
     if not verdict.causes:
-        return f"The cause is unknown{end}"
+        return f"{how}; the cause is unknown." if how else "The cause is unknown."
     first = verdict.causes[0]
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
-    where = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
-    return f"{_title(first.id)}: {sure} ({first.id}, {first.confidence:.2f}){where}{end}"
+    line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
+    told = f"{_title(first.id)} ({first.id}, {first.confidence:.2f}{line})"
+    where = _where(verdict)
+    if not how:
+        return f"{sure.capitalize()} cause: {told}{f', {where}' if where else ''}."
+    if where and not where.startswith(":"):
+        where = f" {where}"
+    return f"{how}{where}; {sure} cause: {told}."
+
+
+def _how(verdict: Verdict) -> str:
+    how = ENDED.get(verdict.status, "The program failed")
+    if how and verdict.signal:
+        return f"{how} by {verdict.signal}" if verdict.status == "killed" else f"{how} ({verdict.signal})"
+    return f"{how} with exit status {verdict.exit_code}" if how and verdict.exit_code else how
+
+
+def _where(verdict: Verdict) -> str:
+    """Return the place in the program: its frame and the library of a crash, the worker and exception of a sample."""
+    lines = verdict.causes[0].evidence
+    if verdict.status in ("hung", "suspected"):
+        return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
+    parts = [f"in {place}" for line in lines if (place := where.frame(line.text))][:1]
+    parts += [f"in the library {found[1]}" for line in lines if (found := LIBRARY.search(line.text))][:1]
+    parts += [f"in data worker {found[1]}" for line in lines if (found := WORKER.search(line.text))][:1]
+    parts += [f"with `{_code(line.text[:120])}`" for line in lines[:1] if EXCEPTION.match(line.text)]
+    return ", ".join(parts)
 
 
 def markdown(verdict: Verdict) -> str:
@@ -66,6 +91,8 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
     for name, text in incident.texts.items():
         if Path(name).name == name:
             flight.write_text(place / name, redact.clean(text))
+    if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
+        flight.write_json(place / FACTS, redact.clean({"schema": SCHEMA, **finite(dict(incident.facts))}))
     flight.write_text(place / "verdict.md", redact.clean(markdown(verdict)))
     flight.write_json(place / "verdict.json", redact.clean(to_json(verdict)))
 

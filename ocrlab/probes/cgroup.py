@@ -34,6 +34,15 @@ def oom_kills(group: Path | None = None, root: Path = ROOT) -> Reading:
     return Reading("oom_kills", missing=f"{place or 'no memory control group'} keeps no count of kills")
 
 
+def is_root(group: Path) -> bool:
+    """Tell whether a group is the root of its hierarchy, whose counters are the whole machine's.
+
+    Source: kernel/cgroup/cgroup-v1.c: cgroup.sane_behavior is a file of the root alone. Version 2 does not count in its
+    root. A container that sees its own group at the top sees no root.
+    """
+    return (group / "cgroup.sane_behavior").exists()
+
+
 def machine_oom_kills(root: Path = ROOT) -> Reading:
     """Return how many processes the kernel has killed for want of memory on the whole machine since it booted."""
     found = re.search(r"^oom_kill (\d+)$", _read(root / "proc/vmstat"), re.MULTILINE)

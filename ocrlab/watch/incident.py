@@ -16,7 +16,7 @@ from typing import Any
 from ocrlab import flight
 from ocrlab.flight import heartbeat
 from ocrlab.probes import kernel_log, signals, stacks, tree
-from ocrlab.records import Incident, Verdict, to_json
+from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redact import clean
 from ocrlab.watch import kernel
 from ocrlab.watch.child import Child
@@ -24,6 +24,7 @@ from ocrlab.watch.kills import Kills
 from ocrlab.watch.quiet import Quiet
 
 STACK_SECONDS = 1.0
+EXIT_OF_SIGNAL = 128  # what a shell adds to the number of the signal
 SURE = 0.8  # from here on the fix is told, below it the experiment that would settle it
 LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
 
@@ -31,19 +32,21 @@ LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
 def gather(child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ended_by: str | None) -> Incident:
     """Return everything that is known of a failure; with the stacks of all that lives where it hangs."""
     texts, facts = {LOG: log}, _facts(child, quiet, ended_by)
+    counted = kills.count()
     if status in ("hung", "suspected") and child.code is None:
         taken = stacks.take(tree.descendants(child.pid), STACK_SECONDS)
         facts["pids"] = sorted({*facts["pids"], *(stack.process.pid for stack in taken)})
         texts[STACKS] = stacks.text(taken)
+        for stack in taken:
+            kills.note(stack.process.pid)  # the groups that are its own, for the kernel log
         hang = _hang(taken, {**facts, "stacks_before": quiet.before, "log": log}, texts[STACKS])
         facts |= {"hang": hang} if hang else {}
-    kernel_lines = _kernel_log(child, quiet, log)
+    kernel_lines = _kernel_log(child, quiet, log, kills.own())
     if kernel_lines:
         texts[KERNEL] = kernel_lines
         facts["oom_pids"] = sorted({event.pid for event in kernel_log.events(kernel_lines.splitlines()) if event.pid})
     if kernel_lines is not None:
         facts["kernel_log_read"] = True
-    counted = kills.count()
     if counted is not None and _killed(child, quiet, log):
         facts["oom_kills"] = counted
     code = child.code
@@ -96,11 +99,21 @@ def summary(what: str, verdict: Verdict, place: Path) -> str:
         found = best.evidence[0]
         where = found.file if found.line is None else f"{found.file}:{found.line}"
         lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
+        lines += [f"  in       {own}" for own in _own(best)]
     lines.append(f"  verdict  {_short(place / 'verdict.md')}")
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
     return clean("\n".join(lines))
+
+
+def _own(best: Cause) -> list[str]:
+    """Return the program's own frame, where the evidence shows one."""
+    with contextlib.suppress(Exception):
+        from ocrlab.diagnose.where import frame
+
+        return [own for line in best.evidence if (own := frame(line.text))][:1]
+    return []
 
 
 def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
@@ -147,10 +160,12 @@ def _killed(child: Child, quiet: Quiet, log: str) -> bool:
     )
 
 
-def _kernel_log(child: Child, quiet: Quiet, log: str) -> str | None:
+def _kernel_log(child: Child, quiet: Quiet, log: str, groups: Sequence[Path]) -> str | None:
     pids = {child.pid, *quiet.roles, *(int(ended["pid"]) for ended in child.exits)}
+    died = child.code is None or child.code < 0 or child.code > EXIT_OF_SIGNAL or "signal" in log or "Kill" in log
+    names = quiet.names if died or any(ended["signal"] for ended in child.exits) else ()  # else nobody can be ours
     with contextlib.suppress(Exception):  # a log that cannot be read is one piece of evidence less
-        return kernel.lines(child.started, child.ended or time.monotonic(), pids, quiet.names, log)
+        return kernel.lines(child.started, child.ended or time.monotonic(), pids, names, log, groups)
     return None
 
 

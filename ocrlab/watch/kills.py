@@ -23,6 +23,11 @@ class Kills:
             if isinstance(value, int):
                 self.before[group] = value
 
+    def own(self) -> list[Path]:
+        """Return the groups that the program made for itself: the watcher is in none of them."""
+        shared = cgroup.memory_group()
+        return [group for group in self.before if group != shared]
+
     def count(self) -> int | None:
         """Return how many kills were counted since in these groups; None where it is unknown whose they were.
 

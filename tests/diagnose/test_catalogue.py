@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ocrlab.cli import COMMANDS
 from ocrlab.diagnose import catalogue
 from ocrlab.diagnose.classify import classify
 from ocrlab.errors import ConfigError
@@ -106,3 +107,9 @@ def test_an_unknown_id_is_refused_with_near_ones() -> None:
 
 def test_the_listing_has_all() -> None:
     assert all(f"  {entry.id} " in catalogue.listing() for entry in ENTRIES)
+
+
+def test_only_commands_that_exist_are_named() -> None:
+    told = re.findall(r"\bocrlab ([a-z]+)\b", catalogue.FILE.read_text(encoding="utf-8"))
+    assert set(told) <= set(COMMANDS), "an experiment must be one that people can do"
+    assert "watch" in told

@@ -233,3 +233,55 @@ def test_captured_faults_are_named(shared: Path) -> None:
     }
     folder = shared / "diagnosis/captured"
     assert {name: first(classify(read.incident(str(folder / f"{name}.log")))) for name in expected} == expected
+
+
+def test_torchs_guess_at_shared_memory_gives_way_to_what_was_measured() -> None:
+    log = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
+    assert first(judge(log)) == "host.shm"
+    assert first(judge(log, facts={"shm_free_bytes": 2**40})) == "loader.worker_crash"
+    full = "RuntimeError: unable to write to file </torch_7_1>: No space left on device (28)"
+    assert first(judge(full, facts={"shm_free_bytes": 2**40})) == "host.shm", "the end has freed it"
+
+
+@pytest.mark.parametrize(
+    "log, cause",
+    [
+        ("OSError: [Errno 27] File too large", "io.disk_full"),
+        ("AssertionError: step 2: loss is inf", "num.nonfinite"),
+        ("RuntimeError: one_hot is only applicable to index tensor of type LongTensor.", "user.dtype"),
+        ("RuntimeError: Tensor on device meta is not on the expected device cpu!", "user.device"),
+        ("ValueError: Rank 2 is out of range. Valid ranks are 0 to 1 (world_size=2)", "dist.misconfig"),
+        ('  File "x/torch/serialization.py", line 8, in _legacy_load\n    raise EOFError\nEOFError', "ckpt.corrupt"),
+        ("in __init__\n    torch._C.PyTorchFileReader(f)\nOSError: [Errno 22] Invalid argument", "ckpt.corrupt"),
+    ],
+)
+def test_messages_of_pytorch_and_the_kernel(log: str, cause: str) -> None:
+    assert first(judge(log)) == cause
+
+
+def test_a_worker_that_left_takes_its_socket_with_it() -> None:
+    log = """  File "lib/python3.11/site-packages/torch/multiprocessing/reductions.py", line 543, in rebuild_storage_fd
+    fd = df.detach()
+  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 57, in detach
+    with _resource_sharer.get_connection(self._id) as conn:
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 646, in SocketClient
+    s.connect(address)
+FileNotFoundError: [Errno 2] No such file or directory"""
+    assert first(judge(log)) == "loader.worker_exit"
+    assert first(judge("FileNotFoundError: [Errno 2] No such file or directory: 'a.txt'")) == "io.missing"
+
+
+def test_somebody_elses_oom_kill_is_not_ours() -> None:
+    kernel = """[1.0] java invoked oom-killer: gfp_mask=0xcc0
+[1.0] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=java,pid=77,uid=0
+[1.0] Memory cgroup out of memory: Killed process 77 (java)
+[1.1] oom_reaper: reaped process 77 (java)"""
+    texts = {"log_tail.txt": "step 1", "kernel_log.txt": kernel}
+    found = classify(Incident("killed", None, "SIGKILL", texts, facts={"pids": [99]}))
+    assert found.causes[0].confidence <= 0.5
+    read_and_empty = judge("step 1", status="killed", signal="SIGKILL", facts={"kernel_log_read": True})
+    assert first(read_and_empty) == "ext.signal"
+    assert "host.oom_kill" in ruled_out(read_and_empty)
+    assert not any("kernel log" in thing for thing in read_and_empty.missing)
+    unread = judge("step 1", status="killed", signal="SIGKILL", facts={"pids": [99]})
+    assert any("kernel log" in thing for thing in unread.missing)

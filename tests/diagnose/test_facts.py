@@ -54,3 +54,22 @@ def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
     [found] = hits(kernel=f"other\n{line}", pids=[8, 9])
     assert (found.cause, found.evidence.line) == (cause, 2)
     assert hits(kernel=line, pids=[8]) == []
+
+
+def test_a_kill_in_the_group_is_ours_only_if_one_of_ours_was_killed() -> None:
+    assert hits(code=1, oom_kills=3)[0].confidence < 0.3
+    assert hits("SIGKILL", oom_kills=1)[0].confidence > 0.9
+    ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": "SIGKILL"}
+    assert hits(code=1, oom_kills=1, exits=[ended])[0].cause == "host.oom_kill"
+
+
+def test_in_a_container_the_kernel_log_knows_us_by_other_numbers() -> None:
+    line = "Out of memory: Killed process 90007 (python) total-vm:1kB"
+    assert [hit.cause for hit in hits(kernel=line, pids=[7], oom_pids=[90007])] == ["host.oom_kill"]
+
+
+def test_the_main_process_dies_of_sigbus_with_plenty_of_shared_memory() -> None:
+    assert [hit.cause for hit in hits("SIGBUS", shm_free_bytes=2**40)] == ["data.corrupt", "native.segv"]
+    ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": "SIGBUS"}
+    assert [hit.cause for hit in hits(exits=[ended], shm_free_bytes=2**40)] == ["loader.worker_crash"]
+    assert [hit.cause for hit in hits(exits=[ended], shm_free_bytes=2**20)] == ["host.shm"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.diagnose import verdict
+from ocrlab.diagnose import read, verdict
 from ocrlab.diagnose.classify import classify
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 
@@ -28,6 +28,60 @@ def test_one_sentence_says_what_where_and_how_sure() -> None:
     for part in ("SIGKILL", "host.oom_kill", "0.95", "kernel_log.txt line 12", "certain"):
         assert part in text
     assert "\n" not in text
+
+
+def test_the_sentence_of_a_crash_names_the_place() -> None:
+    log = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f06b3e63b80 (most recent call first):
+  File "/data/x/.venv/lib/python3.11/site-packages/cv2/gapi.py", line 5 in imread
+  File "/data/x/pages.py", line 60 in <genexpr>
+  File "/data/x/pages.py", line 61 in decode
+  File "/data/x/train.py", line 9 in <module>
+"""
+    text = verdict.sentence(classify(Incident("killed", None, "SIGSEGV", {"log_tail.txt": log})))
+    assert text.startswith("The program was killed by SIGSEGV in decode (pages.py:61); most probable cause: A segm")
+    assert text.endswith(".")
+
+
+def test_the_sentence_of_a_bad_sample_names_worker_and_exception() -> None:
+    log = """Traceback (most recent call last):
+  File "/data/x/train.py", line 9, in <module>
+    for batch in loader:
+  File "/data/x/lib/python3.11/site-packages/torch/_utils.py", line 804, in reraise
+    raise exception
+KeyError: Caught KeyError in DataLoader worker process 3.
+Original Traceback (most recent call last):
+  File "/data/x/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch
+    data = [self.dataset[idx] for idx in possibly_batched_index]
+  File "/data/x/pages.py", line 33, in __getitem__
+    return self.load(index)
+  File "/data/x/pages.py", line 40, in load
+    return fields["total"]
+KeyError: 'total'
+"""
+    found = classify(Incident("failed", 1, None, {"log_tail.txt": log}))
+    assert [line.line for line in found.causes[0].evidence[:1]] == [14], "the exception comes first"
+    told = verdict.sentence(found)
+    for part in ("in load (pages.py:40)", "in data worker 3", "KeyError: 'total'", "data.sample"):
+        assert part in told
+
+
+def test_the_sentence_of_a_hang_says_what_is_waited_for() -> None:
+    waits = Evidence("facts", None, "process 7 waits for the lock")
+    told = verdict.sentence(Verdict(status="hung", causes=[Cause("hang.deadlock", 0.85, [waits])]))
+    assert told.startswith("The program hung: process 7 waits for the lock; most probable cause: ")
+
+
+def test_a_run_folder_is_judged_alike_twice(tmp_path: Path) -> None:
+    facts = {"shm_free_bytes": 2**40, "pids": [7]}
+    log = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It may be out of shared memory."
+    incident = Incident("failed", 1, None, {"log_tail.txt": log}, "", facts)
+    once = classify(incident)
+    verdict.write(tmp_path / "incident", once, incident)
+    again = classify(read.incident(str(tmp_path)))
+    assert [(cause.id, cause.confidence) for cause in again.causes] == [(c.id, c.confidence) for c in once.causes]
+    assert once.causes[0].id == "loader.worker_crash"
 
 
 def test_the_page_has_its_parts_in_order() -> None:

@@ -65,3 +65,9 @@ def test_a_summary_says_what_why_where_and_what_next(tmp_path):
     unsure = Verdict(causes=[Cause("native.segv", 0.5, [], "measure it", "less memory")])
     assert "measure it" in incident.summary("x", unsure, tmp_path)
     assert "unknown (missing: kernel log)" in incident.summary("x", Verdict(missing=["kernel log"]), tmp_path)
+
+
+def test_the_words_name_the_place_in_the_program(tmp_path):
+    line = Evidence("log_tail.txt", 4, '  File "/data/x/train.py", line 61 in decode')
+    text = incident.summary("x", Verdict(causes=[Cause("native.segv", 0.86, [line])]), tmp_path)
+    assert "decode (train.py:61)" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ocrlab.probes import kernel_log
@@ -28,10 +30,44 @@ def test_a_kill_of_ours_is_kept(pids, text):
 
 def test_a_kill_of_another_is_left_out(monkeypatch):
     monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
-    assert kernel.lines(0, 100, {70}, {"python"}, "").splitlines() == LOG[3:]
+    assert kernel.lines(0, 100, {50}, {"python"}, "").splitlines() == LOG[3:]
+    assert kernel.lines(0, 100, {72}, {"python"}, "").splitlines() == LOG[3:], "older than ours"
+    assert kernel.lines(0, 100, {70}, {"sleep"}, "").splitlines() == LOG[3:]
+
+
+def test_a_worker_that_was_forked_beside_ours_and_died_unseen(monkeypatch):
+    monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
+    assert kernel.lines(0, 300, {70, 72}, {"python"}, "").splitlines() == LOG
 
 
 @pytest.mark.parametrize(("name", "ended", "kept"), [("python", 101.0, 4), ("python", 300.0, 1), ("sleep", 101.0, 1)])
 def test_in_a_container_name_and_time_decide(name, ended, kept, monkeypatch):
     monkeypatch.setattr(kernel, "_number_is_real", lambda: False)
-    assert len(kernel.lines(0, ended, {70}, {name}, "").splitlines()) == kept
+    assert len(kernel.lines(0, ended, {7}, {name}, "").splitlines()) == kept
+
+
+def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
+    monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
+    assert kernel.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/job")]).splitlines() == LOG
+    assert kernel.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/other")]).splitlines() == LOG[3:]
+
+
+@pytest.mark.parametrize(
+    ("pid", "ended", "text", "kept"),
+    [
+        (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 4),
+        (50, 100.5, "CalledProcessError: Command returned non-zero exit status 1.", 1),
+        (50, 109.0, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
+        (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
+    ],
+)
+def test_what_the_program_started_and_saw_killed(pid, ended, text, kept, monkeypatch):
+    monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
+    assert len(kernel.lines(0, ended, {pid}, {"python"}, text).splitlines()) == kept
+
+
+def test_a_log_that_cannot_be_read_is_not_one_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", missing="not allowed"))
+    assert kernel.lines(0, 1, {7}, {"python"}, "") is None
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", []))
+    assert kernel.lines(0, 1, {7}, {"python"}, "") == ""

@@ -1,0 +1,126 @@
+"""Where in the program's own code it happened: a traceback or a faulthandler dump beside the line that says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from ocrlab.diagnose import spots
+from ocrlab.diagnose.log import Line, Page
+from ocrlab.probes.frames import Frame
+from ocrlab.records import Cause, Evidence
+
+FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line (?P<line>\d+),? in (?P<function>\S+)')
+TRACEBACK = "Traceback (most recent call last):"
+DUMP = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+[^\n]{0,60}\(most recent call first\)")
+RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: another process's exception, told again
+ANONYMOUS = re.compile(r"in <(?!module)\w+>")
+FATAL = "Current thread"
+MOST = 4  # lines of evidence
+
+
+@dataclass
+class Block:
+    """One traceback or dump: its own frames innermost first, its lines, and the exception that ends a traceback."""
+
+    first: int
+    last: int
+    fatal: bool
+    own: list[Line] = field(default_factory=list)
+    exception: Line | None = None
+
+
+def located(cause: Cause, texts: list[Page]) -> Cause:
+    """Return a cause whose evidence names the exception first and the program's own frame, where the log shows them."""
+    told = cause.evidence[0] if cause.evidence else None
+    blocks = {page.name: list(_blocks(page)) for page in texts}
+    name, block = _beside(told, blocks)
+    if block is None:
+        return cause
+    lines = [line for line in cause.evidence if not FRAME.match(line.text)] if block.own else list(cause.evidence)
+    exception = block.exception
+    if exception and (told is None or FRAME.match(told.text) or RELAYED.search(told.text)):
+        lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
+    at = _innermost(block)
+    if at:
+        lines = [*lines[: MOST - 1], Evidence(name, at.number, at.text.strip())]
+    unique = {(line.file, line.line, line.text): line for line in lines}
+    return replace(cause, evidence=list(unique.values())[:MOST])
+
+
+def frame(text: str) -> str | None:
+    """Return the place that a line of a traceback names if it is the program's own: `read (data.py:7)`."""
+    found = FRAME.match(text)
+    if found is None or _foreign(text):
+        return None
+    path = PurePath(found["file"])
+    name = path.name if not path.name.startswith("__") else "/".join(path.parts[-2:])
+    return f"{found['function']} ({name}:{found['line']})"
+
+
+def place(page: Page, number: int) -> str:
+    """Return the program's own frame of the traceback that ends in a line, as ` in read (data.py:7)`; else nothing."""
+    for block in _blocks(page):
+        if block.exception and block.exception.number == number:
+            at = _innermost(block)
+            return f" in {frame(at.text)}" if at else ""
+    return ""
+
+
+def _innermost(block: Block) -> Line | None:
+    """Return the innermost own frame that has a name: the function around a comprehension says more."""
+    return next((line for line in block.own if not ANONYMOUS.search(line.text)), next(iter(block.own), None))
+
+
+def _foreign(text: str) -> bool:
+    """Tell whether a line is a frame of a library; Python's own frozen modules are blank by now."""
+    found = FRAME.match(text)
+    if found is None:
+        return False
+    return not found["file"].strip() or spots.is_library(Frame(found["function"], found["file"], int(found["line"])))
+
+
+def _beside(told: Evidence | None, blocks: dict[str, list[Block]]) -> tuple[str, Block | None]:
+    """Return the block that a line of evidence belongs to: it stands in it, or it announces it."""
+    fatal = next(((name, one) for name, found in blocks.items() for one in found if one.fatal), None)
+    number = told.line if told and told.file in blocks else None
+    if told is None or number is None:
+        return fatal or ("", None)
+    around = blocks[told.file]
+    within = next((n for n, one in enumerate(around) if one.first <= number <= one.last), None)
+    if within is not None and RELAYED.search(told.text) and within + 1 < len(around):
+        within += 1
+    if within is not None and around[within].own:
+        return told.file, around[within]
+    if fatal:
+        return fatal
+    after = next((one for one in around if one.first > number), None)
+    return told.file, after if after and RELAYED.search(told.text) else None
+
+
+def _blocks(page: Page) -> Iterator[Block]:
+    block: Block | None = None
+    dump = False
+    for number, text in zip(page.numbers, page.text.split("\n"), strict=False):
+        if TRACEBACK in text or DUMP.match(text):
+            if block:
+                yield block
+            dump = TRACEBACK not in text
+            block = Block(number, number, text.startswith(FATAL))
+        elif block and FRAME.match(text):
+            block.last = number
+            if not _foreign(text):
+                line = Line(number, text)
+                block.own = [*block.own, line] if dump else [line, *block.own]
+        elif block and text.startswith((" ", "\t")):
+            block.last = number
+        elif block:
+            if not dump and text.strip():
+                block.exception = Line(number, text)
+                block.last = number
+            yield block
+            block = None
+    if block:
+        yield block

@@ -1,0 +1,47 @@
+"""What a DataLoader waits for: copied locks are told from slow samples and from locks that are shared on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose import hang, stacktext
+
+
+def worker_stack(pid: int, top: str, *, active: bool = False) -> str:
+    """Return a forked data worker's stack as py-spy prints it, with `top` innermost."""
+    return f"""Process {pid}: python train.py
+Python v3.11
+
+Thread {pid} ({"active" if active else "idle"}): "MainThread"
+    {top}
+    fetch (torch/utils/data/_utils/fetch.py:54)
+    _worker_loop (torch/utils/data/_utils/worker.py:375)
+    _bootstrap (multiprocessing/process.py:314)
+    _launch (multiprocessing/popen_fork.py:71)
+    start (multiprocessing/process.py:121)
+    _try_get_data (torch/utils/data/dataloader.py:1293)
+
+"""
+
+
+def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> None:
+    main = 'Process 1: python train.py\n\nThread 1 (idle): "MainThread"\n'
+    main += "    select (selectors.py:415)\n    _try_get_data (torch/utils/data/dataloader.py:1293)\n\n"
+    at = "__getitem__ (pages.py:7)"
+    one = stacktext.parse(main + worker_stack(2, at, active=True))
+    assert hang.causes(one, {})[0].id == "loader.hang_sample", "it may be the sample"
+    two = stacktext.parse(main + worker_stack(2, at, active=True) + worker_stack(3, at, active=True))
+    assert hang.causes(two, {})[0].id == "loader.fork_deadlock"
+
+
+@pytest.mark.parametrize(
+    "frames, cause",
+    [
+        ("acquire (filelock/_api.py:1)\n    __enter__ (torch/utils/_filelock.py:24)", "hang.build_lock"),
+        ("wait (multiprocessing/synchronize.py:268)\n    work (train.py:3)", "hang.deadlock"),
+    ],
+)
+def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
+    text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
+    text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"
+    assert [found.id for found in hang.causes(stacktext.parse(text), {})][:1] == [cause]

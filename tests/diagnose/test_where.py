@@ -1,0 +1,57 @@
+"""Where in the program's own code it happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose import where
+from ocrlab.diagnose.log import page
+from ocrlab.records import Cause, Evidence
+
+LOG = """step 1
+Traceback (most recent call last):
+  File "/data/x/train.py", line 30, in main
+    read()
+  File "/data/x/__init__.py", line 7, in read
+    torch.load("a")
+    ^^^^^^^^^^^^^^^
+  File "/data/x/lib/python3.11/site-packages/torch/serialization.py", line 9, in load
+    raise EOFError
+EOFError
+"""
+
+
+@pytest.mark.parametrize(
+    "line, place",
+    [
+        ('  File "/data/x/data.py", line 7, in read', "read (data.py:7)"),
+        ('  File "/data/x/data.py", line 7 in read', "read (data.py:7)"),
+        ('  File "/data/x/pages/__init__.py", line 7, in read', "read (pages/__init__.py:7)"),
+        ('  File "/data/x/lib/python3.11/site-packages/torch/x.py", line 7, in read', None),
+        ("KeyError: 'x'", None),
+    ],
+)
+def test_a_frame_in_words(line: str, place: str | None) -> None:
+    assert where.frame(line) == place
+
+
+def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
+    cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
+    found = where.located(cause, [page("log_tail.txt", LOG)]).evidence
+    assert [(line.line, where.frame(line.text)) for line in found] == [(10, None), (5, "read (x/__init__.py:7)")]
+
+
+def test_the_exception_comes_before_the_frame_that_told() -> None:
+    cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
+    assert [line.line for line in where.located(cause, [page("log_tail.txt", LOG)]).evidence] == [10, 5]
+
+
+def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
+    for evidence in ([], [Evidence("facts", None, "x")], [Evidence("log_tail.txt", 1, "step 1")]):
+        cause = Cause("host.oom_kill", 0.8, evidence)
+        assert where.located(cause, [page("log_tail.txt", LOG)]) == cause
+
+
+def test_the_place_of_an_exception() -> None:
+    assert where.place(page("log", LOG), 10) == " in read (x/__init__.py:7)"
+    assert where.place(page("log", LOG), 1) == ""
