@@ -20,24 +20,6 @@ def notebook(root: Path) -> Path:
     return root / "notebooks" / "00_doctor.ipynb"
 
 
-@pytest.fixture
-def execute(notebook: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that executes the notebook in an empty folder and returns the written one."""
-    monkeypatch.setenv("PYTHONPATH", str(root))
-    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
-    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-
-    def run(**parameters: Any) -> Path:
-        given = {"runs": str(tmp_path / "runs"), **parameters}
-        papermill.execute_notebook(str(notebook), "out.ipynb", given, kernel_name="python3", progress_bar=False)
-        return elsewhere / "out.ipynb"
-
-    return run
-
-
 def cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
