@@ -29,6 +29,10 @@ class OcrlabError(Exception):
         text = ". ".join(parts)
         super().__init__(text if text.endswith(("?", "!")) else f"{text}.")
 
+    def _render_traceback_(self) -> list[str]:
+        """Let IPython show one line: the text says what to do, and the frames of this package tell nobody anything."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ConfigError(OcrlabError, ValueError):
     """A config key or value is unknown, of the wrong type, or out of range."""

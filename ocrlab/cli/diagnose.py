@@ -85,7 +85,7 @@ def _line(line: bytes, number: int) -> dict[str, Any]:
     row: Any = None
     try:
         row = json.loads(line)
-        if not isinstance(row, dict) or not isinstance(row.get("log") or "", str):
+        if not isinstance(row, dict) or not isinstance(row.get("log"), str):
             raise ValueError("an object with a text `log` is needed")
     except (ValueError, RecursionError) as error:
         record = to_json(Verdict(missing=[f"line {number} is not a report: {error}"]))

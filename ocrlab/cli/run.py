@@ -24,7 +24,8 @@ EXAMPLES = """
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.epilog = (
-        f"{parser.epilog}\n\nexit status: 0 for PASS and WARN, 1 for FAIL, an error or no outcome, 2 for wrong use,\n"
+        f"{parser.epilog}\n\nexit status: 0 for PASS and WARN, and for a notebook that ran to its end\n"
+        "and judged nothing; 1 for FAIL, an error, or one of ours that told no outcome; 2 for wrong use;\n"
         "124 for STUCK, 128+n where signal n killed the kernel or stopped the command"
     )
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it stays as it is")
@@ -35,7 +36,7 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar=("NAME", "VALUE"),
-        help="a parameter; it is checked before a kernel starts",
+        help="a parameter: its name and type are checked against the parameters cell before a kernel starts",
     )
     parser.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where it goes (reports)")
     parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (no limit)")

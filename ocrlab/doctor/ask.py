@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,22 @@ def interpreter(word: str) -> str:
         near = Path(word).expanduser() / "bin" / "python"
         do = f"Give the program, {near}" if near.exists() else "See what there is: ls ~/*/bin/python*"
         raise ConfigError(f"{word} is no program", need="the path or the name of a Python interpreter", do=do)
+    if not _answers_as_python(found):
+        raise ConfigError(
+            f"{word} is no Python", need="a Python interpreter", do="See what there is: ls ~/*/bin/python*"
+        )
     return os.path.abspath(found)
+
+
+def _answers_as_python(program: str) -> bool:
+    """Tell whether a program says that it is Python; one that is called so may be too broken to say anything."""
+    if "py" in os.path.basename(program).lower():
+        return True
+    try:
+        done = subprocess.run([program, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return True  # what is wrong with it is told by the ladder
+    return b"python" in (done.stdout + done.stderr).lower()
 
 
 def ok(name: str, seen: str, need: str = "", do: str = "") -> Check:

@@ -161,9 +161,10 @@ def _judge(ask: Ask, ran: child.Ran, state: _State) -> list[Check]:
     """Return the findings on what a child answered, or on what became of it."""
     found = fate.checks(ask, ran)
     if not fate.ended_well(ran):
-        return found
+        return [packages.first_cause(check, state.answered) for check in found]
     try:
-        judged = [replace(check, step=ask.step) for check in ask.judge(ran.answers, state.answered)]
+        told = [packages.first_cause(check, state.answered) for check in ask.judge(ran.answers, state.answered)]
+        judged = [replace(check, step=ask.step) for check in told]
     except Exception as error:
         what = f"its answer is garbage ({type(error).__name__}: {error}): {str(ran.answers)[:120]}"
         return [*found, fail(ask.name, what, "an answer of the agreed form", fate.again(ask))]

@@ -76,7 +76,8 @@ def openmp(mapped: set[str]) -> Check:
 
 def search_path(told: dict[str, list[str]]) -> Check:
     """Judge the folders and files that the loader looks at before the wheel's."""
-    offers = [path for path in told["offers"] if any(f"lib{name}" in path for name in SEARCHED)]
+    searched = [path for path in told["offers"] if any(f"lib{name}" in path for name in SEARCHED)]
+    offers = list({os.path.realpath(path): path for path in reversed(searched)}.values())[::-1]  # links told once
     label = "library search path"
     if offers:
         seen = f"LD_LIBRARY_PATH offers {', '.join(offers[:3])}" + (

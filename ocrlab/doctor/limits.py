@@ -87,8 +87,12 @@ def judge_shm(answers: Answers, facts: Facts) -> Iterator[Check]:
 def judge_files(answers: Answers, facts: Facts) -> Iterator[Check]:
     """Yield the finding on the limit of open files."""
     [told] = answers
-    seen = f"{told['soft']} at most (could be raised to {told['hard']})"
+    raised = "the hard limit too" if told["soft"] >= told["hard"] else f"could be raised to {told['hard']}"
+    seen = f"{told['soft']} at most ({raised})"
     need, do = f"{FILES_GOOD} or more", f"ulimit -n {min(told['hard'], 65536)}"
+    if told["hard"] < FILES_GOOD:
+        do = "raise the hard limit: docker run --ulimit nofile=65536:65536; in systemd LimitNOFILE=65536; else "
+        do += "`* hard nofile 65536` in /etc/security/limits.conf, and log in again"
     if told["soft"] < FILES_LEAST:
         yield fail("open files", seen, need, do, "host.fd_limit")
     elif told["soft"] < FILES_GOOD:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from ocrlab.doctor.ask import PROBES, Answers, Ask, Options, fail, ok, version, warn
+from ocrlab.doctor.ask import PROBES, Answers, Ask, Facts, Options, fail, ok, version, warn
+from ocrlab.probes.packages import STANDARD
 from ocrlab.records import Check
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
+SELDOM = ("code", "parser", "profile", "symbol", "test")  # of Python's own modules, those that no training imports
 TRAINS = {"torchvision": "torchvision", "numpy": "numpy", "cv2": "opencv-python"}  # module -> what provides it
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)\s*\(?==\s*(?P<version>[^;,)\s]+)\)?(?:\s*;\s*(?P<marker>.*))?$")
 
@@ -146,9 +151,51 @@ def wrong_cuda(installed: dict[str, list[dict[str, Any]]]) -> list[tuple[str, st
     return wrong
 
 
+def shadows(told: dict[str, Any]) -> list[str]:
+    """Return the files of the working folder and of PYTHONPATH that are imported instead of what was meant."""
+    folders = [os.path.abspath(place) for place in told["interpreter"]["variables"].get("PYTHONPATH", "").split(":")]
+    folders = [folder for folder in folders if not os.path.isfile(f"{folder}/os.py")]  # Python's own library
+    ours = [place for folder in folders for name in STANDARD if os.path.isfile(place := f"{folder}/{name}.py")]
+    ours += [
+        place
+        for name, place in told["found"].items()
+        if place and os.path.dirname(place) in folders and os.path.basename(place) == f"{name}.py"
+    ]
+    return list(dict.fromkeys([*told["shadows"], *ours]))
+
+
 def shadowed(told: dict[str, Any]) -> Check:
-    """Judge files of the working folder that are imported instead of what was meant."""
-    if told["shadows"]:
-        seen = f"imported instead of the real module: {', '.join(told['shadows'])}"
-        return warn("names shadowed", seen, "files with names of their own", f"mv {told['shadows'][0]} another-name.py")
+    """Judge files that are imported instead of what was meant: by torch or a training (fail), or hardly ever (warn)."""
+    found = sorted(shadows(told), key=harms, reverse=True)
+    if found:
+        seen = f"imported instead of the real module: {', '.join(found)}"
+        judged = fail if harms(found[0]) else warn
+        return judged("names shadowed", seen, "files with names of their own", away(found[0]))
     return ok("names shadowed", "no file of this folder hides a module")
+
+
+def harms(place: str) -> bool:
+    """Tell whether torch or a training imports the module that this file hides."""
+    folder, name = os.path.split(place)
+    return (os.path.basename(folder) if name == "__init__.py" else os.path.splitext(name)[0]) not in SELDOM
+
+
+def away(place: str) -> str:
+    """Return the command that gives a file, or the folder of a package, another name."""
+    folder, name = os.path.split(place)
+    old = folder if name == "__init__.py" else place
+    stem, kind = os.path.splitext(old)
+    return f"mv {shlex.quote(old)} {shlex.quote(f'{stem}_of_mine{kind}')}"
+
+
+def first_cause(check: Check, facts: Facts) -> Check:
+    """Return a finding with the remedy for a hidden module, where to install again would not help."""
+    every = shadows(facts["packages"][0]) if facts.get("packages") else []
+    found = [place for place in every if harms(place)]
+    general = check.cause in (None, "build.torchvision") and ("install" in check.do or check.do.startswith("dmesg"))
+    if not found or check.judgement != "fail" or not general:
+        return check
+    named = [place for place in found if f"{os.sep}{check.name.rpartition(' ')[2]}" in place]
+    return replace(
+        check, need="no file of your own with the name of a module", do=away((named or found)[0]), cause=None
+    )

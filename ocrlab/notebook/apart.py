@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import queue
+import re
 import shutil
 import signal
 import sys
@@ -28,7 +29,7 @@ from ocrlab.notebook.child import CALL, EVENTS, VALUE
 from ocrlab.probes import signals
 from ocrlab.records import Verdict, to_json
 from ocrlab.redact import clean
-from ocrlab.report import cause, kernel
+from ocrlab.report import cause, kernel, live
 from ocrlab.report.ending import WORDS
 from ocrlab.watch.supervise import Ended, Options, watch
 
@@ -36,6 +37,7 @@ LONGEST = 2_000_000  # characters of output that one cell takes; all of it is in
 POLL = 0.05  # seconds between two looks at output and events
 GRACE = 20.0  # seconds that a child has after an interrupt, to finish a step and save; a second interrupt ends it
 PATIENCE = 5.0  # seconds for the watch to write down how a child ended that was killed
+ENDED = re.compile(rb"ocrlab watch: the program .* ended\n +cause +cause unknown")  # worth reading: no block tells it
 MARK = "OCRLAB_CHILD"  # an environment variable that every process below the child inherits
 
 Event = dict[str, Any]
@@ -44,14 +46,10 @@ Event = dict[str, Any]
 class ChildFailed(RunError):
     """The child of a cell failed, was killed, or hung; the kernel is well. `ended` is what the watch saw."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: Ended, why: str = "") -> None:
         self.ended = ended
         self.word = WORDS.get(ended.status, "FAIL")
-        super().__init__(sentence(ended), do="The kernel is well, and so are your variables")
-
-    def _render_traceback_(self) -> list[str]:
-        """Let IPython show one sentence: the frames of this package tell nobody anything."""
-        return [f"{type(self).__name__}: {self}"]
+        super().__init__(sentence(ended, why), do="The kernel is well, and so are your variables")
 
     def record(self, cell: int | None) -> dict[str, Any]:
         """Return how it ended as it stands in a result."""
@@ -60,13 +58,24 @@ class ChildFailed(RunError):
         return {**told, "exit_status": ended.exit_status or 1, "verdict": to_json(ended.verdict)}
 
 
-def sentence(ended: Ended) -> str:
-    """Return in a sentence how a child ended."""
+class Stopped(KeyboardInterrupt):
+    """A person stopped the child of a cell; `ended` is what the watch saw, None where it had no time to see."""
+
+    def __init__(self, ended: Ended | None) -> None:
+        self.ended = ended
+        super().__init__("you stopped the child; the kernel is well, and so are your variables")
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def sentence(ended: Ended, why: str = "") -> str:
+    """Return in a sentence how a child ended; `why` is the reason for which the watch ended it."""
+    if ended.status == "hung":
+        return f"The child was ended: {why or 'it made no progress any more'}"
     if ended.signal:
         meaning = signals.meaning(ended.signal)
         return f"The child died of {ended.signal}" + (f": {meaning}" if meaning else "")
-    if ended.status == "hung":
-        return "The child made no progress any more, and was ended"
     return f"The child failed with exit status {ended.exit_code}"
 
 
@@ -80,7 +89,7 @@ def call(
     """Call an importable function in a child and return its value; `events` gets what it sends to `progress`.
 
     Raises ConfigError for a function that cannot be imported or arguments that cannot be pickled, ChildFailed,
-    KeyboardInterrupt.
+    Stopped.
     """
     module, name = function.__module__, function.__qualname__
     if module == "__main__" or "<" in name:
@@ -91,7 +100,7 @@ def call(
 
 
 def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] | None = None) -> Any:
-    """Do a call of `child.main` in a child and return what came back; raises ChildFailed and KeyboardInterrupt.
+    """Do a call of `child.main` in a child and return what came back; raises ChildFailed, Stopped, RunError.
 
     The verdict of a child that failed is displayed before.
     """
@@ -99,16 +108,28 @@ def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] 
     try:
         (folder / CALL).write_bytes(_pickled({"path": sys.path, **call}))
         command = [sys.executable, "-c", "from ocrlab.notebook import child; child.start()", str(folder)]
+        began = time.monotonic()
         ended = follow(command, options, events, folder / EVENTS)
+        seconds = time.monotonic() - began
         if ended.status == "success":
+            if not (folder / VALUE).exists():
+                what = "cell" if "code" in call else "function"
+                raise RunError(f"The {what} ended the process itself; nothing came back", do="Leave out what exits")
             return pickle.loads((folder / VALUE).read_bytes())
         if ended.signal == "SIGINT" or ended.exit_status == 130:
-            raise KeyboardInterrupt
+            raise Stopped(ended)
         if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback says it all
             show(ended)
-        raise ChildFailed(ended)
+        raise ChildFailed(ended, _limit(options, seconds) if ended.status == "hung" else "")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _limit(options: Options, seconds: float) -> str:
+    """Return which limit ended a child after these seconds; one that is over its time has met that limit."""
+    if options.timeout is not None and seconds >= options.timeout:
+        return f"it was over its limit of {options.timeout:g} s"
+    return f"nothing moved for {options.silence:g} s"
 
 
 def _pickled(call: dict[str, Any]) -> bytes:
@@ -123,7 +144,7 @@ def follow(
 ) -> Ended:
     """Run a command under watch below the cell and return how it ended; `events` gets the lines of `path` as they come.
 
-    Raises KeyboardInterrupt, after nothing of the command is left, and what `watch` raises.
+    Raises Stopped, after nothing of the command is left, and what `watch` raises.
     """
     mark = uuid.uuid4().hex
     said: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
@@ -146,7 +167,7 @@ def follow(
             screen.update()
     except KeyboardInterrupt:
         _interrupt(done, mark, screen)
-        raise
+        raise Stopped(next((end for end in came if isinstance(end, Ended)), None)) from None
     finally:
         kernel.end(MARK, mark)
     screen.update()
@@ -203,10 +224,14 @@ class Screen:
             for line in self._lines():
                 with contextlib.suppress(ValueError, KeyError):
                     self.take(json.loads(line))
+        if isinstance(self.take, live.Live):
+            self.take.tick()
 
     def _print(self, stream: int, data: bytes) -> None:
         if stream == 2 and data.startswith(b"ocrlab watch: ") and b"\n  cause " in data and b"goes on" not in data:
-            return  # the verdict's own block says it better
+            if not ENDED.match(data):
+                return  # the verdict's own block says it better
+            data = data.partition(b"\n")[0] + b"\n"
         decoder = self.decoders.setdefault(stream, codecs.getincrementaldecoder("utf-8")("replace"))
         text = decoder.decode(data)
         if self.left > 0:

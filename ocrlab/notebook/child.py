@@ -7,6 +7,7 @@ written a line at a time. That is a file and no pipe, so that a notebook that do
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import json
 import linecache
@@ -17,9 +18,11 @@ import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from ocrlab.errors import RunError
 from ocrlab.flight import handover
+from ocrlab.notebook import rich
 from ocrlab.records import finite
 
 CALL, VALUE, EVENTS, CELL = "call.pickle", "value.pickle", "events.jsonl", "<isolated cell>"
@@ -30,19 +33,32 @@ def main(folder: Path) -> int:
     call = pickle.loads((folder / CALL).read_bytes())
     sys.path[:] = call["path"]
     try:
-        back = run_cell(call) if "code" in call else {"value": run_function(call, folder / EVENTS)}
+        back = (
+            run_cell(call, sender(folder / EVENTS))
+            if "code" in call
+            else {"value": run_function(call, folder / EVENTS)}
+        )
     except SystemExit:
         raise
     except BaseException as error:
-        told = error.__traceback__
-        while told is not None and told.tb_frame.f_code.co_filename == __file__:
-            told = told.tb_next
-        traceback.print_exception(type(error), error, told)
+        traceback.print_exception(type(error), error, _theirs(error.__traceback__))
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     temporary = folder / f"{VALUE}.tmp"
     temporary.write_bytes(pickle.dumps(back))
     temporary.rename(folder / VALUE)
     return 0
+
+
+def _theirs(told: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback without the frames of this file, which are at its beginning and may be at its end."""
+    while told is not None and told.tb_frame.f_code.co_filename == __file__:
+        told = told.tb_next
+    frame = told
+    while frame is not None:
+        if frame.tb_next is not None and frame.tb_next.tb_frame.f_code.co_filename == __file__:
+            frame.tb_next = None
+        frame = frame.tb_next
+    return told
 
 
 def run_function(call: dict[str, Any], events: Path) -> Any:
@@ -72,14 +88,18 @@ def sender(path: Path) -> Callable[[dict[str, Any]], None]:
     return send
 
 
-def run_cell(call: dict[str, Any]) -> dict[str, Any]:
+def run_cell(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Run the code of a cell in a module of its own called `__main__`; returns the names it made, each pickled.
 
-    {"value": pickle of the last expression or None, "names": {name: pickle}, "stayed": {name: why}}.
+    {"value": pickle of the last expression or None, "shown": its MIME bundle or None, "why": why it has no pickle,
+    "names": {name: pickle}, "stayed": {name: why}}. What the cell displays goes to `send`.
     """
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     space = main.__dict__
+    builtins.input = _no_keyboard
+    display = rich.Display(send)
+    display.take_over()
     later = _values(call["values"], space)
     for name, module in call["modules"].items():
         space[name] = importlib.import_module(module)
@@ -88,20 +108,48 @@ def run_cell(call: dict[str, Any]) -> dict[str, Any]:
     _values(later, space)
     before = {name: id(value) for name, value in space.items()}
     value = _execute(call["code"], space)
+    shown = display.figures()  # before anything is pickled: an open figure would be opened again by the notebook
     new = {name: item for name, item in space.items() if not name.startswith("__") and before.get(name) != id(item)}
+    if rich.is_figure(value):
+        if not any(value is figure for figure in shown):
+            display.publish(rich.drawn(value))
+        value = None  # it is on the screen; as a value it would be drawn a second time
+    return {**_last(value), **_names(new)}
+
+
+def _names(new: dict[str, Any]) -> dict[str, Any]:
+    """Return what a cell made, pickled; what it imported is imported again where it is needed."""
     names, stayed = {}, {}
     for name, item in new.items():
-        if not isinstance(item, types.ModuleType):
+        named = isinstance(item, type | types.FunctionType | types.BuiltinFunctionType)
+        if named and item.__module__ == "__main__":
+            stayed[name] = "it is defined in the isolated cell; define it in a cell of its own"
+        elif not named and not isinstance(item, types.ModuleType):
             try:
                 names[name] = pickle.dumps(item)
             except Exception as error:  # a pickle may raise anything
-                stayed[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+                stayed[name] = _line(error)
+    return {"names": names, "stayed": stayed}
+
+
+def _last(value: Any) -> dict[str, Any]:
+    """Return the value of the last line pickled, and as it looks, for a notebook that cannot have it."""
+    if value is None:
+        return {"value": None, "shown": None, "why": ""}
     try:
-        shown = None if value is None else pickle.dumps(value)
-    except Exception:
-        print(repr(value))
-        shown = None
-    return {"value": shown, "names": names, "stayed": stayed}
+        pickled, why = pickle.dumps(value), ""
+    except Exception as error:
+        pickled, why = None, _line(error)
+    plain = type(value) in (bool, int, float, complex, str, bytes)  # any notebook can have it
+    return {"value": pickled, "shown": None if plain else rich.bounded(rich.formatted(value)[0])[0], "why": why}
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _no_keyboard(*_: object) -> NoReturn:
+    raise RunError("An isolated cell has no keyboard", do="Ask with input() in a cell of its own")
 
 
 def _values(pickled: dict[str, bytes], space: dict[str, Any]) -> dict[str, bytes]:

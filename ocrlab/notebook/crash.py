@@ -74,7 +74,11 @@ def faults() -> View:
     families: dict[str, list[dict[str, Any]]] = {}
     for fault in lab_faults():
         families.setdefault(fault["family"], []).append(fault)
-    finding = f"{len(lab_faults())} programs that really fail, in {len(families)} families"
+    fail = [fault for fault in lab_faults() if fault["ends"] != "healthy"]
+    gpu = sum("gpu" in fault["needs"] for fault in fail)
+    finding = (
+        f"{len(fail)} programs that really fail ({gpu} need a GPU) and {len(lab_faults()) - len(fail)} healthy ones"
+    )
     listed = "".join(
         f"<dt>{escape(family)}</dt><dd>{''.join(_code(fault['name']) for fault in some)}</dd>"
         for family, some in families.items()

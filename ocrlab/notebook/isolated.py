@@ -9,9 +9,9 @@
 What the child gets: every name that the cell uses and the notebook has. Modules are imported again, functions and
 classes of the notebook are defined again from their source, everything else is copied by pickle. What comes back: the
 value of the last line, shown as usual, and every variable that the cell set and that can be pickled; what cannot be
-stays behind and is named. Nothing else of the notebook changes: a list that the cell appends to is the child's copy,
-unless the cell assigns it. Open files, generators and connections are not handed over. Tensors come back on the CPU:
-a kernel that touches the GPU could be the next to die.
+stays behind and is named. Figures and what is displayed appear as in any cell. Nothing else of the notebook changes: a
+list that the cell appends to is the child's copy, unless the cell assigns it. Open files, generators and connections
+are not handed over. Tensors come back on the CPU: a kernel that touches the GPU could be the next to die.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import ast
 import inspect
 import io
 import pickle
+import re
 import shutil
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.notebook import apart
+from ocrlab.notebook import apart, rich
 from ocrlab.watch.supervise import Options
 
 
@@ -50,24 +51,65 @@ def register_here() -> None:
 
 def run(line: str, code: str, namespace: dict[str, Any]) -> Any:
     """Run the code of a cell in a child and return the value of its last line; raises ConfigError, ChildFailed."""
-    ast.parse(code)  # a slip of the pen is told at once
+    _parse(code)  # a slip of the pen is told at once
     words = _words(line.split())
     call, left = gather(code, namespace)
     for name, why in left.items():
         print(f"{name} was not handed over: {why}", file=sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-isolated-"))  # kept, with verdict and log, where the cell fails
-    back = apart.run({"code": code, **call}, Options(folder, silence=words.silence, timeout=words.timeout))
+    options = Options(folder, silence=words.silence, timeout=words.timeout)
+    back = apart.run({"code": code, **call}, options, show)
     shutil.rmtree(folder, ignore_errors=True)
     names, stayed = {}, dict(back["stayed"])
     for name, data in back["names"].items():
         try:
             names[name] = loads(data)
-        except Exception as error:
-            stayed[name] = str(error)
+        except Exception as error:  # a pickle may raise anything
+            stayed[name] = _line(error)
     namespace.update(names)
     for name, why in stayed.items():
         print(f"{name} stayed in the child: {why}", file=sys.stderr)
-    return None if back["value"] is None else loads(back["value"])
+    return _value(back)
+
+
+def _value(back: Mapping[str, Any]) -> Any:
+    """Return the value of the last line; where the notebook cannot have it, show what it looks like."""
+    why = back["why"]
+    if back["value"] is not None:
+        try:
+            return loads(back["value"])
+        except Exception as error:  # a pickle may raise anything
+            why = _line(error)
+    if back["shown"]:
+        show({"kind": rich.KIND, "data": back["shown"], "metadata": {}})
+    if why:
+        print(f"the value stayed in the child: {why}", file=sys.stderr)
+    return None
+
+
+def show(event: Mapping[str, Any]) -> None:
+    """Display a bundle that the child sent."""
+    if event["kind"] != rich.KIND:
+        return
+    from IPython.display import display
+
+    more = {"display_id": event["id"], "update": event["update"]} if event.get("id") else {}
+    display(event["data"], raw=True, metadata=event["metadata"], **more)
+
+
+def _parse(code: str) -> None:
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        for line in code.splitlines():
+            if re.match(r"\s*([\w, ]+=\s*)?[!%]", line):
+                do = "Put that line into a cell of its own"
+                raise ConfigError("An isolated cell is plain Python", got=line.strip(), do=do) from None
+        raise
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def gather(code: str, namespace: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -155,7 +155,10 @@ class Lab:
             return
         place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
         seconds = time.monotonic() - self.began
-        if isinstance(error, apart.ChildFailed):
+        if isinstance(error, apart.Stopped):
+            said = _stopped(self.name, error, place)
+            shown = outcome.view(said)
+        elif isinstance(error, apart.ChildFailed):
             following = f"ocrlab diagnose {clean(str(error.ended.folder))}" if error.ended.folder else ""
             text = clean(f"It stopped in {place}. {error.what}.")
             said = outcome.Outcome(self.name, error.word, text, next=following)
@@ -198,9 +201,17 @@ def setup(namespace: Mapping[str, Any]) -> Lab:
     return lab
 
 
+def _stopped(name: str, error: apart.Stopped, place: str) -> outcome.Outcome:
+    """Return the outcome where a person stopped a child, with the way to go on if a checkpoint was saved."""
+    text, following, folder = f"Stopped by you in {place}", "", error.ended.folder if error.ended else None
+    if folder and (folder / "checkpoints" / "last.ckpt").exists():
+        text, following = f"{text}; the last checkpoint is saved", f"ocrlab train --resume {clean(str(folder))}"
+    return outcome.Outcome(name, "INCOMPLETE", f"{text}.", next=following)
+
+
 def _about(config: Config, changed: Mapping[str, Any]) -> View:
     """Return what one wants to know before anything runs: where data comes from, where runs go, what was set."""
-    set_here = ", ".join(f"{name} = {value!r}" for name, value in clean(changed).items()) or "all at their defaults"
+    set_here = ", ".join(f"{name} = {value!r}" for name, value in clean(changed).items()) or "as in the cell above"
     rows = [("data", clean(config.data)), ("runs go to", clean(config.runs)), ("parameters", set_here)]
     html = "".join(f'<p><span style="opacity:.7">{name}</span> <code>{escape(text)}</code></p>' for name, text in rows)
     return View(html, "\n".join(f"{name}: {text}" for name, text in rows))

@@ -15,7 +15,7 @@ EVIDENCE = 6  # lines shown of each cause
 CSS = f"""
 .ocrlab .cause {{ border: 1px solid {LINE}; border-radius: 6px; padding: 12px 18px; margin: 8px 0; }}
 .ocrlab .cause h4 {{ font-size: 15px; font-weight: 600; margin: 0 0 2px; }}
-.ocrlab .cause h4 code {{ font-size: 14px; }}
+.ocrlab.ocrlab .cause h4 code {{ font-size: 14px; }}
 .ocrlab .sure {{ display: inline-block; width: 90px; height: 7px; border-radius: 4px; margin: 0 7px 1px 0;
   background: rgba(95, 107, 122, .2); overflow: hidden; }}
 .ocrlab .sure i {{ display: block; height: 100%; background: {ACCENT}; }}

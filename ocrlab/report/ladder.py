@@ -30,7 +30,7 @@ CSS = f"""
 .ocrlab .rungs .no {{ width: 18px; text-align: right; opacity: .6; }}
 .ocrlab .rungs .what {{ flex: 1; white-space: nowrap; }}
 .ocrlab .rungs .what small {{ display: block; font-size: 11.5px; opacity: .75; white-space: normal; }}
-.ocrlab .rungs .waiting {{ opacity: .55; }}
+.ocrlab .rungs li.waiting {{ opacity: .8; }}
 .ocrlab .pill {{ display: inline-block; border-radius: 9px; padding: 0 9px; font-size: 12px; line-height: 18px;
   font-weight: 600; white-space: nowrap; }}
 .ocrlab .pill.waiting {{ box-shadow: inset 0 0 0 1px {LINE}; font-weight: 400; color: inherit !important; }}

@@ -14,6 +14,7 @@ from typing import Any
 from ocrlab.report.view import ACCENT, BAD, GOOD, LINE, View, say
 
 EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
+TICK = 1.0  # seconds after which the clock has to move, though nothing else does
 WIDTH, HEIGHT = 300, 76  # of a small curve, in its own units
 MOST = 240  # points drawn in a small curve
 SCORE = "hmean@0.5"
@@ -74,6 +75,12 @@ class Live:
         if self.fresh:
             self.fresh, self.shown = False, self.clock()
             self.show(self.view())
+
+    def tick(self) -> None:
+        """Let the clock move: show the block again where nothing has for a second, unless it is at its end."""
+        if self.phase != "end" and self.clock() - self.shown >= TICK:
+            self.fresh = True
+            self.flush()
 
     def _move(self, kind: str, step: int, total: int) -> None:
         phase = PHASES.get(kind, kind)

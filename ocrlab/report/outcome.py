@@ -49,7 +49,8 @@ CSS = """
 .ocrlab .gauge span { position: absolute; top: 14px; transform: translateX(-50%); font-size: 11.5px; color: #46525f;
   white-space: nowrap; }
 .ocrlab .next { margin: 8px 0 0; }
-.ocrlab .next code { background: rgba(255, 255, 255, .75); border-radius: 3px; padding: 2px 6px; }
+.ocrlab .outcome .body p.next code { color: #1f2933; background: rgba(255, 255, 255, .8); border-radius: 3px;
+  padding: 2px 6px; }
 .ocrlab .facts { font-size: 12.5px; color: #46525f; margin: 8px 0 0; }
 """
 

@@ -10,6 +10,7 @@ with types `str int float bool list dict tuple[...] Optional[...]`, the ones tha
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import math
 import re
@@ -84,6 +85,56 @@ def read(source: str) -> list[Parameter]:
         help_text = comments.get(line.end_lineno or line.lineno, "")
         found.append(Parameter(name, ast.unparse(line.annotation), default, help_text, **_limits(help_text)))
     return found
+
+
+def loose(source: str) -> list[Parameter]:
+    """Return the parameters of somebody else's cell, each with the type of its annotation, else of its default.
+
+    A kind of "" takes anything: None, and what only running the cell would tell. Raises ConfigError if it is no Python.
+    """
+    try:
+        return read(source)
+    except (ConfigError, SyntaxError):
+        plain = "\n".join("" if line.startswith(("%", "!")) else line for line in source.splitlines())
+    try:
+        lines = ast.parse(plain).body
+    except SyntaxError as error:
+        raise ConfigError("The parameters cell cannot be read", got=str(error), need="Python: name = value") from None
+    found: dict[str, Parameter] = {}
+    for line in lines:
+        targets = line.targets if isinstance(line, ast.Assign) else []
+        for target in [line.target] if isinstance(line, ast.AnnAssign) else targets:
+            if isinstance(target, ast.Name):
+                found[target.id] = Parameter(target.id, *_told(line))
+            elif isinstance(target, ast.Tuple | ast.List):
+                found |= {one.id: Parameter(one.id, "", None) for one in target.elts if isinstance(one, ast.Name)}
+    return list(found.values())
+
+
+def _told(line: Any) -> tuple[str, Any]:
+    """Return kind and default of one assignment of somebody else's."""
+    try:
+        default = ast.literal_eval(line.value)
+    except (ValueError, TypeError):
+        default = None
+    if isinstance(line, ast.AnnAssign):
+        kind = re.sub(r"^(.+?) \| None$|^None \| (.+)$", r"Optional[\1\2]", ast.unparse(line.annotation))
+        with contextlib.suppress(KeyError, SyntaxError):
+            _words(ast.parse(kind, mode="eval").body)
+            return kind, default
+    name = type(default).__name__
+    return (name if name in KINDS else ""), default
+
+
+def given(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
+    """Raise one ConfigError with all that is wrong in the values that somebody else's notebook is given."""
+    known = {parameter.name: parameter for parameter in declared}
+    problems = [secret(name) for name in values if name in known and is_secret(name)]
+    problems += [_unknown(name, list(known)) for name in values if name not in known]
+    fits = [(known[name], value) for name, value in values.items() if name in known and known[name].kind]
+    problems += [problem for parameter, value in fits if (problem := wrong(parameter, value)) is not None]
+    if problems:
+        raise gather(problems)
 
 
 def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
@@ -166,12 +217,12 @@ def secret(name: str) -> ConfigError:
     return ConfigError(f"Parameter {name} is named like a secret, and a notebook keeps its parameters", do=do)
 
 
-def _unknown(name: str, names: Sequence[str], also: Collection[str]) -> ConfigError:
+def _unknown(name: str, names: Sequence[str], also: Collection[str] = ()) -> ConfigError:
     if is_secret(name):
         return secret(name)
     near = nearest(name, [*names, *also])
     do = f"Did you mean {near}? " if near else ""
-    return ConfigError(f"This notebook has no parameter {name}", do=f"{do}It has {', '.join(names)}")
+    return ConfigError(f"This notebook has no parameter {name}", do=f"{do}It has {', '.join(names) or 'none'}")
 
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:

@@ -113,7 +113,7 @@ def curves(rows: Sequence[Mapping[str, float]], limit: float | None = None) -> V
     losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
     found = [row for row in rows if "hmean@0.5" in row]
     with matplotlib.rc_context(STYLE):
-        figure, (left, right) = blank(2)
+        figure, (left, right) = blank(2, height=3.7)
         told = [_loss(left, rows, losses), _hmean(right, found, limit)]
         return finished(figure, ". ".join(told) + ".")
 
@@ -138,13 +138,18 @@ def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tupl
                 *zip(*drawn, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4
             )
     if axes.lines:
-        axes.legend(ncols=2, loc="upper right")
+        _legend(axes)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
     first, last = losses[0][1], losses[-1][1]
     title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
     axes.set_title(title)
     return f"{title} in {losses[-1][0]:g} steps"
+
+
+def _legend(axes: Axes) -> None:
+    """Put the legend below the axes, where no curve runs."""
+    axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
 
 
 def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None) -> str:
@@ -158,7 +163,7 @@ def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None)
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {limit:g} at IoU 0.5")
     if axes.lines:
-        axes.legend(loc="lower right")
+        _legend(axes)
     if not rows:
         axes.set_title("No validation was logged")
         return "No validation was logged"

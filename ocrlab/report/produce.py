@@ -65,6 +65,8 @@ class Told:
 
 def prepare(path: Path, given: Sequence[Sequence[str]]) -> Prepared:
     """Read a notebook and put parameters, as (name, text), into it; raises ConfigError with all that is wrong."""
+    if path.suffix != ".ipynb" and path.exists():  # papermill would warn, and try
+        raise ConfigError(f"{path} is not a notebook", need="a file that ends in .ipynb", do=_rather(path))
     try:
         notebook = load_notebook_node(str(path))
     except FileNotFoundError:
@@ -73,14 +75,19 @@ def prepare(path: Path, given: Sequence[Sequence[str]]) -> Prepared:
         raise DataError(f"{path} is not a notebook", got=f"{type(error).__name__}: {error}") from error
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     ours = any("notebook.setup(" in source for source in sources)
-    cell = next((c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), "")
-    values = _values(cell, given, ours)
+    cell = next((c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
     kernel = notebook.metadata.get("kernelspec", {}).get("name") or KERNEL
     language = notebook.metadata.get("kernelspec", {}).get("language") or "python"
+    values = _values(cell, given, ours, language)
     if values:
         notebook = parameterize_notebook(notebook, values, kernel_name=kernel, language=language)
     notebook.metadata.papermill.setdefault("parameters", {})
     return Prepared(notebook, path, kernel, ours)
+
+
+def _rather(path: Path) -> str | None:
+    """Return what runs a program, as that is what was meant."""
+    return f"ocrlab watch -- python {path}" if path.suffix == ".py" else None
 
 
 def reserve(prepared: Prepared, folder: Path) -> Files:
@@ -135,25 +142,29 @@ def _left(notebook: Any) -> bool:
     return any(status != "completed" for status in statuses)
 
 
-def _values(cell: str, given: Sequence[Sequence[str]], ours: bool) -> dict[str, Any]:
-    """Return the values of the given parameters as their types want them; raises ConfigError."""
-    try:
-        declared = {parameter.name: parameter for parameter in params.read(cell)} if cell else {}
-    except (ConfigError, SyntaxError):
-        if ours:
-            raise
-        declared = {}  # somebody else's notebook, whose parameters have no types
-    values = {name: read(text, declared[name].kind if name in declared else "") for name, text in given}
-    injected = "\n".join([params.INJECTED, *(f"{name} = {value!r}" for name, value in values.items())])
-    if declared:
-        defaults = {name: parameter.default for name, parameter in declared.items()}
-        known = params.check([cell, injected], defaults | values, also=configure.fields() if ours else ())
-        if ours:
-            configure.configure(known)
-    else:
-        secrets = [name for name in values if params.is_secret(name)]
-        if secrets:
-            raise params.secret(secrets[0])
+def _values(cell: str | None, given: Sequence[Sequence[str]], ours: bool, language: str) -> dict[str, Any]:
+    """Return the values of the given parameters as their types want them; raises ConfigError.
+
+    `cell` is the source of the parameters cell, None where the notebook has none.
+    """
+    if cell is None and given:
+        names, do = ", ".join(name for name, _ in given), "Give the cell with the defaults the tag `parameters`"
+        raise ConfigError(f"This notebook has no parameters cell for {names}", need="a cell with that tag", do=do)
+    if ours:
+        declared = params.read(cell or "")
+    else:  # somebody else's: read only where it is needed, and only Python can be read
+        declared = params.loose(cell or "") if given and language == "python" else []
+    kinds = {parameter.name: parameter.kind for parameter in declared}
+    values = {name: read(text, kinds.get(name, "")) for name, text in given}
+    if ours:
+        injected = "\n".join([params.INJECTED, *(f"{name} = {value!r}" for name, value in values.items())])
+        defaults = {parameter.name: parameter.default for parameter in declared}
+        configure.configure(params.check([cell or "", injected], defaults | values, also=configure.fields()))
+    elif language == "python":
+        params.given(declared, values)
+    secrets = [name for name in values if params.is_secret(name)]
+    if secrets:
+        raise params.secret(secrets[0])
     return values
 
 

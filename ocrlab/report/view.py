@@ -1,6 +1,8 @@
 """One thing to look at: HTML that stands alone, and the same in words for screen readers, terminals and diffs.
 
 Every view brings its style with it: JupyterLab takes cells that are out of sight off the page, and their styles too.
+JupyterLab also has rules of its own for code and lists (`.jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code`),
+which only a longer selector overrules; that is why some classes below are written twice.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ CSS = f"""
 .ocrlab p {{ margin: 2px 0; }}
 .ocrlab .say {{ font-size: 15px; font-weight: 600; margin: 0 0 6px; }}
 .ocrlab .note {{ font-size: 12.5px; opacity: .78; margin: 6px 0 0; }}
-.ocrlab code {{ font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: none; padding: 0;
-  overflow-wrap: anywhere; color: inherit; }}
+.ocrlab.ocrlab.ocrlab code {{ font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
+  background: none; padding: 0; overflow-wrap: anywhere; color: inherit; }}
+.ocrlab dl dt, .ocrlab dl dd {{ float: none; width: auto; }}
+.ocrlab dl dt {{ font-weight: 400; }}
+.ocrlab ol.rungs.rungs, .ocrlab ul.lines.lines {{ padding-left: 0; }}
 .ocrlab img, .ocrlab svg {{ max-width: 100%; height: auto; display: block; }}
 .ocrlab .row {{ display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start; }}
 .ocrlab figure {{ margin: 0; }}

@@ -61,6 +61,7 @@ def test_many_reports_one_verdict_a_line_and_no_bad_line_stops_it(tmp_path: Path
     assert [found["id"] for found in verdicts] == ["a", None, None, 7, "no log", "b", None, None]
     assert [bool(found["causes"]) for found in verdicts] == [True, False, False, False, False, False, True, False]
     assert all(found["schema"] == 1 for found in verdicts)
+    assert all("not a report" in verdicts[at]["missing"][0] for at in (1, 2, 4, 5))
     assert "line 2" in verdicts[1]["missing"][0]
     assert ask("--jsonl", str(tmp_path / "r.jsonl"), "--json").record["verdicts"] == verdicts
 

@@ -39,3 +39,8 @@ def test_an_interpreter_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.M
         interpreter(str(tmp_path))
     with pytest.raises(ConfigError, match="is no program"):
         interpreter(str(tmp_path / "absent"))
+
+
+def test_another_program_is_no_python() -> None:
+    with pytest.raises(ConfigError, match="is no Python"):
+        interpreter("/bin/ls")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ocrlab.doctor import libraries
 
 WHEEL = "/site/nvidia/cudnn/lib/libcudnn.so.9"
@@ -35,6 +37,14 @@ def test_what_comes_before_the_wheel() -> None:
     assert (check.judgement, check.do) == ("warn", "unset LD_LIBRARY_PATH")
     assert libraries.search_path({"offers": [], "preload": ["/x/libjemalloc.so"]}).judgement == "warn"
     assert libraries.search_path({"offers": ["/x/libcuda.so.1"], "preload": []}).judgement == "ok"
+
+
+def test_a_library_and_its_links_are_told_once(tmp_path: Path) -> None:
+    (tmp_path / "libcudnn.so.9").touch()
+    (tmp_path / "libcudnn.so").symlink_to("libcudnn.so.9")
+    offers = [str(tmp_path / name) for name in ("libcudnn.so", "libcudnn.so.9", "libcudnn.so.9")]
+    seen = libraries.search_path({"offers": offers, "preload": []}).seen
+    assert seen == f"LD_LIBRARY_PATH offers {tmp_path}/libcudnn.so"
 
 
 def test_without_torch_nothing_is_judged_but_the_search_path() -> None:

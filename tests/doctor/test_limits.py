@@ -60,6 +60,12 @@ def test_open_files(soft: int, judgement: str) -> None:
     assert check.cause == (None if judgement == "ok" else "host.fd_limit")
 
 
+def test_open_files_at_the_hard_limit() -> None:
+    check = the(limits.judge_files([{"soft": 128, "hard": 128}], {}))
+    assert check.seen == "128 at most (the hard limit too)"
+    assert all(word in check.do for word in ("limits.conf", "--ulimit nofile", "LimitNOFILE"))
+
+
 def test_threads() -> None:
     told: dict[str, Any] = {
         "wanted": 64, "started": 64, "error": "", "processes": 9999, "group": None, "used_of_group": None,

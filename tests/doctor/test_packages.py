@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ocrlab.doctor import packages
+from ocrlab.doctor.ask import fail
 from ocrlab.records import Check
 
 
@@ -65,7 +68,6 @@ def test_torchvision_of_another_cuda() -> None:
 )  # fmt: skip
 def test_mixed_packages(distributions: list[Any], more: dict[str, Any], word: str) -> None:
     check = judged(*distributions, **more)["packages mixed"]
-    assert check.judgement == "warn"
     assert word in check.seen
     assert check.do
 
@@ -75,8 +77,32 @@ def test_missing_and_shadowed() -> None:
     assert found["torch installed"].judgement == "fail"
     assert "torchvision opencv-python" in found["packages present"].do
     check = judged(shadows=["/here/random.py"])["names shadowed"]
-    assert check.judgement == "warn"
-    assert "mv /here/random.py" in check.do
+    assert (check.judgement, check.do) == ("fail", "mv /here/random.py /here/random_of_mine.py")
+    check = judged(shadows=["/here/test/__init__.py"])["names shadowed"]
+    assert (check.judgement, check.do) == ("warn", "mv /here/test /here/test_of_mine")
+
+
+def test_files_of_pythonpath_hide_modules_too(tmp_path: Path) -> None:
+    for name in ("random", "numpy", "mine"):
+        (tmp_path / f"{name}.py").touch()
+    found = {"torch": "/site", "numpy": str(tmp_path / "numpy.py")}
+    interpreter = {"variables": {"PYTHONPATH": f"/nowhere:{tmp_path}"}}
+    check = judged(found=found, interpreter=interpreter)["names shadowed"]
+    assert check.judgement == "fail"
+    assert str(tmp_path / "random.py") in check.seen and str(tmp_path / "numpy.py") in check.seen
+    assert "mine.py" not in check.seen
+
+
+def test_an_import_that_fails_of_a_hidden_module_needs_no_installation() -> None:
+    facts = {
+        "packages": [{"shadows": ["/here/json.py", "/here/torch.py"], "interpreter": {"variables": {}}, "found": {}}]
+    }
+    broken = fail("import torch", "AttributeError", "it returns", "PY -m pip install --force-reinstall torch")
+    assert packages.first_cause(broken, facts).do == "mv /here/torch.py /here/torch_of_mine.py"
+    assert packages.first_cause(replace(broken, name="import cv2"), facts).do.startswith("mv /here/json.py")
+    known = replace(broken, cause="build.system_libs")
+    assert packages.first_cause(known, facts) == known
+    assert packages.first_cause(broken, {}) == broken
 
 
 def test_interpreters() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import queue
 import signal
 import sys
 import threading
@@ -14,8 +15,11 @@ from typing import Any
 import IPython.display
 import pytest
 
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, RunError
 from ocrlab.notebook import apart
+from ocrlab.records import Cause, Verdict
+from ocrlab.report import live
+from ocrlab.watch import incident
 from ocrlab.watch.supervise import Options
 
 
@@ -36,6 +40,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "def report(steps, progress):\n"
         "    for step in range(1, steps + 1):\n        progress({'kind': 'train', 'step': step, 'total': steps})\n"
         "def die():\n    ctypes.string_at(0)\n"
+        "def leave():\n    os._exit(0)\n"
         "def wrong():\n    raise ValueError('no')\n"
         "def wait(file):\n    os.write(os.open(file, os.O_CREAT | os.O_WRONLY), b'%d' % os.getpid())\n"
         "    time.sleep(300)\n"
@@ -76,6 +81,36 @@ def test_a_child_that_dies_shows_a_verdict_and_the_kernel_lives(
     assert caught.value._render_traceback_() == [f"ChildFailed: {caught.value}"]
 
 
+def test_a_limit_is_told_as_the_limit_and_not_as_the_signal_that_it_sent(
+    module: Any, tmp_path: Path, shown: list[Any]
+) -> None:
+    began = str(tmp_path / "began")
+    with pytest.raises(apart.ChildFailed, match="over its limit of 2 s") as caught:
+        apart.call(module.wait, (began,), {}, Options(tmp_path / "run", timeout=2.0))
+    assert caught.value.word == "STUCK"
+    assert "SIGTERM" not in str(caught.value)
+    with pytest.raises(apart.ChildFailed, match="nothing moved for 2 s"):
+        apart.call(module.wait, (began,), {}, Options(tmp_path / "again", silence=2.0, on_hang="kill"))
+
+
+@pytest.mark.parametrize(
+    ("causes", "told"), [([Cause("native.segv", 0.9)], ""), ([], "ocrlab watch: the program hangs; it is ended\n")]
+)
+def test_the_line_of_the_watch_is_said_only_where_no_block_says_it(
+    causes: list[Cause], told: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    said: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    text = incident.summary("the program hangs; it is ended", Verdict(None, "hung", causes=causes), tmp_path)
+    said.put((2, f"{text}\n".encode()))
+    apart.Screen(said).update()
+    assert capsys.readouterr().err == told
+
+
+def test_a_child_that_leaves_by_itself_brings_nothing_back(module: Any, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="ended the process itself; nothing came back"):
+        apart.call(module.leave, (), {}, Options(tmp_path / "run"))
+
+
 def test_an_exception_shows_the_traceback_of_the_function_alone(
     module: Any, tmp_path: Path, shown: list[Any], capsys: pytest.CaptureFixture
 ) -> None:
@@ -99,11 +134,14 @@ def test_an_interrupt_ends_the_child(module: Any, tmp_path: Path) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(apart.Stopped) as caught:
             apart.call(module.wait, (str(began),), {}, Options(tmp_path / "run"))
     finally:
         signal.signal(signal.SIGINT, old)
     assert not Path(f"/proc/{began.read_text()}").exists()
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert caught.value.ended and caught.value.ended.folder == tmp_path / "run"
+    assert len(caught.value._render_traceback_()) == 1
 
 
 def test_a_function_of_the_notebook_itself_is_refused_with_a_way_out(tmp_path: Path) -> None:
@@ -111,6 +149,15 @@ def test_a_function_of_the_notebook_itself_is_refused_with_a_way_out(tmp_path: P
         apart.call(lambda: 1, (), {}, Options(tmp_path / "run"))
     with pytest.raises(ConfigError, match="cannot be sent"):
         apart.call(time.sleep, (threading.Lock(),), {}, Options(tmp_path / "run"))
+
+
+def test_the_clock_of_a_silent_child_moves(module: Any, tmp_path: Path) -> None:
+    views: list[Any] = []
+    block = live.Live("Waiting", views.append)
+    command = [sys.executable, "-c", "import time; time.sleep(3)"]
+    apart.follow(command, Options(tmp_path / "run"), block, tmp_path / "events.jsonl")
+    assert len(views) >= 3
+    assert len({view.text for view in views}) >= 3
 
 
 def test_a_flood_is_cut_where_a_browser_would_drown(

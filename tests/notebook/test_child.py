@@ -50,10 +50,25 @@ def test_a_traceback_shows_the_cell_and_nothing_of_ours(run: Any) -> None:
     assert "child.py" not in told
 
 
-def test_a_value_that_cannot_be_sent_is_printed(run: Any) -> None:
-    _, told, back = run("(i for i in [])")
+def test_a_value_that_cannot_be_sent_is_sent_as_it_looks(run: Any) -> None:
+    back = run("(i for i in [])")[2]
     assert back["value"] is None
-    assert told.startswith("<generator object")
+    assert "<generator object" in back["shown"]["text/plain"]
+    assert "cannot pickle" in back["why"]
+
+
+def test_what_was_imported_is_not_sent_and_what_was_defined_is_named(run: Any) -> None:
+    back = run("import math\nfrom decimal import Decimal\nfrom json import dumps\ndef f(): pass\nx = Decimal(1)")[2]
+    assert set(back["names"]) == {"x"}
+    assert list(back["stayed"]) == ["f"]
+    assert "define it in a cell of its own" in back["stayed"]["f"]
+
+
+def test_nobody_can_be_asked(run: Any) -> None:
+    status, told, _ = run("name = input('name? ')")
+    assert status == 1
+    assert "An isolated cell has no keyboard" in told
+    assert "child.py" not in told
 
 
 def test_a_semicolon_hides_the_value_and_exit_is_an_exit(run: Any) -> None:

@@ -59,7 +59,11 @@ def test_knowledge_is_of_the_named_cause_or_of_any() -> None:
 
 def test_the_lab_is_listed_and_a_wrong_name_gets_the_nearest() -> None:
     view = crash.faults()
-    assert f"{len(crash.lab_faults())} programs that really fail" in view.text
+    fail = [fault for fault in crash.lab_faults() if fault["ends"] != "healthy"]
+    gpu = [fault for fault in fail if "gpu" in fault["needs"]]
+    healthy = len(crash.lab_faults()) - len(fail)
+    assert 0 < len(gpu) < len(fail) and healthy > 0
+    assert f"{len(fail)} programs that really fail ({len(gpu)} need a GPU) and {healthy} healthy ones" in view.text
     assert "segv" in view.text
     with pytest.raises(ConfigError, match="Did you mean segv"):
         crash.caught(SimpleNamespace(), "segw", "", "", 5.0)  # type: ignore[arg-type]

@@ -35,6 +35,66 @@ def test_names_go_in_and_come_back(namespace: dict[str, Any], capsys: pytest.Cap
     assert "stuck stayed in the child" in told.err
 
 
+def test_a_value_whose_module_the_notebook_lacks_is_shown_and_said(
+    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """`uuid` stands for pandas: its class is not known in the notebook, but well in the child."""
+    monkeypatch.setattr(isolated, "loads", _lacking)
+    displayed: list[Any] = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append(data))
+    assert isolated.run("", "import uuid\nfrom uuid import UUID\nname = uuid.UUID(int=7)\nname", namespace) is None
+    assert displayed == [{"text/plain": "UUID('00000000-0000-0000-0000-000000000007')"}]
+    told = capsys.readouterr().err
+    assert "the value stayed in the child: it needs uuid" in told
+    assert "name stayed in the child: it needs uuid" in told
+    assert "UUID stayed" not in told
+    assert "name" not in namespace
+
+
+def _lacking(data: bytes) -> Any:
+    raise RunError("it needs uuid, which this notebook has not imported")
+
+
+def test_a_value_that_cannot_even_be_shown_is_said(namespace: dict[str, Any], capsys: pytest.CaptureFixture) -> None:
+    code = "class Broken:\n    def __repr__(self):\n        raise ValueError('no')\nBroken()"
+    assert isolated.run("", code, namespace) is None
+    assert "the value stayed in the child" in capsys.readouterr().err
+
+
+def test_figures_and_displayed_things_appear(namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    displayed: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append((data, more)))
+    code = (
+        "from IPython.display import HTML\nimport matplotlib.pyplot as plt\n"
+        "display(HTML('<b>rich</b>'))\nplt.plot([1, 2])\nplt.show()\nplt.plot([2, 1])\nfig = plt.gcf()\nfig"
+    )
+    assert isolated.run("", code, namespace) is None
+    html, *figures = [data for data, _ in displayed]
+    assert html["text/html"] == "<b>rich</b>"
+    assert [figure["image/png"][:8] for figure in figures] == ["iVBORw0K"] * 2  # PNG in base64, each of them once
+
+
+def test_what_is_displayed_again_takes_the_place_of_the_first(
+    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    displayed: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append((data, more)))
+    isolated.run("", "place = display('first', display_id=True)\nplace.update('second');", namespace)
+    (_, first), (data, second) = displayed
+    assert (first["display_id"], first["update"], second["update"]) == (second["display_id"], False, True)
+    assert data["text/plain"] == "'second'"
+
+
+def test_magics_in_the_cell_and_an_exit_are_told_in_one_line(namespace: dict[str, Any]) -> None:
+    for code in ("!echo shell", "x = 1\n%time y = 2", "files = !ls"):
+        with pytest.raises(ConfigError, match="An isolated cell is plain Python"):
+            isolated.run("", code, namespace)
+    with pytest.raises(RunError, match="The cell ended the process itself; nothing came back") as caught:
+        isolated.run("", "import sys\nsys.exit()", namespace)
+    assert caught.value._render_traceback_() == [f"RunError: {caught.value}"]
+
+
 def test_the_kernel_survives_and_the_names_stay(namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     views: list[Any] = []
     monkeypatch.setattr(IPython.display, "display", views.append)

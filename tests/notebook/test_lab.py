@@ -21,6 +21,7 @@ from ocrlab.notebook import apart, setup
 from ocrlab.notebook import lab as labs
 from ocrlab.report import results
 from ocrlab.report.view import View
+from ocrlab.watch.supervise import Ended
 
 CELL = 'name: str = "03_train"\ndata: str = ""\nbatch_size: int = 4\nruns: str = ""'
 Shown = dict[str, dict[str, Any]]
@@ -141,6 +142,23 @@ def test_what_stopped_it_is_said_at_the_top(shown: Shown, namespace: dict[str, A
     assert next(iter(shown.values()))[results.MIME]["outcome"] == "INCOMPLETE"
 
 
+def test_a_training_that_was_stopped_says_how_to_go_on(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    lab = setup(namespace)
+    stopped = apart.Stopped(Ended("failed", 130, None, None, runs / "x", 130))
+    result = SimpleNamespace(error_before_exec=None, error_in_exec=stopped, execution_count=18)
+    lab.after_cell(result)
+    top = next(iter(shown.values()))
+    assert "Stopped by you in cell [18]." in top["text/plain"]
+    assert "--resume" not in top["text/plain"]  # there is nothing to go on from
+    (runs / "x" / "checkpoints").mkdir(parents=True)
+    (runs / "x" / "checkpoints" / "last.ckpt").write_bytes(b"weight")
+    lab.after_cell(result)
+    top = next(iter(shown.values()))
+    assert "Stopped by you in cell [18]; the last checkpoint is saved." in top["text/plain"]
+    assert re.search(r"Next: ocrlab train --resume \S+/x$", top["text/plain"])
+    assert outcomes(shown) == ["INCOMPLETE"]
+
+
 def test_progress_that_was_held_back_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:
     lab = setup(namespace)
     block = lab.progress("Counting")
@@ -157,6 +175,13 @@ def test_setup_says_where_things_are_and_what_was_changed(shown: Shown, namespac
     text = " ".join(bundle["text/plain"] for bundle in shown.values())
     assert "data_samples" in text
     assert "batch_size = 2" in text
+
+
+def test_setup_does_not_claim_what_it_cannot_know(shown: Shown, namespace: dict[str, Any]) -> None:
+    """What a reader typed into the parameters cell cannot be told from a default."""
+    namespace["In"][1] = CELL.replace('runs: str = ""', f"runs: str = {namespace['runs']!r}")
+    setup(namespace)
+    assert any("parameters: as in the cell above" in bundle["text/plain"] for bundle in shown.values())
 
 
 def test_setup_seeds(shown: Shown, namespace: dict[str, Any]) -> None:

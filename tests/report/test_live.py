@@ -61,6 +61,21 @@ def test_flush_shows_what_was_held_back_and_only_that(clock: Clock) -> None:
     assert "3 of 100" in shown[-1].text
 
 
+def test_the_clock_moves_while_nothing_else_does(clock: Clock) -> None:
+    shown: list[View] = []
+    block = live.Live("Training", shown.append, clock=clock)
+    for _ in range(100):
+        clock.now += 0.1
+        block.tick()
+    assert 8 <= len(shown) <= 11
+    assert "so far 0:10" in shown[-1].text or "so far 0:09" in shown[-1].text
+    block({"kind": "end", "step": 0, "total": 0})
+    clock.now += 5
+    before = len(shown)
+    block.tick()
+    assert len(shown) == before  # what is over stands still
+
+
 def test_it_says_what_is_left(clock: Clock) -> None:
     block = live.Live("Training", lambda _view: None, clock=clock)
     block({"kind": "start", "step": 0, "total": 100})

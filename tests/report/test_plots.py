@@ -54,6 +54,16 @@ def test_svg_below_two_thousand_points(count: int, kind: str) -> None:
         assert int.from_bytes(data[16:20], "big") == 400  # 4 inches at 100 dpi
 
 
+def test_no_legend_lies_over_a_curve() -> None:
+    with matplotlib.rc_context(plots.STYLE):
+        figure, (axes,) = plots.blank(width=4)
+        axes.plot([3, 2, 1], label="loss")
+        plots._legend(axes)
+        figure.draw_without_rendering()
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+        assert axes.get_legend().get_window_extent().y0 >= 0
+
+
 def test_images_and_scatters_count() -> None:
     figure, (left, right) = plots.blank(2)
     left.imshow(np.zeros((50, 60)))

@@ -79,9 +79,31 @@ def test_parameters_without_types_are_taken_but_secrets_never(write: Any) -> Non
         produce.prepare(path, [("db_password", "x")])
 
 
+def test_parameters_of_somebody_elses_notebook_are_checked_against_its_cell(write: Any) -> None:
+    path = write("n = 3\nlr = 0.1\nname = 'x'\npath: Path = None\nk: int | None = None\nlate = f()\na, b = 1, 2")
+    good = [("n", "4"), ("lr", "1"), ("name", "5"), ("path", "here"), ("k", "null"), ("late", "[1]"), ("b", "7")]
+    injected = produce.prepare(path, good).notebook.cells[1].source
+    assert all(line in injected for line in ('name = "5"', "k = None", "late = [1]", "b = 7"))
+    with pytest.raises(ConfigError) as caught:
+        produce.prepare(path, [("n", "abc"), ("nn", "5"), ("k", "1.5"), ("lr", "fast")])
+    for part in ("n='abc' cannot be used", "no parameter nn. Did you mean n?", "k=1.5", "lr='fast'"):
+        assert part in str(caught.value)
+
+
+def test_without_a_parameters_cell_none_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "plain.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("n = 3")]), str(path))
+    assert produce.prepare(path, []).notebook.cells
+    with pytest.raises(ConfigError, match="no parameters cell for n"):
+        produce.prepare(path, [("n", "4")])
+
+
 def test_what_is_no_notebook_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no notebook"):
         produce.prepare(tmp_path / "none.ipynb", [])
+    (tmp_path / "mk.py").write_text("print()")
+    with pytest.raises(ConfigError, match=r"mk.py is not a notebook"):
+        produce.prepare(tmp_path / "mk.py", [])
     (tmp_path / "text.ipynb").write_text("hello")
     with pytest.raises(DataError, match="not a notebook"):
         produce.prepare(tmp_path / "text.ipynb", [])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ocrlab.report.view import View, page, say
+from ocrlab.report import outcome
+from ocrlab.report.view import CSS, View, page, say
 
 
 def test_a_view_shows_itself_in_both_ways() -> None:
@@ -19,3 +20,22 @@ def test_nothing_is_fetched() -> None:
 
 def test_titles_are_escaped() -> None:
     assert say("<a>", "b & c") == '<p class="say">&lt;a&gt;</p><p class="note">b &amp; c</p>'
+
+
+def test_what_jupyterlab_says_of_code_and_lists_is_overruled() -> None:
+    """Its rules are `.jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code` and `... ul:not(.list-inline)`."""
+    rules = {rule.split("{")[0].strip(): rule.split("{")[1] for rule in CSS.split("}") if "{" in rule}
+    code = next(name for name, body in rules.items() if name.endswith(" code") and "background: none" in body)
+    assert specificity(code) > (0, 2, 2)
+    lists = next(name for name, body in rules.items() if "ul.lines" in name and "padding-left: 0" in body)
+    assert all(specificity(name) > (0, 2, 1) for name in lists.split(","))
+    assert "float: none" in rules[".ocrlab dl dt, .ocrlab dl dd"]
+    following = next(name for name in outcome.CSS.split("}") if "p.next code" in name).split("{")[0].strip()
+    assert specificity(following) > specificity(code)
+
+
+def specificity(selector: str) -> tuple[int, int, int]:
+    """Return how a browser ranks a selector of classes and types (CSS Selectors 4, section 17)."""
+    classes = selector.count(".")
+    types = sum(part[:1].isalpha() for part in selector.replace(",", " ").split())
+    return 0, classes, types
