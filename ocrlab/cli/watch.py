@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NoReturn
 
 from ocrlab.cli.answer import Answer, Parser, add_json
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import SCHEMA, to_json
 from ocrlab.watch.supervise import Options, watch
 
+USAGE = "ocrlab watch [options] -- COMMAND"
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
 EXAMPLES = """
   ocrlab watch -- python train.py --epochs 3              its output, its exit status; a verdict when it fails
@@ -22,6 +24,7 @@ EXAMPLES = """
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.usage = "ocrlab watch [options] -- COMMAND..."
+    parser.error = _wrong  # type: ignore[method-assign]  # its words are not settings but somebody's command
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; default runs/<time>-<program>")
     parser.add_argument(
         "--silence", type=float, default=300.0, metavar="S", help="seconds without progress that make a hang (300)"
@@ -39,9 +42,15 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Run the program to its end; the answer has its exit status, and says nothing unless asked for JSON."""
     if not args.program:
-        raise ConfigError("watch: there is no command", need="ocrlab watch [options] -- COMMAND...")
+        raise ConfigError("watch: there is no command", need=USAGE)
     options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang)
-    ended = watch(args.program, options)
+    try:
+        ended = watch(args.program, options)
+    except RunError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        do = "Choose another folder with --run-dir DIR, or stop that run first"
+        raise ConfigError(error.what, got=error.got, need=error.need, do=do) from error
     record = {
         "schema": SCHEMA,
         "status": ended.status,
@@ -52,3 +61,11 @@ def run(args: argparse.Namespace) -> Answer:
         "verdict": to_json(ended.verdict) if ended.verdict else None,
     }
     return Answer(record, "", ended.exit_status)
+
+
+def _wrong(message: str) -> NoReturn:
+    """Raise ConfigError for words that argparse does not know: mostly a command without -- before it."""
+    _, found, words = message.partition("unrecognized arguments: ")
+    if found and not words.startswith("-"):
+        raise ConfigError(f"watch: put -- before the command: {words}", need=USAGE)
+    raise ConfigError(f"watch: {message}", need=USAGE, do="See ocrlab watch --help")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ocrlab.diagnose import catalogue, evidence, exits, facts, stacks, where
+from ocrlab.diagnose import catalogue, doubts, evidence, exits, facts, remains, stacks, stored, uncaught, where
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
@@ -21,6 +21,7 @@ MOST_CAUSES, MOST_LINES = 5, 4
 LOOKALIKES = (0.3, 0.24, 0.18, 0.14)  # of the causes that look the same, in the catalogue's order
 STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
 EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
+SLOW = 0.3  # of what the stacks show of a program that still moved
 FOLLOWS = 0.75  # what is left of an error after an earlier one that is not sure
 
 
@@ -50,9 +51,19 @@ class Candidate:
 
 def classify(incident: Incident) -> Verdict:
     """Return the verdict of an incident: causes most probable first, none where nothing speaks for one."""
+    before = stored.verdict(incident.facts.get("verdict"))
+    if before is not None:  # made where the stacks and counters were still there
+        return before
     texts = evidence.pages(incident)
     hung = stacks.hits(incident)
-    hits = facts.not_short(evidence.gather(incident, texts), incident) + facts.hits(incident) + hung
+    if facts.moved(incident):
+        return _over(incident, hung)
+    told = facts.not_short(evidence.gather(incident, texts), incident)
+    well = _well(incident, texts)
+    counted = told
+    if incident.status not in ("hung", "suspected"):
+        counted = uncaught.left_over(told) if well else uncaught.counted(told, texts)
+    hits = doubts.weighed(counted, texts) + facts.hits(incident) + hung
     if hung:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
@@ -63,13 +74,18 @@ def classify(incident: Incident) -> Verdict:
         for one in candidates.values():
             seen = one.id in {hit.cause for hit in hung} or facts.MEASURED in {hit.order for hit in one.hits}
             one.confidence *= 1.0 if seen else PRINTED
-    ruled = _disproved(candidates, incident) + _wrappers(candidates)
+    ruled = [] if well else uncaught.passed(told, hits)
+    ruled += _disproved(candidates, incident) + _wrappers(candidates)
     ruled += _survived(candidates, texts) + _follow_ups(candidates)
     ranked = sorted(candidates.values(), key=lambda one: (-round(one.confidence, 3), one.first or (99, 0)))
     ranked = [one for one in ranked if one.confidence >= LEAST]
-    causes = _causes(ranked, {out.id for out in ruled})
+    messengers = [one for one in candidates.values() if one.hits and not one.roots]
+    causes = _causes(ranked, messengers, {out.id for out in ruled})
     if causes and incident.status not in ("hung", "suspected"):
         causes[0] = where.located(causes[0], texts)
+    causes = remains.told(causes, incident)
+    if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
+        causes = [replace(one, experiment="", fix="") if one.id == "ext.signal" else one for one in causes]
     return Verdict(
         status=incident.status,
         exit_code=incident.exit_code,
@@ -79,6 +95,24 @@ def classify(incident: Incident) -> Verdict:
         ruled_out=ruled,
         missing=_missing(incident, causes, texts),
     )
+
+
+def _well(incident: Incident, texts: list[Page]) -> bool:
+    if incident.status != "log" or incident.exit_code or incident.signal or uncaught.find(texts):
+        return False
+    return incident.exit_code == 0 or uncaught.ended_well(texts)
+
+
+def _over(incident: Incident, hung: list[Hit]) -> Verdict:
+    """Return the verdict of a program that still moved at its time limit: where it stood, which explains little."""
+    low = [replace(hit, confidence=min(hit.confidence, SLOW), ceiling=SLOW) for hit in hung]
+    ranked = sorted(_candidates(low).values(), key=lambda one: -one.confidence)
+    causes = [_cause(one.id, one.confidence, one) for one in ranked[:MOST_CAUSES]]
+    spent = incident.facts.get("run_seconds")
+    told = f"after {spent:.0f} s " if isinstance(spent, int | float) else ""
+    missing = [f"nothing that failed: it still moved when it was ended {told}at its time limit; a longer --timeout"]
+    end = Verdict(status=incident.status, exit_code=incident.exit_code, signal=incident.signal)
+    return replace(end, causes=causes, missing=missing)
 
 
 def _candidates(hits: list[Hit]) -> dict[str, Candidate]:
@@ -129,6 +163,7 @@ def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
     found = []
     for one in list(candidates.values()):
         if one.roots:
+            one.confidence = _outright(one) if len(roots) > 1 or one not in roots else one.confidence
             continue
         if one.confidence > 0.2:  # more than a hint
             line = one.hits[0].evidence
@@ -137,6 +172,12 @@ def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
             )
         one.confidence = 0.0
     return found
+
+
+def _outright(one: Candidate) -> float:
+    """Return the confidence without what gives way: that it aborted says no more where something else says why."""
+    best = max(one.hits, key=lambda hit: hit.confidence)
+    return one.confidence if best.strength not in GIVES_WAY else max(hit.confidence for hit in one.roots)
 
 
 def _survived(candidates: dict[str, Candidate], texts: list[Page]) -> list[RuledOut]:
@@ -181,20 +222,28 @@ def _best(one: Candidate) -> Hit:
     return max(one.hits, key=lambda hit: hit.confidence)
 
 
-def _causes(ranked: list[Candidate], ruled: set[str]) -> list[Cause]:
+def _causes(ranked: list[Candidate], messengers: list[Candidate], ruled: set[str]) -> list[Cause]:
     """Return the ranked causes, filled up with the look-alikes of the first where it is not sure."""
     sure = bool(ranked) and ranked[0].confidence >= SURE
     rows = [(one.id, one.confidence, one) for one in ranked if not sure or one is ranked[0] or one.confidence >= 0.2]
     if rows and not sure:
-        rows = [row for row in _with_lookalikes(rows) if row[0] not in ruled]
+        others = [one for one in messengers if one is not ranked[0] and _best(one).strength == "wrapper"]
+        rows = [row for row in _with_lookalikes(rows, others) if row[0] not in ruled]
     return [_cause(name, confidence, one) for name, confidence, one in rows[:MOST_CAUSES] if confidence >= LEAST]
 
 
-def _with_lookalikes(rows: list[tuple[str, float, Candidate]]) -> list[tuple[str, float, Candidate]]:
-    """Return the rows with what looks the same as the first; a hint that speaks for one of them lifts it."""
+def _with_lookalikes(
+    rows: list[tuple[str, float, Candidate]], others: list[Candidate]
+) -> list[tuple[str, float, Candidate]]:
+    """Return the rows with what looks the same as the first; a hint that speaks for one of them lifts it.
+
+    Where the first rests on the words of one of `others`, messengers, it is what looks the same as that messenger.
+    """
     limit = rows[0][1] - 0.05
     found = {name: (name, confidence, one) for name, confidence, one in rows}
-    for name, confidence in zip(catalogue.load().entries[rows[0][0]].otherwise, LOOKALIKES, strict=False):
+    told = {hit.evidence.text for hit in rows[0][2].hits}
+    asked = next((one.id for one in others if told <= {hit.evidence.text for hit in one.hits}), rows[0][0])
+    for name, confidence in zip(catalogue.load().entries[asked].otherwise, LOOKALIKES, strict=False):
         _, before, one = found.get(name, (name, 0.0, Candidate(name)))
         found[name] = (name, max(before, min(confidence + 0.1 * bool(one.hits), limit)), one)
     return sorted(found.values(), key=lambda row: -row[1])
@@ -208,7 +257,8 @@ def _cause(name: str, confidence: float, one: Candidate) -> Cause:
         if hit.evidence.text not in seen and len(lines) < MOST_LINES:
             seen.add(hit.evidence.text)
             lines.append(hit.evidence)
-    return Cause(name, round(confidence, 2), lines, entry.experiment, entry.fix)
+    fix = doubts.fix(name, [line.text for line in lines])
+    return Cause(name, round(confidence, 2), lines, entry.experiment, fix or entry.fix)
 
 
 def _symptom(hits: list[Hit]) -> str | None:
@@ -219,15 +269,15 @@ def _symptom(hits: list[Hit]) -> str | None:
     return hits[0].cause if hits else None
 
 
-def _raised(texts: list[Page]) -> str | None:
-    """Return what is to be known of an exception that no signature explains: the program's own."""
-    for text in texts:
-        found = list(RAISED.finditer(text.text))
-        if found:
-            line = text.line(found[-1].start())
-            told = f"`{line.text.strip()[:160]}`{where.place(text, line.number)}"
-            return f"why the program itself raised {told} ({text.name} line {line.number})"
-    return None
+def _raised(texts: list[Page]) -> str:
+    """Return where to look for an exception that no signature explains, the program's own; or what is needed."""
+    end = uncaught.find(texts)
+    if end is not None:
+        told = f"`{end.own.text.strip()[:160]}`{where.place(end.page, end.own.number)}"
+        return f"nothing from outside: this is the program's own error, {told} ({end.page.name} line {end.own.number})"
+    if uncaught.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
+        return "no error in this log; if the program failed, the first error line with its traceback"
+    return "the first error line with its traceback"
 
 
 def _missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[str]:
@@ -235,16 +285,19 @@ def _missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list
     if causes and causes[0].confidence >= SURE:
         return []
     name, wanted = causes[0].id if causes else "", []
-    if not causes:
-        wanted += [_raised(texts) or "the first error line with its traceback"]
+    hung = incident.status in ("hung", "suspected")
+    if hung and not causes and "stacks.txt" in incident.texts:
+        wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
+    if not causes and not hung:
+        wanted += [_raised(texts)]
         wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
     if name.startswith(("kernel.", "data.index_range", "hw.")):
         wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")
     if name.startswith("gpumem."):
         wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
     if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
-        wanted.append("cgroup counters (oom_kill) before and after")
-    if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or incident.status in ("hung", "suspected"):
+        wanted += remains.counters(incident)
+    if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or hung:
         wanted += [] if "stacks.txt" in incident.texts else ["stacks of every process (ocrlab watch --silence 60)"]
     if name.startswith("loader.") or name == "data.sample":
         wanted.append("the output with num_workers=0")
@@ -253,6 +306,7 @@ def _missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list
     ended_itself = incident.exit_code is not None and exits.name(incident.exit_code) is None
     if (
         not ended_itself
+        and (not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver.")))
         and evidence.KERNEL_LOG not in incident.texts
         and not incident.facts.get("kernel_log_read")
         and not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))

@@ -6,7 +6,7 @@ import io
 import re
 from dataclasses import dataclass, replace
 
-from ocrlab.diagnose import catalogue, exits, kernel_lines, oom, smi, versions
+from ocrlab.diagnose import catalogue, exits, kernel_lines, oom, smi, source_lines, versions
 from ocrlab.diagnose.log import Line, Page, page
 from ocrlab.diagnose.window import HEAD, TAIL, window
 from ocrlab.records import Evidence, Incident
@@ -60,7 +60,7 @@ def pages(incident: Incident) -> list[Page]:
     ours = kernel_lines.ours(incident.facts)
     if ours and KERNEL_LOG in texts:
         texts[KERNEL_LOG] = kernel_lines.without_others(texts[KERNEL_LOG], ours)
-    made = [page(name, text, known.advice) for name, text in texts.items()]
+    made = [source_lines.blanked(page(name, text, known.advice)) for name, text in texts.items()]
     if incident.context:
         made.append(page(CONTEXT, incident.context, known.advice))
     return made

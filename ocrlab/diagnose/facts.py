@@ -11,6 +11,7 @@ from ocrlab.diagnose.evidence import DIED_OF, KERNEL_LOG, Hit, hit
 from ocrlab.records import Evidence, Incident
 
 APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69")  # NVIDIA's Xid catalogue: restart the program
+MOVES = 2.0  # seconds of silence; less is no silence
 SHM_LEFT = 256 * 2**20  # bytes; with more left, even after the end has freed some, a SIGBUS is not for want of it
 MEASURED = (-1, 0)  # the place in time of what was measured: before all that was printed
 HELD = re.compile(r"leaked shared_memory objects|multiprocessing/shared_memory\.py")
@@ -41,6 +42,12 @@ def hits(incident: Incident) -> list[Hit]:
     for ended in facts.get("exits") or ():
         found += _worker(ended, facts)
     return found
+
+
+def moved(incident: Incident) -> bool:
+    """Tell whether a program still moved when the watcher ended it: it was over its time limit, it did not hang."""
+    silent = incident.facts.get("silent_seconds")
+    return incident.facts.get("ended_by") == "limit" and isinstance(silent, int | float) and silent < MOVES
 
 
 def killed(incident: Incident) -> bool:

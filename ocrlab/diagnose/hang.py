@@ -58,7 +58,7 @@ def find(stacks: Sequence[Stack], facts: Mapping[str, Any]) -> list[Finding]:
     found += _children(everything)
     for stack in everything:
         if _tells(stack):
-            found += _program(stack, everything, before, log)
+            found += _program(stack, everything, before, log, facts.get("silent_seconds"))
     best: dict[str, Finding] = {}
     for hit in sorted(found, key=lambda hit: -hit.confidence):
         best.setdefault(hit.id, hit)
@@ -81,7 +81,9 @@ def _tells(stack: Stack) -> bool:
     return framed and stack.how != "crash" and stack.process.role in PROGRAMS and stack.process.state not in ENDED
 
 
-def _program(stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[Finding]:
+def _program(
+    stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str, seconds: float | None
+) -> list[Finding]:
     """Return what one Python program waits for, from the innermost frame of its main thread that tells."""
     main = stack.threads[0]
     kind, index = spots.spot(main.frames)
@@ -107,7 +109,7 @@ def _program(stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], log
         why = f"process {stack.process.pid} {WORDS[kind]} {spots.place(main.frames[index])}"
         slower = 0.3 if spots.moved(main, before.get(stack.process.pid)) else 0.0
         return [Finding(kind, 0.85 - slower, stack.process.pid, why, main.frames[: index + 3])]
-    return hang_locks.judge(stack, stacks, before)
+    return hang_locks.judge(stack, stacks, before, seconds)
 
 
 def _reads_terminal(stack: Stack, index: int) -> Finding:

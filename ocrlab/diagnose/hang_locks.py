@@ -14,11 +14,18 @@ WAITS_FOR_A_CHILD = re.compile(
 )
 JOINS = re.compile(r"^(wait|_wait|_try_wait|poll|join|communicate|_communicate|_invoke_run|run|check_output)$")
 WAITS_IN_PYTHON = ("threading.py", "queue.py", "concurrent/futures/_base.py", "synchronize.py", "queues.py")
+SAME_VALUES = 0.7  # a loop in which no variable changes; what it does to objects and files cannot be seen
+MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no stack tells it from a long computation
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
 
 
-def judge(stack: Stack, stacks: list[Stack], before: Mapping[int, Stack]) -> list[Finding]:
-    """Return what the main thread of a process waits for, or loops in, when no frame of a library tells."""
+def judge(
+    stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], seconds: float | None = None
+) -> list[Finding]:
+    """Return what the main thread of a process waits for, or loops in, when no frame of a library tells.
+
+    `seconds` is for how long nothing has moved, where that is known.
+    """
     parent = next((other for other in stacks if other.process.pid == stack.process.parent), None)
     locked = hang_loader.fork_lock(stack, parent)
     if locked:
@@ -27,7 +34,7 @@ def judge(stack: Stack, stacks: list[Stack], before: Mapping[int, Stack]) -> lis
     pid, frames, old = stack.process.pid, main.frames, before.get(stack.process.pid)
     at = spots.place(spots.best(frames))
     if main.active or main.gil:
-        return _loops(stack, main, old)
+        return _loops(stack, main, old, seconds)
     full = _full_pipe(stack, stacks)
     if full:
         return [full]
@@ -60,18 +67,22 @@ def _waits_for_a_child(frame: Frame) -> bool:
     return bool(WAITS_FOR_A_CHILD.search(frame.file) and JOINS.match(frame.function.rpartition(".")[2]))
 
 
-def _loops(stack: Stack, main: Thread, old: Stack | None) -> list[Finding]:
-    """Return an endless loop, the surer the less the thread has moved between two samples."""
+def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None) -> list[Finding]:
+    """Return an endless loop where not one variable has changed between two samples, else one that may only be slow."""
     pid, at = stack.process.pid, spots.place(spots.best(main.frames))
-    moved = spots.moved(main, old)
     if spots.synchronises(spots.own(main.frames)) and not main.gil and _has_gpu(stack):
         return [Finding("hang.gpu_kernel", 0.7, pid, f"it waits for the GPU in {at}", main.frames[:6])]
-    if main.gil:
-        what = "is busy in an endless loop" if main.active else "sleeps with Python's lock in its hand"
+    if main.gil and not main.active:
+        confidence = {None: 0.55, False: 0.75, True: 0.45}[spots.moved(main, old)]
+        why = f"the main thread sleeps with Python's lock in its hand in {at}"
+    elif main.gil and spots.still(main, old):
+        confidence, why = SAME_VALUES, f"the main thread is busy in an endless loop in {at}: no variable changes there"
     else:
-        what = "is busy in native code that does not come back, called"
-    confidence = {None: 0.55, False: 0.75, True: 0.45}[moved]
-    return [Finding("hang.deadlock", confidence, pid, f"the main thread {what} in {at}", main.frames[:6])]
+        code = "" if main.gil else "in native code called "
+        span = f" for {seconds:.0f} s" if seconds else ""
+        why = f"the main thread is busy {code}in {at}{span}; it may only be slow, or in an endless loop"
+        confidence = MAYBE_SLOW
+    return [Finding("hang.deadlock", confidence, pid, why, main.frames[:6])]
 
 
 def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Finding | None:
@@ -86,11 +97,11 @@ def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Fi
             return Finding(kind, 0.7, pid, why, thread.frames[:6])
     for thread in others:
         if thread.active or thread.gil:
-            confidence = 0.45 if spots.moved(thread, old) else 0.65
-            why = f"the main thread waits, and thread {thread.name or thread.id} is busy without end in "
-            return Finding(
-                "hang.deadlock", confidence, pid, why + spots.place(spots.best(thread.frames)), thread.frames[:6]
-            )
+            same = thread.gil and spots.still(thread, old)
+            why = f"the main thread waits, and thread {thread.name or thread.id} is busy "
+            why += f"{'without end ' if same else ''}in {spots.place(spots.best(thread.frames))}"
+            why += "" if same else "; it may only be slow"
+            return Finding("hang.deadlock", SAME_VALUES if same else MAYBE_SLOW, pid, why, thread.frames[:6])
     return None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
+MOST_ODD = 0.3  # of the characters of a text
 DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 LEFT_OUT = "[... {} lines left out by ocrlab ...]"
 GAP = re.compile(re.escape(LEFT_OUT).replace(r"\{\}", r"(\d{1,15})"))
@@ -72,12 +73,21 @@ def clean(data: bytes | str) -> list[Line]:
         # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
         told = [state for state in states[:-1] if not _bar(state)] + states[-1:]
         for state in told[-20:]:
+            if "\ufffd" in state and junk(state):
+                state = ""  # random bytes spell anything
             lines.append(Line(number, _shorten(PREFIX.sub("", CONTROL.sub("", state), count=1)).rstrip()))
         if not told:
             lines.append(Line(number, ""))
     if lines and not lines[-1].text:
         lines.pop()
     return lines
+
+
+def junk(text: str) -> bool:
+    """Tell whether a text is mostly bytes of something else: undecodable or control characters, not counting NUL."""
+    signs = text.replace("\0", "").replace("\b", "")
+    odd = len(CONTROL.findall(signs)) + signs.count("\ufffd")
+    return odd > MOST_ODD * len(signs)
 
 
 def page(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> Page:

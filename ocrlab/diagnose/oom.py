@@ -36,6 +36,7 @@ WRAPPED_UNSIGNED = 2**60  # bytes; 17179869184.00 GiB is a negative number that 
 
 GIB = 2**30
 LARGEST_CARD = 192 * GIB  # where the message does not name the device
+NOWHERE = 2**50  # bytes; no machine has them, so it is a negative number or an overflow
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _absurd(oom: Oom) -> Judgement | None:
     limit = 3 * oom.total if oom.total else LARGEST_CARD
     if oom.request >= limit:
         against = f" of a device with {words(oom.total)}" if oom.total else ""
-        sure = 0.7  # that the size is wrong is certain, where it comes from is not
+        sure = 0.9 if oom.request >= NOWHERE else 0.7  # that the size is wrong is certain, not where it comes from
         return Judgement("gpumem.absurd_size", sure, f"one request of {words(oom.request)}{against}")
     if oom.total and oom.request > oom.total:
         why = f"one request of {words(oom.request)} is larger than the whole device ({words(oom.total)})"

@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ocrlab.diagnose import exits
-from ocrlab.diagnose.window import window
+from ocrlab.diagnose import exits, stored
+from ocrlab.diagnose.log import junk
+from ocrlab.diagnose.window import HEAD, window
 from ocrlab.errors import DataError
 from ocrlab.records import Incident, from_json
 
 LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
 SENTINELS = (".FAILURE", ".RUNNING", ".SUCCESS")
+BINARY = ("\x7fELF", "\ufffdPNG", "PK\x03\x04", "\x1f\ufffd\x08", "BZh9", "\ufffd7zXZ", "(\ufffd/\ufffd")  # as UTF-8
 WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab watch` writes: no exception of the program
 RESULT = "application/vnd.ocrlab.result+json"
 
@@ -21,7 +23,7 @@ RESULT = "application/vnd.ocrlab.result+json"
 def incident(path: str) -> Incident:
     """Return the incident at a path, `-` for stdin; raises DataError where there is nothing to read."""
     if path == "-":
-        return Incident(texts={"log_tail.txt": window(sys.stdin.buffer)})
+        return Incident(texts={"log_tail.txt": _text(window(sys.stdin.buffer), "stdin")})
     place = Path(path)
     try:
         if place.is_dir():
@@ -29,9 +31,17 @@ def incident(path: str) -> Incident:
         if place.suffix == ".ipynb":
             return notebook(place)
         with place.open("rb") as file:
-            return Incident(texts={place.name: window(file)})
+            return Incident(texts={place.name: _text(window(file), path)})
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error), need="a log, a run folder or a notebook") from error
+
+
+def _text(text: str, path: str) -> str:
+    """Return a text; raises DataError where its beginning shows that it is none: a program, an archive, an image."""
+    start = text[:HEAD]
+    if start.startswith(BINARY) or (len(start) > 64 and junk(start)):
+        raise DataError(f"{path} is no text", got="bytes of a binary file", need="a log, a run folder or a notebook")
+    return text
 
 
 def folder(place: Path) -> Incident:
@@ -48,8 +58,11 @@ def folder(place: Path) -> Incident:
         if found:
             with found.open("rb") as file:
                 texts[name] = window(file)
-    logs = [file for pattern in LOGS for file in sorted(place.glob(pattern)) if file.is_file()]
-    for file_ in dict.fromkeys([*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]):
+    logs = list(dict.fromkeys(file for name in LOGS for file in sorted(place.glob(name)) if file.is_file()))
+    if not (texts or old or inside.is_dir() or (place / "flight").is_dir()) and len({log.stem for log in logs}) > 1:
+        got, need = ", ".join(log.name for log in logs[:4]), "one of them, or a run folder"
+        raise DataError(f"{place} is no run folder and holds several logs", got=got, need=need)
+    for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
         with file_.open("rb") as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
     if not texts and not old:
@@ -89,20 +102,41 @@ def notebook(place: Path) -> Incident:
         cells = json.loads(place.read_bytes()).get("cells", [])
     except (ValueError, AttributeError) as error:
         raise DataError(f"{place} is not a notebook", got=str(error), need="an executed .ipynb file") from error
-    parts = []
-    for cell in cells if isinstance(cells, list) else []:
-        for output in cell.get("outputs", ()) if isinstance(cell, dict) else ():
-            parts += _output(output)
-    return Incident(texts={place.name: "\n".join(parts)})
+    found = [cell.get("outputs") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+    outputs = [one for rows in found if isinstance(rows, list) for one in rows if isinstance(one, dict)]
+    text = "\n".join(part for one in outputs for part in _output(one))
+    results = [data[RESULT] for one in outputs if isinstance(data := one.get("data"), dict) and RESULT in data]
+    if not results or not isinstance(results[-1], dict):
+        return Incident(texts={place.name: text})
+    return _executed(place.name, text, results[-1])
+
+
+def _executed(name: str, text: str, result: dict[str, Any]) -> Incident:
+    """Return the incident of a notebook that `ocrlab run` executed: with the ending and the verdict that it stored."""
+    told = result.get("ending")
+    ending: dict[str, Any] = told if isinstance(told, dict) else {}
+    code = 0 if result.get("outcome") == "PASS" else stored.exit_code(ending)
+    if code is None and stored.status(ending) == "failed":  # the kernel lived on; what ocrlab itself ended with
+        code = stored.exit_code({"exit_code": ending.get("exit_status")})
+    verdict = ending.get("verdict")
+    return Incident(
+        status=stored.status(ending),
+        exit_code=code,
+        signal=stored.signal(ending),
+        texts={name: text},
+        facts={"verdict": verdict} if isinstance(verdict, dict) else {},
+    )
 
 
 def _output(output: dict[str, Any]) -> list[str]:
     if output.get("output_type") == "error":
+        if output.get("ename") in stored.OURS:
+            return []
         return [*map(str, output.get("traceback") or ()), f"{output.get('ename')}: {output.get('evalue')}"]
     found = output.get("data")
     data: dict[str, Any] = found if isinstance(found, dict) else {}
+    if RESULT in data:  # our own words
+        return []
     text = output.get("text") or data.get("text/plain") or ""
     parts = ["".join(map(str, text)) if isinstance(text, list) else str(text)]
-    if RESULT in data:
-        parts.append(json.dumps(data[RESULT])[:4000])
     return [part.rstrip("\n") for part in parts if part]

@@ -155,6 +155,22 @@ def moved(thread: Thread, before: Stack | None) -> bool | None:
     return None if old is None else _shape(old) != _shape(thread)
 
 
+def still(thread: Thread, before: Stack | None) -> bool:
+    """Tell whether a thread that computes in Python had the same values at an earlier sample, all of them plain ones.
+
+    A loop that works changes something: its variable, its sum. What an object holds inside cannot be seen.
+    """
+    old = next((found for found in before.threads if found.id == thread.id), None) if before else None
+    if old is None or not thread.frames or not old.frames:
+        return False
+    frame, then = thread.frames[:1], old.frames[:1]
+    if (frame[0].function, frame[0].file) != (then[0].function, then[0].file):
+        return False
+    values = frame[0].state
+    plain = not any("<" in value or "..." in value for value in values.values())
+    return bool(values) and plain and [f.state for f in python(thread.frames)] == [f.state for f in python(old.frames)]
+
+
 def _shape(thread: Thread) -> list[tuple[str, str, int]]:
     return [(frame.function, frame.file, frame.line) for frame in python(thread.frames)]
 

@@ -30,7 +30,7 @@ def sentence(verdict: Verdict) -> str:
     first = verdict.causes[0]
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
-    told = f"{_title(first.id)} ({first.id}, {first.confidence:.2f}{line})"
+    told = f"{_within(_title(first.id))} ({first.id}, {first.confidence:.2f}{line})"
     where = _where(verdict)
     if not how:
         return f"{sure.capitalize()} cause: {told}{f', {where}' if where else ''}."
@@ -75,7 +75,9 @@ def markdown(verdict: Verdict) -> str:
     if verdict.ruled_out:
         parts += ["## Ruled out", "\n".join(f"- {out.id}: {out.why}" for out in verdict.ruled_out)]
     if verdict.causes:
-        parts += ["## Next experiment", _experiment(verdict.causes[0]), "## Fix", verdict.causes[0].fix]
+        first = verdict.causes[0]
+        parts += ["## Next experiment", _experiment(first)] if first.experiment else []
+        parts += ["## Fix", first.fix] if first.fix else []
     if verdict.missing:
         parts += ["## What would make it certain", "\n".join(f"- {thing}" for thing in verdict.missing)]
     return "\n\n".join(parts) + "\n"
@@ -100,6 +102,12 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
 def _title(name: str) -> str:
     entry = catalogue.load().entries.get(name)
     return entry.title if entry else name
+
+
+def _within(title: str) -> str:
+    """Return a title as it stands inside a sentence: small, unless it begins with a name or an acronym."""
+    word = title.partition(" ")[0]
+    return title if word[1:] != word[1:].lower() else title[:1].lower() + title[1:]
 
 
 def _experiment(cause: Cause) -> str:

@@ -9,12 +9,16 @@ from ocrlab.probes.tree import Process
 
 @dataclass(frozen=True)
 class Frame:
-    """One call; `line` is 0 in native code, `locals` holds only what tells a sample, a module or a worker."""
+    """One call; `line` is 0 in native code, `locals` holds only what tells a sample, a module or a worker.
+
+    `state` holds all local variables, to be compared with a later look; it is never written down.
+    """
 
     function: str
     file: str
     line: int
     locals: dict[str, str] = field(default_factory=dict)
+    state: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

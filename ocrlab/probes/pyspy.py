@@ -130,4 +130,5 @@ def _frame(record: dict[str, Any]) -> Frame:
     if function.rpartition(".")[2].startswith("__getitem"):
         names += [local["name"] for local in found if local.get("arg") and local["name"] != "self"][:1]
     values = {local["name"]: str(local["repr"])[:TEXT] for local in found if local["name"] in names}
-    return Frame(function, file, record.get("line") or 0, values)
+    state = {local["name"]: str(local["repr"])[:TEXT] for local in found}
+    return Frame(function, file, record.get("line") or 0, values, state)

@@ -12,15 +12,17 @@ from ocrlab.errors import RunError
 from ocrlab.flight import handover
 from ocrlab.probes import signals, tree
 from ocrlab.records import Incident, Verdict
-from ocrlab.watch import incident, place
+from ocrlab.watch import incident, last_words, place
 from ocrlab.watch.child import Child, Refused
 from ocrlab.watch.kills import Kills
 from ocrlab.watch.session import LINGER, Session
 
 HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
+LOST = 1  # exit status of a program that did well, and whose output could not be written
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
+EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
 TICK = 0.1  # seconds between two looks at the clock while something is about to happen
-FAMILY = (0.6, 8.0, 30.0)  # seconds, factor, seconds: first list of the program's processes, the next, at most
+FAMILY = (0.15, 4.0, 30.0)  # seconds, factor, seconds: first list of the program's processes, the next, at most
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Ended:
     """How a program ended: `status` success, failed, killed or hung; its exit code or signal; the verdict if it failed.
 
     `folder` is the run folder, None where a program that makes its own was wrongly used and made none. `exit_status` is
-    what a shell gets: the exit code, 128 + n after signal n, 124 after a hang that was ended.
+    what a shell gets: the exit code, 128 + n after signal n, 124 after a hang that was ended, 1 after a success whose
+    output could not be written.
     """
 
     status: str
@@ -95,7 +98,7 @@ class Case:
         if self.suspected and quiet.since > self.silence:
             self._clear()
         if self.options.timeout is not None and now - child.started >= self.options.timeout:
-            self._end(f"is over its limit of {self.options.timeout:g} s", now)
+            self._end(f"is over its limit of {self.options.timeout:g} s;", now)
         elif quiet.hangs(now) and not self.suspected and not self._asked():
             self._hangs(now)
 
@@ -124,10 +127,12 @@ class Case:
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
         if self.suspected and not self.hung:
             self._clear()
+        lost = self.session.lost
+        if lost:
+            self.session.say(f"ocrlab watch: {lost}")
+            self.session.ring.add(0, f"{lost}\n".encode())
         if code == 0 and not self.hung:
-            if self.folder:
-                self._succeed(self.folder)
-            return Ended("success", 0, None, None, self.folder.path if self.folder else None, 0)
+            return self._did_well(LOST if lost else 0)
         status = "hung" if self.hung else "killed" if name else "failed"
         if self.folder is None and code == WRONG_USE and not handover.runs_told(self.scratch):
             return Ended(status, code, None, None, None, code)  # it has said so itself, and made nothing
@@ -139,6 +144,14 @@ class Case:
             self.session.say(incident.summary(self._what(code, name), self.verdict, place))
         self._fail(folder, status, name)
         return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
+
+    def _did_well(self, exit_status: int) -> Ended:
+        hidden = last_words.traceback(self.session.ring.text())
+        if hidden:
+            self.session.say(f"ocrlab watch: {hidden}")
+        if self.folder:
+            self._succeed(self.folder)
+        return Ended("success", 0, None, None, self.folder.path if self.folder else None, exit_status)
 
     @property
     def child(self) -> Child:
@@ -157,7 +170,7 @@ class Case:
         kill = self.options.on_hang == "kill" or (sure and self.options.on_hang is None)
         what = f"nothing has moved for {now - quiet.since:.0f} s"
         if kill:
-            self._end(f"hangs: {what}", now)
+            self._end(f"hangs: {what};", now)
             return
         self.silence = quiet.since
         folder = self._home()
@@ -174,17 +187,22 @@ class Case:
         found = self._gather("hung")
         self.verdict = incident.judge(found)
         place = self._write(folder, self.verdict, found)
-        self.session.say(incident.summary(f"the program {why} and is ended", self.verdict, place))
+        best = self.verdict.causes[0].confidence if self.verdict.causes else 0.0
+        unsure = self.options.on_hang == "kill" and not self.session.quiet.has_heartbeat and best < EVEN
+        doubt = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
+        self.session.say(incident.summary(f"the program {why} it is ended{doubt}", self.verdict, place))
         self.session.end(now)
 
     def _clear(self) -> None:
         """Take a suspicion back."""
         quiet = self.session.quiet
+        what = "it went on to its end" if self.child.code == 0 else "it has ended"
         if quiet.since > self.silence:
             self.stuck = {}
-            self.session.say(f"ocrlab watch: it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s")
+            what = f"it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s"
         if self.suspected:
-            place.withdraw(self.suspected)
+            now = incident.short(place.withdraw(self.suspected) / "verdict.md")
+            self.session.say(f"ocrlab watch: {what}; the report of its silence is now {now}")
         self.suspected = None
 
     def _gather(self, status: str) -> Incident:

@@ -192,9 +192,15 @@ def _say(control: int, text: str) -> None:
 
 
 def _remove(folder: str) -> None:
+    if not folder:
+        return
+    for place, folders, files in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            for name in files:
+                os.unlink(os.path.join(place, name))
+            for name in folders:
+                os.rmdir(os.path.join(place, name))
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
 
 

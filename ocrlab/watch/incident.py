@@ -26,6 +26,7 @@ from ocrlab.watch.quiet import Quiet
 STACK_SECONDS = 1.0
 EXIT_OF_SIGNAL = 128  # what a shell adds to the number of the signal
 SURE = 0.8  # from here on the fix is told, below it the experiment that would settle it
+ISA = ("avx", "amx", "fma", "sse4", "f16c", "bmi", "asimd", "sve")  # what an illegal instruction may need
 LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
 
 
@@ -100,7 +101,7 @@ def summary(what: str, verdict: Verdict, place: Path) -> str:
         where = found.file if found.line is None else f"{found.file}:{found.line}"
         lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
         lines += [f"  in       {own}" for own in _own(best)]
-    lines.append(f"  verdict  {_short(place / 'verdict.md')}")
+    lines.append(f"  verdict  {short(place / 'verdict.md')}")
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
@@ -133,7 +134,7 @@ def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
         "fd_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_limit_bytes": host.memory_bytes().value,
         "platform": "wsl2" if "microsoft" in platform.release().lower() else "linux",
-        "cpu_flags": sorted(host.cpu_flags()),
+        "cpu_flags": sorted(flag for flag in host.cpu_flags() if flag.startswith(ISA)),
     }
     last = heartbeat.newest(quiet.heartbeats)
     if last:
@@ -176,7 +177,8 @@ def _free(path: Path) -> int | None:
         return None
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """Return a path as it is seen from the working folder."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -15,7 +15,8 @@ AT_ONCE = 1.0  # seconds between the kernel's kill and the end of the program th
 NEAR = 2  # between the numbers of two processes that were forked one after the other
 MEMCG = re.compile(r"task_memcg=(/[^,\s]+)")
 STARTED = re.compile(  # subprocess.py, concurrent/futures/process.py
-    r"died with <Signals\.SIGKILL|returned non-zero exit status (?:-9|137)\b|was terminated abruptly while the future"
+    r"died with <Signals\.SIGKILL|\bSIGKILL\b|\bKilled\b|(?<![\w.+-])-9(?![\w.-])"
+    r"|\b(?:exit\w*|status|code|returned)\b\D{0,20}\b137\b|was terminated abruptly while the future"
 )
 BEGINS = re.compile(r"invoked oom-killer")  # comes before the line with the number
 

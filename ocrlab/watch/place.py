@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ocrlab import flight
-from ocrlab.errors import DataError, OcrlabError, RunError
+from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight.process import identity
 from ocrlab.flight.sentinel import SENTINELS, close, running_process
 from ocrlab.records import RunRecord, from_json, to_json
@@ -21,13 +21,23 @@ RUNS = "runs"  # default folder of run folders
 
 
 def open_folder(path: Path | None, command: Sequence[str]) -> flight.RunFolder:
-    """Open a folder for a run and write `.RUNNING`; None makes `runs/<time>-<program>`. Raises RunError.
+    """Open a folder for a run and write `.RUNNING`; None makes `runs/<time>-<program>`. Raises RunError, ConfigError.
 
-    What a folder already holds stays: an earlier record moves to `flight/`, an earlier incident gets a number.
+    What a folder already holds stays: an earlier record moves to `flight/`, an earlier incident gets a number. A
+    sentinel that ocrlab did not write is a ConfigError, a run that lives there a RunError.
     """
     if path is None:
         return flight.create(RUNS, slug(command))
     path = path.absolute()
+    _refuse_strange(path)
+    folder = _opened(path)
+    if (path / INCIDENT / "verdict.json").is_file():  # it speaks of an earlier run, not of this one
+        with contextlib.suppress(OSError):
+            _set_aside(path / INCIDENT)
+    return folder
+
+
+def _opened(path: Path) -> flight.RunFolder:
     if any((path / name).exists() for name in SENTINELS.values()):
         return flight.resume(path, finished=True)
     folder = flight.RunFolder(path, flight.now())
@@ -78,17 +88,18 @@ def new_incident(folder: Path) -> Path:
     """Make an empty `incident/`; one that is there already is kept under a number. Raises OSError."""
     place = folder / INCIDENT
     if place.exists():
-        place.rename(next(p for p in _numbered(folder / INCIDENT) if not p.exists()))
+        _set_aside(place)
     place.mkdir(parents=True)
     return place
 
 
-def withdraw(incident: Path) -> None:
-    """Put a suspicion that has not come true out of the way, into `flight/suspected-N`."""
+def withdraw(incident: Path) -> Path:
+    """Put a suspicion that has not come true out of the way, into `flight/suspected-N`; returns where it is now."""
+    flights = incident.parent / "flight"
     with contextlib.suppress(OSError):
-        flights = incident.parent / "flight"
         flights.mkdir(mode=0o700, exist_ok=True)
-        incident.rename(next(p for p in _numbered(flights / "suspected") if not p.exists()))
+        return incident.rename(next(p for p in _numbered(flights / "suspected") if not p.exists()))
+    return incident
 
 
 def failed(path: Path, error: Mapping[str, object], cause: str) -> None:
@@ -103,6 +114,31 @@ def failed(path: Path, error: Mapping[str, object], cause: str) -> None:
     if record.status == "running" and running_process(path).get("pid") not in (None, os.getpid(), error.get("pid")):
         return  # another run has taken the folder over
     flight.RunFolder(path, record.started or flight.now(), record.metrics).fail(error, verdict=cause)
+
+
+def _refuse_strange(path: Path) -> None:
+    """Raise ConfigError for a folder with a sentinel that is somebody else's: it would be replaced."""
+    for name in SENTINELS.values():
+        file = path / name
+        if file.is_dir() or (file.is_file() and not _is_ours(file)):
+            raise ConfigError(
+                f"{file} was not written by ocrlab, and a watched run would replace it",
+                need="a folder without it",
+                do="Choose another with --run-dir DIR, or rename that file",
+            )
+
+
+def _is_ours(sentinel: Path) -> bool:
+    try:
+        return "status" in from_json(sentinel.read_bytes(), source=str(sentinel))
+    except DataError as error:
+        return "newer" in error.what
+    except OSError:
+        return True  # it cannot be judged, and opening the folder will say why
+
+
+def _set_aside(place: Path) -> None:
+    place.rename(next(p for p in _numbered(place) if not p.exists()))
 
 
 def _numbered(path: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from ocrlab.probes.frames import Stack
 from ocrlab.watch import movement, places
 
 FRAMES_FROM, FRAMES_EVERY = 0.25, 0.05  # shares of the limit: when frames are first looked at, and how often then
+LAST_LOOKS = 0.88  # share of the limit after which each look is a closer one
 BEFORE = 0.5  # share of the limit after which all stacks are taken, to be compared with those at the end
 LOOK_SECONDS = 1.0  # that one look at frames may take
 STEP = (0.2, 1.0)  # seconds between two looks at /proc in a silence, least and most
@@ -108,6 +109,7 @@ class Quiet:
             self.sampler.start()
 
     def _sample(self, family: list[tree.Process], seen: places.Seen, now: float) -> None:
-        places.sample(family, seen, now + LOOK_SECONDS)
+        last = now - self.since >= self.limit * LAST_LOOKS
+        places.sample(family, seen, now + LOOK_SECONDS, places.BURST if last else 1)
         if not self.before and now - self.since >= self.limit * BEFORE:
             self.before = stacks.take(family, LOOK_SECONDS)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ocrlab.watch import child as children
-from ocrlab.watch import terminal
+from ocrlab.watch import last_words, terminal
 from ocrlab.watch.child import Child
 from ocrlab.watch.quiet import Quiet
 from ocrlab.watch.stream import CHUNK, Call, Ring, Sink
@@ -29,6 +29,7 @@ GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a dead disk can
 PIPE_SIZE = 1 << 20
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
 OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
+PATIENCE, AGAIN, WARNED = 10.0, 2.0, 2  # seconds: between two vain Ctrl-C, and to the one that ends it; which warns
 LITTLE, RECENT = 1024, 0.05  # bytes, seconds: a program that says little, and often, is read a few lines at a time,
 NAP, TYPED = 0.02, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
@@ -52,6 +53,7 @@ class Session:
     wake: tuple[int, int] | None = None
     terms: int = 0  # SIGTERMs passed on
     asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
+    presses: int = 0  # of Ctrl-C, one soon after the other, on a program that goes on
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
@@ -130,6 +132,11 @@ class Session:
         if child.code in (-number, 128 + number) or child.ended - when < OBEYED:
             return "user" if number == signal.SIGINT else "outside"
         return None
+
+    @property
+    def lost(self) -> str:
+        """What is to be told of output that could not be written; empty where all of it could."""
+        return next((last_words.lost(stream, sink.lost) for stream, sink in self.sinks.items() if sink.lost), "")
 
     def say(self, text: str) -> None:
         """Write a few lines of ours to stderr, after what the program wrote so far."""
@@ -249,7 +256,7 @@ class Session:
             self.selector.unregister(0)
             return
         if self.terminal.interrupts(data):
-            self.asked = signal.SIGINT, time.monotonic()
+            self._interrupted()
         self.keys += data
         self.quiet.moved(time.monotonic(), "keys")
         self._send_keys()
@@ -302,6 +309,8 @@ class Session:
 
     def _pass_on(self, number: int) -> None:
         assert self.child is not None, "signals come after the start"
+        if number == signal.SIGINT:
+            self._interrupted()
         self.asked = number, time.monotonic()
         self.terms += number == signal.SIGTERM
         if self.terms > 1:
@@ -309,6 +318,20 @@ class Session:
             self.child.signal(signal.SIGKILL, everyone=True)
         else:
             self.child.signal(number)
+
+    def _interrupted(self) -> None:
+        """Count how often somebody pressed Ctrl-C in vain; the third time ends what ignores it."""
+        assert self.child is not None, "keys and signals come after the start"
+        now = time.monotonic()
+        passed = now - self.asked[1] if self.asked[0] == signal.SIGINT else PATIENCE + AGAIN
+        self.asked = signal.SIGINT, now
+        if self.presses >= WARNED and passed <= AGAIN:
+            self.end(now)
+            return
+        self.presses = min(self.presses + 1, WARNED) if passed <= PATIENCE else 1
+        editing = self.terminal is not None and self.terminal.keyboard and self.terminal.asking(self.child.pid)
+        if self.presses == WARNED and not editing:  # at a prompt Ctrl-C only empties the line
+            self.say(f"ocrlab watch: Ctrl-C again within {AGAIN:.0f} s ends it")
 
     def _sleep(self) -> None:
         """Stop as the program did, with the terminal as the shell wants it, and go on with it later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class Sink:
         self.chunk = CHUNK if self.own or _is_file(descriptor) else PIPE_BUF
         self.pending = bytearray()
         self.gone = False  # nobody reads it any more
+        self.lost: OSError | None = None  # why what the program printed is not where it should be
 
     def put(self, data: bytes) -> None:
         """Write what can be written now."""
@@ -75,7 +77,8 @@ class Sink:
                     return
         except BlockingIOError:
             pass
-        except OSError:  # a reader that went away, a full disk: the program must not die of it
+        except OSError as error:  # a reader that went away is nothing to tell of, a full disk is
+            self.lost = None if error.errno == errno.EPIPE else error
             self.gone = True
             self.pending.clear()
 
@@ -97,6 +100,7 @@ class Call:
     descriptor = -1
     pending = b""
     full = gone = False
+    lost: OSError | None = None
 
     def __init__(self, stream: int, function: Callable[[int, bytes], None]) -> None:
         self.stream, self.function = stream, function

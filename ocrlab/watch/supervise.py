@@ -66,7 +66,7 @@ def watch(
 
 def _check(command: Sequence[str], options: Options) -> None:
     if not command:
-        raise ConfigError("There is no command to watch", need="ocrlab watch [options] -- COMMAND...")
+        raise ConfigError("There is no command to watch", need="ocrlab watch [options] -- COMMAND")
     for name in ("silence", "timeout"):
         value = getattr(options, name)
         if value is not None and not value > 0:
@@ -83,7 +83,8 @@ def _folder(options: Options, command: Sequence[str]) -> flight.RunFolder:
         if not isinstance(error.__cause__, OSError):
             raise  # a run lives there
         folder = place.spare(command)
-        print(f"ocrlab watch: {error} This run is written to {folder.path}", file=sys.stderr, flush=True)
+        why = f"{error.what} ({error.got}). Choose another folder with --run-dir DIR."
+        print(f"ocrlab watch: {why} This run is written to {folder.path}", file=sys.stderr, flush=True)
         return folder
 
 

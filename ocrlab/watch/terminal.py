@@ -73,7 +73,7 @@ class Terminal:
         with contextlib.suppress(termios.error):
             if not termios.tcgetattr(self.master)[LFLAG] & termios.ICANON:
                 return True
-        with contextlib.suppress(OSError, IndexError):
+        with contextlib.suppress(OSError, ValueError):  # "running" is one word, and no number
             number, descriptor, *_ = Path(f"/proc/{pid}/syscall").read_text(encoding="ascii").split()
             return number == READ and int(descriptor, 16) == 0
         return False

@@ -13,6 +13,7 @@ import pytest
 
 from ocrlab.cli import main
 from ocrlab.cli import watch as command
+from ocrlab.errors import RunError
 from ocrlab.records import Cause, Verdict
 from ocrlab.watch.case import Ended, Options
 
@@ -95,3 +96,20 @@ def start(python: str, words: list[str], folder: Path) -> subprocess.CompletedPr
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     line = [python, "-m", "ocrlab", "watch", *words]
     return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("words", [["python", "x.py"], ["--silence", "5", "python", "-u", "x.py", "--lr", "1"]])
+def test_a_command_without_dashes_is_told_so(words, seen, capsys):
+    assert main(["watch", *words]) == 2
+    said = capsys.readouterr().err
+    assert "put -- before the command: python" in said and "...." not in said
+
+
+def test_a_folder_in_use_is_wrong_use(monkeypatch, capsys):
+    def watch(words, options):
+        raise RunError("Run out is still running", got="process 7 on host", need="a run that ended")
+
+    monkeypatch.setattr(command, "watch", watch)
+    assert main(["watch", "--run-dir", "out", "--", "x"]) == 2
+    said = capsys.readouterr().err
+    assert "still running" in said and "--run-dir" in said

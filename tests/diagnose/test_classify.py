@@ -35,10 +35,11 @@ def test_nothing_known_is_said_and_what_is_missing(log: str) -> None:
 
 
 def test_an_exception_of_the_program_itself_is_quoted_not_guessed() -> None:
-    log = "Traceback (most recent call last):\n  File 'a.py', line 1, in f\nacme.PlanError: no such plan"
+    log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nacme.PlanError: no such plan'
     verdict = judge(log, status="failed", exit_code=1)
     assert verdict.causes == []
-    assert verdict.missing == ["why the program itself raised `acme.PlanError: no such plan` (log_tail.txt line 3)"]
+    told = "`acme.PlanError: no such plan` in f (a.py:1) (log_tail.txt line 3)"
+    assert verdict.missing == [f"nothing from outside: this is the program's own error, {told}"]
 
 
 def test_the_first_error_in_time_wins_and_followers_are_named() -> None:

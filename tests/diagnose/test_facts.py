@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ocrlab.diagnose import facts
+from ocrlab.diagnose.classify import classify
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.records import Incident
 
@@ -73,3 +74,37 @@ def test_the_main_process_dies_of_sigbus_with_plenty_of_shared_memory() -> None:
     ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": "SIGBUS"}
     assert [hit.cause for hit in hits(exits=[ended], shm_free_bytes=2**40)] == ["loader.worker_crash"]
     assert [hit.cause for hit in hits(exits=[ended], shm_free_bytes=2**20)] == ["host.shm"]
+
+
+STOOD = {"id": "hang.deadlock", "confidence": 0.6, "pid": 7, "why": "the main thread stands in f (a.py:3)"}
+
+
+def test_what_still_moved_at_its_time_limit_did_not_hang() -> None:
+    known = {"ended_by": "limit", "silent_seconds": 0.4, "run_seconds": 30.0, "hang": STOOD}
+    verdict = classify(Incident(status="hung", texts={"log_tail.txt": "CUDA out of memory\nstep 9"}, facts=known))
+    assert [cause.id for cause in verdict.causes] == ["hang.deadlock"]
+    assert verdict.causes[0].confidence <= 0.3
+    assert "time limit" in verdict.missing[0]
+    known["silent_seconds"] = 20.0
+    assert classify(Incident(status="hung", facts=known)).causes[0].confidence == 0.6
+
+
+def test_what_is_missing_of_a_hang_is_about_hangs() -> None:
+    for texts in ({}, {"stacks.txt": "Process 7: python\n"}):
+        verdict = classify(Incident(status="hung", texts=texts, facts={"ended_by": "limit", "silent_seconds": 60.0}))
+        assert verdict.causes == []
+        assert all("stacks" in thing for thing in verdict.missing)
+        assert verdict.missing
+
+
+def test_who_pressed_ctrl_c_needs_no_advice() -> None:
+    verdict = classify(Incident(status="killed", signal="SIGINT", facts={"ended_by": "user", "main_pid": 7}))
+    assert (verdict.causes[0].id, verdict.causes[0].fix, verdict.causes[0].experiment) == ("ext.signal", "", "")
+
+
+def test_a_line_that_names_our_own_process_comes_first() -> None:
+    lines = "[1] sh invoked oom-killer: gfp_mask=0xcc0\n[2] Memory cgroup out of memory: Killed process 42 (python)"
+    known = {"pids": [42], "oom_kills": 1}
+    verdict = classify(Incident(status="killed", signal="SIGKILL", texts={"kernel_log.txt": lines}, facts=known))
+    assert verdict.causes[0].id == "host.oom_kill"
+    assert "process 42" in verdict.causes[0].evidence[0].text

@@ -62,3 +62,9 @@ def test_of_many_lines_alike_the_first_and_the_last_stay() -> None:
     assert len(found.numbers) < 20
     assert found.numbers[0] == 1
     assert found.line(found.text.index("KeyError")).number == 5001
+
+
+def test_random_bytes_in_an_output_are_blank() -> None:
+    noise = bytes(range(128, 256)) + b"MemoryError NaN \x01\x02"
+    assert [line.text for line in clean(b"step 1\n" + noise + b"\nstep 2")] == ["step 1", "", "step 2"]
+    assert clean("caf\xe9: KeyError".encode("latin-1"))[0].text.endswith("KeyError")

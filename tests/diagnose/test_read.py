@@ -119,3 +119,61 @@ def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() ->
 
 def test_a_line_without_an_end_stays_bounded() -> None:
     assert len(window(io.BytesIO(b"x" * 5_000_000))) < 3 * (HEAD + TAIL)
+
+
+def executed(tmp_path: Path, result: object, *outputs: dict[str, object]) -> str:
+    told = {"output_type": "display_data", "data": {read.RESULT: result, "text/plain": "FAIL: CUDA out of memory"}}
+    book = tmp_path / "done.ipynb"
+    book.write_text(json.dumps({"cells": [{"cell_type": "code", "outputs": [told, *outputs]}]}))
+    return str(book)
+
+
+def test_a_notebook_that_ocrlab_ran_tells_its_stored_ending(tmp_path: Path) -> None:
+    lines = [{"file": "facts", "line": None, "text": "the control group's oom_kill counter grew by 1"}]
+    before = {"status": "killed", "signal": "SIGKILL", "causes": [{"id": "host.oom_kill", "confidence": 0.95}]}
+    before["causes"][0]["evidence"] = lines  # type: ignore[index]
+    result = {"outcome": "CRASHED", "ending": {"status": "killed", "signal": "SIGKILL", "verdict": before}}
+    verdict = classify(read.incident(executed(tmp_path, result)))
+    assert (verdict.status, verdict.signal) == ("killed", "SIGKILL")
+    assert (verdict.causes[0].id, verdict.causes[0].evidence[0].text) == ("host.oom_kill", lines[0]["text"])
+    assert verdict.causes[0].fix
+
+
+def test_our_own_words_in_a_notebook_are_no_log(tmp_path: Path) -> None:
+    result = {"outcome": "FAIL", "environment": {"cpu_flags": ["avx", "avx512f"]}, "note": "illegal instruction"}
+    result |= {"ending": {"status": "failed", "exit_status": 1, "verdict": {"causes": []}}}
+    ours = {"output_type": "error", "ename": "CellStuck", "evalue": "Cell [2] hangs", "traceback": ["hangs"]}
+    error = {"output_type": "error", "ename": "KeyError", "evalue": "'lr'", "traceback": []}
+    found = read.incident(executed(tmp_path, result, ours, error))
+    assert found.texts == {"done.ipynb": "KeyError: 'lr'"}
+    verdict = classify(found)
+    assert (verdict.status, verdict.exit_code, verdict.causes) == ("failed", 1, [])
+
+
+@pytest.mark.parametrize("verdict", [None, 3, {"causes": 4}, {"causes": [{"id": "nonsense"}, "x"]}])
+def test_a_stored_verdict_that_names_no_cause_is_made_again(tmp_path: Path, verdict: object) -> None:
+    error = {"output_type": "error", "ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
+    result = {"ending": {"status": "failed", "verdict": verdict}}
+    assert classify(read.incident(executed(tmp_path, result, error))).causes[0].id == "host.alloc_fail"
+
+
+def test_a_folder_that_is_no_run_is_read_where_it_holds_one_log(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("MemoryError\n")
+    assert list(read.incident(str(tmp_path)).texts) == ["a.log"]
+    (tmp_path / "b.log").write_text("KeyError: 'x'\n")
+    with pytest.raises(DataError, match="no run folder"):
+        read.incident(str(tmp_path))
+
+
+@pytest.mark.parametrize("data", [b"\x7fELF\x02\x01\x01" + b"\0" * 99, bytes(range(256)) * 20, b"PK\x03\x04zip"])
+def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "core").write_bytes(data)
+    with pytest.raises(DataError, match="is no text"):
+        read.incident(str(tmp_path / "core"))
+
+
+def test_a_log_of_another_encoding_is_text(tmp_path: Path) -> None:
+    (tmp_path / "gbk.log").write_bytes("epoch 1\n错误: 内存\nMemoryError: failed to allocate\n".encode("gbk"))
+    (tmp_path / "wide.log").write_bytes("step 1\nMemoryError\n".encode("utf-16-le") * 9)
+    for name in ("gbk.log", "wide.log"):
+        assert classify(read.incident(str(tmp_path / name))).causes[0].id == "host.alloc_fail"

@@ -40,7 +40,7 @@ Current thread 0x00007f06b3e63b80 (most recent call first):
   File "/data/x/train.py", line 9 in <module>
 """
     text = verdict.sentence(classify(Incident("killed", None, "SIGSEGV", {"log_tail.txt": log})))
-    assert text.startswith("The program was killed by SIGSEGV in decode (pages.py:61); most probable cause: A segm")
+    assert text.startswith("The program was killed by SIGSEGV in decode (pages.py:61); most probable cause: a segm")
     assert text.endswith(".")
 
 

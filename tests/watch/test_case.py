@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from ocrlab.probes import pyspy
 from ocrlab.watch import case
 from ocrlab.watch.case import Options
 from ocrlab.watch.supervise import watch
@@ -32,6 +34,7 @@ def test_a_suspicion_is_taken_back_when_it_moves(watched):
     assert (done.status, done.out, done.sentinel) == (0, b"begin\nend\n", ".SUCCESS")
     assert "the program goes on" in done.err and "moves again (output)" in done.err
     assert not (done.folder / "incident").exists()
+    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in done.err
     told = json.loads((done.folder / "flight" / "suspected-1" / "verdict.json").read_text())
     assert told["status"] == "suspected"
 
@@ -58,6 +61,49 @@ def test_the_limit_ends_it_with_its_stacks(watched):
 def test_what_ignores_sigterm_is_killed(watched):
     code = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('begin')\nwhile True: time.sleep(1)"
     assert watched(code, "--timeout", "1").status == 124
+
+
+SLOW = """
+import math, time
+def step(i):
+    s = 0.0
+    for j in range(60000): s += math.sin(j)
+    return s
+def epoch():
+    for i in range(100000):
+        step(i)
+        if time.monotonic() > end: return
+end = time.monotonic() + 6
+epoch()
+"""
+SAME = "print('begin', flush=True)\ndef turn(n):\n    while n != 1: n = n\nturn(5)"
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+def test_a_slow_epoch_in_python_is_no_hang(watched):
+    done = watched(SLOW, "--silence", "2.5", "--on-hang", "kill")
+    assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize(("code", "sure"), [(SAME, True), ("n = 0\nwhile True: n += 1", False)], ids=["same", "counts"])
+def test_a_loop_that_may_only_be_slow_is_called_so(code, sure, watched):
+    done = watched(code, "--silence", "2", "--on-hang", "kill")
+    (best, *_), told = done.verdict["causes"], "though it may only be slow" in done.err
+    assert (done.status, best["id"], told) == (124, "hang.deadlock", not sure)
+    assert ("endless loop" if sure else "it may only be slow") in best["evidence"][0]["text"]
+    assert best["confidence"] == 0.7 if sure else best["confidence"] <= 0.4
+
+
+def test_secrets_of_the_command_line_are_in_no_text_of_the_incident(watched):
+    word = "abcdef0123456789abcdef0123456789abcdef01"
+    code = "import sys, time; print(sys.argv); time.sleep(50)"
+    command = ["env", f"WANDB_API_KEY={word}", sys.executable, "-c", code, "--api-key", word, f"--password={word}"]
+    done = watched(command, "--silence", "1", "--on-hang", "kill")
+    texts = {file.name: file.read_text() for file in (done.folder / "incident").iterdir()}
+    assert {"stacks.txt", "facts.json", "verdict.json", "verdict.md"} <= set(texts)
+    assert [name for name, text in texts.items() if word in text and name != "log_tail.txt"] == []
+    assert len(json.loads(texts["facts.json"])["cpu_flags"]) < 40
 
 
 @pytest.mark.parametrize("on_hang", [None, "report"])
@@ -131,3 +177,20 @@ def test_a_classifier_that_raises_does_not_hide_the_failure(tmp_path, monkeypatc
 
 def test_the_cause_of_nothing_is_unknown():
     assert case.cause(None) == "unknown"
+
+
+@pytest.mark.parametrize(("code", "status"), [("", 0), ("; sys.exit(3)", 3)])
+def test_output_that_cannot_be_written_is_told_and_is_no_success(code, status, env, tmp_path):
+    with open("/dev/full", "wb") as full:
+        words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c"]
+        done = subprocess.run([*words, "import sys; print('x' * 9999, flush=True)" + code], env=env, cwd=tmp_path,
+                              stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)  # fmt: skip
+    assert done.returncode == (status or 1)
+    assert "stdout of the watched program cannot be written: [Errno 28]" in done.stderr
+
+
+def test_an_earlier_incident_says_nothing_of_a_later_run(watched):
+    assert watched("raise SystemExit(3)").sentinel == ".FAILURE"
+    done = watched("pass")
+    assert (done.sentinel, (done.folder / "incident").exists()) == (".SUCCESS", False)
+    assert json.loads((done.folder / "incident-1" / "verdict.json").read_text())["exit_code"] == 3

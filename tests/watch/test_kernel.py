@@ -56,7 +56,9 @@ def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
     ("pid", "ended", "text", "kept"),
     [
         (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 4),
+        (50, 100.5, "worker -9", 4),
         (50, 100.5, "CalledProcessError: Command returned non-zero exit status 1.", 1),
+        (50, 100.5, "lr 1e-9, step 137, x=2-9", 1),
         (50, 109.0, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
         (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
     ],

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ocrlab import flight
-from ocrlab.errors import RunError
+from ocrlab.errors import ConfigError, RunError
 from ocrlab.watch import place
 
 
@@ -89,3 +89,19 @@ def test_what_the_program_wrote_itself_stays_and_gets_the_cause(tmp_path):
     place.failed(folder.path, {"type": "Failed", "message": "exit status 1"}, "user.shape")
     record = flight.status(folder.path)
     assert (record.error["message"], record.verdict) == ("its own words", "user.shape")
+
+
+@pytest.mark.parametrize("name", [".SUCCESS", ".FAILURE", ".RUNNING"])
+@pytest.mark.parametrize("text", ["", "done", "[1]", '{"schema": 1, "mine": true}'])
+def test_a_sentinel_of_somebody_else_is_never_replaced(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match="was not written by ocrlab"):
+        place.open_folder(tmp_path, ["x"])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
+def test_a_folder_incident_of_the_user_stays(tmp_path):
+    (tmp_path / "incident").mkdir()
+    (tmp_path / "incident" / "notes.txt").write_text("mine")
+    place.open_folder(tmp_path, ["x"])
+    assert (tmp_path / "incident" / "notes.txt").read_text() == "mine"

@@ -6,7 +6,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from ocrlab.probes import pyspy, tree
+from ocrlab.probes.frames import Frame, Thread
 from ocrlab.watch import places
 
 LIB = "/usr/lib/python3.11/"
@@ -14,7 +17,11 @@ MAIN = ("<module>", "train.py", 3)
 
 
 def seen(*paths):
-    return {(1, 1): [tuple(path) for path in paths]}
+    return {(1, 1): [places.Place(tuple(path), {}) for path in paths]}
+
+
+def counting(*values, name="i"):
+    return {(1, 1): [places.Place((MAIN,), {(1, "epoch", name): value}) for value in values]}
 
 
 def test_one_place_is_no_progress():
@@ -54,7 +61,8 @@ def test_what_runs_the_program_is_no_library_call():
 
 
 def test_threads_are_looked_at_each():
-    assert not places.moved({(1, 1): [(MAIN, ("a", "t.py", 1))], (1, 2): [(MAIN, ("b", "t.py", 1))]})
+    one, other = seen([MAIN, ("a", "t.py", 1)])[1, 1], seen([MAIN, ("b", "t.py", 1)])[1, 1]
+    assert not places.moved({(1, 1): one, (1, 2): other})
 
 
 def test_nothing_seen_is_nothing_moved():
@@ -73,6 +81,57 @@ def test_a_living_program_is_sampled():
                 places.sample(tree.descendants(program.pid), found, time.monotonic() + 10)
         finally:
             program.kill()
-    (paths,) = found.values()
-    assert [path[-1][0] for path in paths] == ["turn"] * 3
+    (stood,) = found.values()
+    assert [place.path[-1][0] for place in stood] == ["turn"] * 3
     assert not places.moved(found)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([1, 2, 3, 4, 5, 6], True),
+        ([1, 1, 4, 4, 7, 7, 9, 10, 10, 30], True),
+        ([396, 399, 2, 5, 8, 11, 14, 17], True),
+        ([7, 7, 7, 7, 7, 7, 7, 7, 7], False),
+        ([1, 2, 3, 4, 5], False),
+        ([5, 1, 9, 3, 8, 2, 7, 4, 6, 0, 9, 1], False),
+    ],
+)
+def test_a_caller_that_counts_on_is_progress(values, told):
+    assert places.moved(counting(*values)) is told
+
+
+COUNTS = """
+def turn(start, end):
+    for n in range(start, end): {body}
+def epoch():
+    for i in range(10**9): {call}
+print(1, flush=True)
+epoch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "told"),
+    [("n * n", "turn(0, 300000)", True), ("n * n", "turn(0, 10**12)", False), ("pass", "i * i", False)],
+    ids=["steps of an epoch", "one call for ever", "one function that counts"],
+)
+def test_the_counter_must_be_that_of_a_caller(body, call, told):
+    if pyspy.program() is None:
+        pytest.skip("py-spy is not installed")
+    code = COUNTS.format(body=body, call=call)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
+        try:
+            program.stdout.readline()
+            found: places.Seen = {}
+            for _ in range(5):
+                places.sample(tree.descendants(program.pid), found, time.monotonic() + 10, places.BURST)
+        finally:
+            program.kill()
+    assert places.moved(found) is told
+
+
+def test_who_sleeps_between_two_tries_counts_nothing():
+    inner, outer = Frame("poll", "t.py", 2, state={"n": "3"}), Frame("wait", "t.py", 9, state={"tries": "4"})
+    assert places._place(Thread(1, active=True, frames=[inner, outer])).counts == {(0, "wait", "tries"): 4}
+    assert places._place(Thread(1, frames=[inner, outer])).counts == {}

@@ -177,3 +177,41 @@ def test_the_folder_of_a_run_that_lives_is_refused(env, tmp_path):
 def started(code: str, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", code]
     return subprocess.Popen(words, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+IGNORES = "import signal, time; signal.signal(2, lambda *_: print('no', flush=True)); print('ready', flush=True)\n"
+IGNORES += "while True: time.sleep(1)"
+
+
+def test_a_third_ctrl_c_ends_what_ignores_two(env, tmp_path, left):
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", IGNORES]
+    with subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watcher:
+        watcher.stdout.readline()
+        for _ in range(2):
+            watcher.send_signal(signal.SIGINT)
+            assert watcher.stdout.readline() == b"no\n"
+        assert watcher.stderr.readline() == b"ocrlab watch: Ctrl-C again within 2 s ends it\n"
+        watcher.send_signal(signal.SIGINT)
+        watcher.stderr.read()
+        assert watcher.wait(30) in (137, 143), "SIGTERM, or SIGKILL where that is not obeyed in time"
+
+
+def test_a_killed_watcher_leaves_no_scratch_folder(env, tmp_path, left):
+    (tmp_path / "tmp").mkdir()
+    code = "from ocrlab.flight import heartbeat; import time; heartbeat.beat(step=1); print(1, flush=True)\n"
+    with started(code + "time.sleep(50)", {**env, "TMPDIR": str(tmp_path / "tmp")}, tmp_path) as watcher:
+        watcher.stdout.readline()
+        assert list((tmp_path / "tmp").glob("ocrlab-watch-*/heartbeat/*"))
+        watcher.kill()
+        end = time.monotonic() + 20
+        while list((tmp_path / "tmp").iterdir()) and time.monotonic() < end:
+            time.sleep(0.05)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_working_folder_that_cannot_be_written_names_the_option(env, tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    words = [sys.executable, "-m", "ocrlab", "watch", "--", "echo", "ran"]
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "--run-dir DIR" in done.stderr and "runs=DIR" not in done.stderr

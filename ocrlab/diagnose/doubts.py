@@ -1,0 +1,76 @@
+"""Messages that many things print: what they speak for only beside the words or frames that belong to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ocrlab.diagnose.evidence import Hit
+from ocrlab.diagnose.log import Page
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A hit of `cause` on a line like `line` needs `beside` somewhere in the texts, else it is worth `most` at most."""
+
+    cause: str
+    line: re.Pattern[str]
+    beside: re.Pattern[str]
+    most: float
+
+
+DATA = re.compile(
+    r"(?i)data_?(?:set|loader)|annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|[/\\]datas?[/\\]"
+    r"|^ *File \"[^\"\n]{0,200}data\w*\.py|\.(?:csv|xml|txt|jsonl?|ya?ml)\b(?!\.py)|img_\d|\bimage",
+    re.MULTILINE,
+)
+RANKS = re.compile(
+    r"(?i)torch[./]distributed|\bnccl\w*|\bgloo\b|c10d|rendezvous|rdzv|MASTER_(?:ADDR|PORT)|torchrun|torch_?elastic"
+    r"|ProcessGroup|TCPStore|\bDDP\b|\bddp\b|init_process_group|torch\.distributed|multi-?node|multi-?gpu"
+    r"|\brank \d|deepspeed|horovod|\bmpi"
+)
+PARSED = re.compile(
+    r"JSONDecodeError|UnicodeDecodeError|could not convert string to float|invalid literal for int|ValueError"
+    r"|yaml\.|ParseError|to unpack"
+)
+SOCKET = re.compile(
+    r"(?i)connection (?:refused|reset|timed out|aborted|closed)|URLError|BrokenPipe|name or service|name resolution"
+    r"|getaddrinfo|network is unreachable|no route to host"
+)
+NEVER = re.compile(r"(?!)")
+DOUBTS = (
+    Doubt("data.annotation", PARSED, DATA, 0.4),
+    Doubt("dist.", SOCKET, RANKS, 0.0),
+    Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
+    # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
+    Doubt("data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62),
+)
+# What mends one form of a cause, where the catalogue's fix begins with another.
+FIXES = (
+    (
+        "ckpt.corrupt",
+        re.compile(r"Weights only load failed|Unsupported global"),
+        "weights_only=False if you trust the file, else torch.serialization.add_safe_globals([...]) for the classes"
+        " that the message names; the file itself need not be damaged.",
+    ),
+)
+
+
+def weighed(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+    """Return the hits, those in doubt with less confidence and those that then speak for nothing left out."""
+    whole = "\n".join(page.text for page in texts)
+    return [one for hit in hits if (one := _weighed(hit, whole)).confidence > 0]
+
+
+def _weighed(hit: Hit, whole: str) -> Hit:
+    for doubt in DOUBTS:
+        suits = hit.cause.startswith(doubt.cause) and doubt.line.search(hit.evidence.text)
+        if suits and not doubt.beside.search(whole):
+            return replace(hit, confidence=min(hit.confidence, doubt.most), ceiling=min(hit.ceiling, doubt.most))
+    return hit
+
+
+def fix(cause: str, lines: list[str]) -> str | None:
+    """Return the fix for the form of a cause that its evidence shows, None where the catalogue's own is right."""
+    found = (told for name, line, told in FIXES if name == cause and any(line.search(text) for text in lines))
+    return next(found, None)

@@ -1,0 +1,39 @@
+"""Source code that tracebacks show: it names what a program could do, not what happened, so it is never evidence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ocrlab.diagnose.log import Page
+
+FRAME = re.compile(r'^(\s*)File "[^"\n]{1,500}", line \d+')
+NOTEBOOK = re.compile(r"^[A-Z]\w{1,60} +Traceback \(most recent call last\)")
+NOTEBOOK_CODE = re.compile(r"^(?:-+> *|\s+)\d+(?:\s|$)")
+TEST = re.compile(r"^_{5,}.{1,200}_{5,}$")
+TEST_CODE = re.compile(r"^(?:>\s|\s{4})")
+RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
+
+
+def blanked(page: Page) -> Page:
+    """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
+    lines = page.text.split("\n")
+    indent: int | None = None
+    listing: re.Pattern[str] | None = None
+    for index, line in enumerate(lines):
+        found = FRAME.match(line)
+        if found:
+            indent, listing = len(found[1]), None
+        elif indent is not None and line.strip() and len(line) - len(line.lstrip()) > indent:
+            lines[index] = " " * len(line)
+        elif NOTEBOOK.match(line):
+            indent, listing = None, NOTEBOOK_CODE
+        elif TEST.match(line):
+            indent, listing = None, TEST_CODE
+        elif listing and listing.match(line):
+            lines[index] = " " * len(line)
+        else:
+            indent = None
+            listing = None if listing is NOTEBOOK_CODE and RAISES.match(line) else listing
+            listing = None if listing is TEST_CODE and line.startswith("E ") else listing
+    return replace(page, text="\n".join(lines))

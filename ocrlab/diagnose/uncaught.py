@@ -1,0 +1,181 @@
+"""The exception that ended a program, and what of the lines before it can have caused it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit
+from ocrlab.diagnose.log import Line, Page
+from ocrlab.records import RuledOut
+
+TRACEBACK = "Traceback (most recent call last)"
+NOTEBOOK = re.compile(r"^([A-Z]\w{1,60}) +Traceback")
+NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
+RAISED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::|$)")
+TOLD = re.compile(r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|ProcessRaisedException")  # another's
+# What libraries raise when something outside the program's own logic broke; the cause may stand before it.
+CARRIERS = re.compile(
+    r"^(?:RuntimeError|Exception|OSError|IOError|MemoryError|ImportError|ModuleNotFoundError|EOFError|SystemError"
+    r"|KeyboardInterrupt|InternalError|\w*(?:Cuda|CUDA|Nccl|Dist|Inductor|Memory|Timeout|Connection|Pipe|Comm|Child"
+    r"|Process|Backend|Worker|Cancel|Abort|Launch|Compil|Triton|Http|HTTP|URL)\w*)$"
+)
+CAUSAL: tuple[str, ...] = ("kernel.", "gpumem.", "host.", "hw.", "loader.", "dist.", "native.", "data.index_range")
+CAUSAL += ("io.disk_full", "build.cpu_isa", "wsl.", "scheduler.")
+DEVICE = ("driver.", "build.", "kernel.", "hw.", "gpumem.", "wsl.", "data.index_range")  # torch warns first
+HARMLESS = re.compile(
+    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\[?W(?:\d{4})?[ \]]|: W \w|\bINFO\b|\bNOTICE\b|\bDEBUG\b"
+    r"|^\[?I(?:\d{4})?[ \]]"
+)
+HANDLED = re.compile(
+    r"(?i)\bretry(?:ing)?\b|\bskip(?:ping|ped)\b|\bignor(?:ed|ing)\b|\bfall(?:s|ing)? ?back\b|\bdisabling\b"
+    r"|starting (?:fresh|from scratch)|\binstead\b"
+)
+IMREAD = "imread"  # OpenCV only warns of a file that it cannot read and returns None
+FINISHED = re.compile(
+    r"(?i)^\W*(?:[\w:./-]+\s){0,4}?(?:training|run|job|fit|evaluation|testing|everything|all|epochs?|successfully)?\W{0,3}"
+    r"(?:is |was |has |have )?(?:successfully )?(?:finished|completed?|done|succeeded)\b(?![^\n]{0,80}(?:error|fail))"
+)
+ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
+NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
+ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
+TERMINATED = re.compile(r"SIGTERM|-15\b")
+MESSENGERS = ("wrapper", "word", "hint")
+CAPPED = 0.4  # of a warning before an exception that nothing else explains
+
+
+@dataclass(frozen=True)
+class Uncaught:
+    """The tracebacks that end a log with no progress between them: first and last line, and the exceptions."""
+
+    page: Page
+    first: int
+    last: int
+    exceptions: tuple[Line, ...]
+    traced: bool  # with a traceback, not only its last line
+
+    @property
+    def own(self) -> Line:
+        """Return the last exception that does not only tell of another process's."""
+        told = [line for line in self.exceptions if not TOLD.search(line.text)]
+        return (told or list(self.exceptions))[-1]
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether these are errors of the program's own logic: KeyError, TypeError, a class of its own."""
+        names = [NAMED.match(line.text) for line in self.exceptions if not TOLD.search(line.text)]
+        return bool(names) and not any(name is None or CARRIERS.match(name[1]) for name in names)
+
+
+def find(texts: Iterable[Page]) -> Uncaught | None:
+    """Return what ended the program, None where no log ends with an exception."""
+    found = [_of(page) for page in texts if page.name not in (CONTEXT, KERNEL_LOG)]
+    return next((one for one in reversed(found) if one is not None), None)
+
+
+def _of(page: Page) -> Uncaught | None:
+    lines = [Line(number, text) for number, text in zip(page.numbers, page.text.split("\n"), strict=False)]
+    moved = set(page.progress)
+    first, exceptions, waits, name = 0, list[Line](), False, None
+    last = 0
+    for line in lines:
+        notebook = NOTEBOOK.match(line.text)
+        if TRACEBACK in line.text:
+            first, waits, name = first or line.number, True, notebook[1] if notebook else None
+        elif waits and _ends(line.text, name):
+            waits, last = False, line.number
+            exceptions.append(line)
+        elif not waits and RAISED.match(line.text) and not HANDLED.search(line.text):
+            first, last = first or line.number, line.number
+            exceptions.append(line)
+        elif not waits and first and (line.number in moved or (not exceptions and HANDLED.search(line.text))):
+            first, exceptions = 0, []  # it went on
+    traced = any(TRACEBACK in line.text for line in lines if line.number >= first)
+    return Uncaught(page, first, last, tuple(exceptions), traced) if first and exceptions else None
+
+
+def _ends(text: str, notebook: str | None) -> bool:
+    """Tell whether a line is the exception that ends a traceback."""
+    if notebook:
+        return text.startswith(notebook)
+    return bool(text.strip()) and not text.startswith((" ", "\t")) and NAMED.match(text) is not None
+
+
+def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+    """Return the hits that can be the cause: before an uncaught exception no warning and nothing that was survived."""
+    hits = _without_terminated(hits, texts)
+    end = find(texts)
+    if end is None:
+        return hits
+    inside = [hit for hit in hits if hit.evidence.file == end.page.name and (hit.evidence.line or 0) >= end.first]
+    roots = [hit for hit in inside if hit.strength in ("decisive", "strong", "likely", "possible")]
+    kept = []
+    for hit in hits:
+        number = hit.evidence.line
+        if end.plain and end.traced and not roots and hit.strength in MESSENGERS and hit.evidence.file == end.page.name:
+            continue  # torchrun and its like report the exception that is there to be read
+        if hit.evidence.file != end.page.name or number is None or number >= end.first:
+            kept.append(hit)
+        elif end.plain and not roots:
+            kept += [] if _survived(hit, end) else _before_plain(hit, end)
+        elif not _survived(hit, end) or any(_akin(hit, root) for root in roots):
+            kept.append(hit)
+        elif not roots and not HANDLED.search(hit.evidence.text):
+            kept.append(_capped(hit))
+    return kept
+
+
+def _before_plain(hit: Hit, end: Uncaught) -> list[Hit]:
+    """Return what a line may still be before an error of the program's own logic: all of it, less, or nothing."""
+    if hit.cause.startswith(CAUSAL) or IMREAD in hit.evidence.text or not end.traced:
+        return [hit]
+    return [_capped(hit)] if ERROR.search(hit.evidence.text) else []
+
+
+def _capped(hit: Hit) -> Hit:
+    return replace(hit, confidence=min(hit.confidence, CAPPED), ceiling=CAPPED)
+
+
+def passed(before: list[Hit], after: list[Hit]) -> list[RuledOut]:
+    """Return what `counted` has left out, once for each cause of which nothing is left."""
+    left = {hit.cause for hit in after}
+    gone = {hit.cause: hit.evidence for hit in before if hit.cause not in left and hit.strength not in ("word", "hint")}
+    why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
+    return [RuledOut(cause, why.format(line.line, line.file)) for cause, line in gone.items()]
+
+
+def _survived(hit: Hit, end: Uncaught) -> bool:
+    """Tell whether a line before the end is only a warning, was handled, or was followed by progress."""
+    if IMREAD in hit.evidence.text:
+        return False
+    number = hit.evidence.line or 0
+    if HARMLESS.search(hit.evidence.text) or HANDLED.search(hit.evidence.text):
+        return True
+    after = [text for at, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False) if at > number][:2]
+    return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
+
+
+def _akin(hit: Hit, root: Hit) -> bool:
+    return hit.cause == root.cause or (hit.cause.startswith(DEVICE) and root.cause.startswith(DEVICE))
+
+
+def _without_terminated(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+    """Return the hits without the ranks that torchrun ended, where it names another one as the first that failed."""
+    root = next((found for page in texts for found in ROOT.finditer(page.text)), None)
+    if root is None or root[1] == "-15":
+        return hits
+    return [hit for hit in hits if hit.cause != "ext.signal" or not TERMINATED.search(hit.evidence.text)]
+
+
+def ended_well(texts: list[Page]) -> bool:
+    """Tell whether a log says at its end that the program has finished."""
+    logs = [page for page in texts if page.text.strip()]
+    if not logs or any(page.name in (CONTEXT, KERNEL_LOG) for page in logs) or find(texts):
+        return False
+    return all(FINISHED.search(page.text.rstrip().rpartition("\n")[2]) for page in logs)
+
+
+def left_over(hits: list[Hit]) -> list[Hit]:
+    """Return what still counts in a log that ended well: a loss that became NaN."""
+    return [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]

@@ -1,0 +1,62 @@
+"""Messages that many things print count only beside what belongs to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose.classify import classify
+from ocrlab.records import Incident, Verdict
+
+
+def raised(message: str, file: str = "fit.py", function: str = "main") -> Verdict:
+    log = f'Traceback (most recent call last):\n  File "{file}", line 5, in {function}\n    x = f(y)\n{message}\n'
+    return classify(Incident(texts={"log_tail.txt": log}))
+
+
+PARSING = [
+    "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+    "ValueError: invalid literal for int() with base 10: 'auto'",
+    "ValueError: could not convert string to float: 'auto'",
+]
+
+
+@pytest.mark.parametrize("message", PARSING)
+def test_a_value_that_cannot_be_parsed_is_an_annotation_only_beside_data(message: str) -> None:
+    assert all(cause.confidence <= 0.4 for cause in raised(message, "options.py", "parse").causes)
+    best = raised(message, "dataset.py", "read_annotations").causes[0]
+    assert (best.id, best.confidence > 0.6) == ("data.annotation", True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+    ],
+)
+def test_a_socket_is_of_the_ranks_only_beside_ranks(message: str) -> None:
+    assert not any(cause.id.startswith("dist.") for cause in raised(message).causes)
+
+
+def test_a_refused_rendezvous_is_the_network_of_the_ranks() -> None:
+    verdict = raised("ConnectionRefusedError: [Errno 111] Connection refused", "torch/distributed/rendezvous.py")
+    assert verdict.causes[0].id == "dist.network"
+
+
+def test_an_image_that_is_none_is_missing_or_damaged() -> None:
+    causes = raised("AttributeError: 'NoneType' object has no attribute 'shape'").causes
+    assert {cause.id for cause in causes} >= {"data.corrupt", "io.missing"}
+    assert all(cause.confidence <= 0.7 for cause in causes)
+
+
+def test_a_missing_key_of_the_tracker_is_no_sure_hang() -> None:
+    causes = raised("wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[key])").causes
+    assert all(cause.confidence <= 0.45 for cause in causes)
+
+
+def test_a_refused_global_is_mended_by_weights_only() -> None:
+    message = "_pickle.UnpicklingError: Weights only load failed. Unsupported global: GLOBAL numpy.core.scalar"
+    assert raised(message).causes[0].fix.startswith("weights_only")
+    other = raised("RuntimeError: PytorchStreamReader failed reading zip archive").causes[0]
+    assert not other.fix.startswith("weights")

@@ -1,0 +1,88 @@
+"""Messages of the libraries around torch, each alone: what they state, and where they must not be believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose.classify import classify
+from ocrlab.records import Incident, Verdict
+
+MESSAGES = (
+    ("WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available.", "driver.none"),
+    ("docker: Error response from daemon: unknown or invalid runtime name: nvidia.", "driver.none"),
+    ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "driver.no_visible_device"),
+    ("An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed.", "build.cpu_only"),
+    ("RuntimeError: modulated_deformable_conv: implementation for device cuda:0 not found.", "build.cpu_only"),
+    ("Installed CUDA version 11.2 does not match the version torch was compiled with 10.2", "build.cuda_libraries"),
+    ("AttributeError: libbitsandbytes_cpu.so: undefined symbol: cget_col_row_stats", "build.cuda_libraries"),
+    ("ext.cu:3:10: fatal error: cuda_runtime.h: No such file or directory", "build.cuda_libraries"),
+    ("ext.c:3:10: fatal error: Python.h: No such file or directory", "build.system_libs"),
+    ("ImportError: DLL load failed while importing _x: The specified module could not be found.", "build.system_libs"),
+    ("ImportError: DLL load failed while importing _x: The specified procedure could not be found.", "build.abi"),
+    ("OSError: [WinError 193] %1 is not a valid Win32 application", "build.abi"),
+    ("ValueError: numpy.ndarray size changed, may indicate binary incompatibility.", "build.abi"),
+    ("FatalError: `Illegal instruction` is detected by the operating system.", "build.cpu_isa"),
+    ("FatalError: `Segmentation fault` is detected by the operating system.", "native.segv"),
+    ("Unknown CU result: 700", "kernel.illegal_address"),
+    ("OSError: Can't read data (inflate() failed)", "data.corrupt"),
+    ("lmdb.InvalidError: img.lmdb: MDB_INVALID: File is not an LMDB file", "data.corrupt"),
+    (
+        "InvalidArgumentError: Saw a non-null label (index >= num_classes - 1) following a null label",
+        "data.index_range",
+    ),
+    ("InvalidArgumentError: sequence_length(0) <= 26", "loss.ctc_length"),
+    ("DataLossError: Unable to open table file m.ckpt: not an sstable (bad magic number)", "ckpt.corrupt"),
+    ("ValueError: Layer count mismatch when loading weights from file.", "ckpt.mismatch"),
+    ("RuntimeError: Couldn't open shared file mapping: <torch_8_1>, error code: <1455>", "host.alloc_fail"),
+    ("slurmstepd: error: Job 12 exceeded memory limit (5 > 4), being killed", "host.oom_kill"),
+    ("=>> PBS: job killed: mem 6gb exceeded limit 4gb", "host.oom_kill"),
+    ("=>> PBS: job killed: walltime 3610 exceeded limit 3600", "scheduler.kill"),
+    ("OMP: Error #34: System unable to allocate necessary resources for OMP thread:", "host.thread_limit"),
+    ("*** buffer overflow detected ***: terminated", "native.abort"),
+    ("Fatal glibc error: malloc.c:2599 (sysmalloc): assertion failed", "native.abort"),
+    ("zsh: segmentation fault  python train.py", "native.segv"),
+    ("AttributeError: Can't get local object 'main.<locals>.<lambda>'", "loader.pickling"),
+    ("Batch 12: Invalid loss, terminating training", "num.nonfinite"),
+    ("ValueError: Shapes (None, 10) and (None, 5) are incompatible", "user.shape"),
+    ("TypeError: Cannot handle this data type: (1, 1, 3), <f4", "user.dtype"),
+    ("Parameter at index 5 has been marked as ready twice.", "dist.unused_params"),
+    ("RuntimeError: No backend type associated with device type cpu", "dist.misconfig"),
+    ("mlflow.exceptions.MlflowException: API request to http://t:5000/api failed with exception", "tracker.network"),
+    ("Cumulative allocation of -154486272 b", "gpumem.absurd_size"),
+)
+
+
+def said(*lines: str) -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": "\n".join(lines)}))
+
+
+@pytest.mark.parametrize(("message", "cause"), MESSAGES, ids=[message[:40] for message, _ in MESSAGES])
+def test_a_message_is_named(message: str, cause: str) -> None:
+    assert said(message).causes[0].id == cause
+
+
+def test_an_abort_is_not_sure_where_something_says_why() -> None:
+    verdict = said(
+        "E cuda_dnn.cc:397] could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR",
+        "F conv_ops.cc:605] Check failed: stream->parent()->GetConvolveAlgorithms(&algorithms)",
+        "Aborted (core dumped)",
+    )
+    assert verdict.causes[0].confidence < 0.7
+    assert "gpumem.capacity" in [cause.id for cause in verdict.causes]
+
+
+def test_an_abort_with_nothing_beside_it_is_sure() -> None:
+    verdict = said("Aborted (core dumped)")
+    assert (verdict.causes[0].id, verdict.causes[0].confidence >= 0.8) == ("native.abort", True)
+
+
+def test_eagain_is_sure_only_where_a_thread_or_process_is_made() -> None:
+    sure = said("  self.pid = os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable")
+    assert sure.causes[0].confidence >= 0.8
+    assert said("BlockingIOError: [Errno 11] Resource temporarily unavailable").causes[0].confidence < 0.8
+
+
+def test_a_library_status_alone_lists_what_that_status_usually_reports() -> None:
+    verdict = said("failed to run cuBLAS routine: CUBLAS_STATUS_EXECUTION_FAILED")
+    assert verdict.causes[0].confidence < 0.7
+    assert {"data.index_range", "gpumem.capacity"} <= {cause.id for cause in verdict.causes[:3]}

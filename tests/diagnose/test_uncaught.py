@@ -1,0 +1,123 @@
+"""The exception that ends a log outranks the noise before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose.classify import classify
+from ocrlab.records import Incident, Verdict
+
+END = """Traceback (most recent call last):
+  File "fit.py", line 40, in <module>
+    run()
+  File "fit.py", line 31, in run
+    return scores["hmean"]
+           ~~~~~~^^^^^^^^^
+KeyError: 'hmean'
+"""
+NOISE = {
+    "socket": "[W socket.cpp:426] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99).\n",
+    "so": "2025-03-01 09:00:00: W tensorflow/dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'\n",
+    "image": "io/image.py:13: UserWarning: Failed to load image Python extension: undefined symbol: _ZN3c10\n",
+    "tracker": "wandb: Network error (ConnectTimeout), entering retry loop.\n",
+    "shell": "ls: cannot access 'weights': No such file or directory\n",
+    "smi": "./go.sh: line 7: nvidia-smi: command not found\n",
+    "nvml": "UserWarning: Can't initialize NVML\n  warnings.warn(\"Can't initialize NVML\")\n",
+    "skipped": "WARNING skipping 17.png: image file is truncated\nepoch 1 loss 0.4\n",
+    "batch": "CUDA out of memory. Tried to allocate 2.00 GiB; retrying with 8\nepoch 1 loss 0.4\nepoch 2 loss 0.3\n",
+    "capability": "UserWarning: Tesla K80 with CUDA capability sm_37 is not compatible with this installation.\n",
+    "resume": 'Traceback (most recent call last):\n  File "fit.py", line 3, in resume\n    load(path)\n'
+    "FileNotFoundError: [Errno 2] No such file or directory: 'a.ckpt'\nno checkpoint, starting from scratch\n"
+    "epoch 1 loss 0.5\nepoch 2 loss 0.4\n",
+}
+
+
+def judge(log: str, **more: object) -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": log}, **more))  # type: ignore[arg-type]
+
+
+def first(verdict: Verdict) -> str | None:
+    return verdict.causes[0].id if verdict.causes else None
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_noise_before_an_error_of_the_program_is_no_cause(name: str) -> None:
+    verdict = judge(NOISE[name] + END)
+    assert verdict.causes == []
+    assert "program's own error, `KeyError: 'hmean'` in run (fit.py:31)" in verdict.missing[0]
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_noise_before_a_good_end_is_no_cause(name: str) -> None:
+    verdict = judge(f"{NOISE[name]}epoch 9 loss 0.1\nTraining finished.\n")
+    assert verdict.causes == []
+    assert verdict.missing[0].startswith("no error in this log")
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        ("RuntimeError: CUDA error: device-side assert triggered\n", "data.index_range"),
+        ("ERROR: Unexpected bus error encountered in worker. It might be insufficient shared memory", "host"),
+        ("imread_('a.jpg'): can't open/read file: check file path/integrity\n", "io.missing"),
+    ],
+)
+def test_an_error_that_can_cause_the_last_one_stays_first(before: str, cause: str) -> None:
+    assert str(first(judge(f"{before}\n{END}"))).startswith(cause)
+
+
+def test_a_loss_that_became_nan_counts_after_a_good_end() -> None:
+    log = "".join(f"step {step} loss nan\n" for step in range(100, 900, 100))
+    assert first(judge(f"{log}Training finished.\n")) == "num.nonfinite"
+
+
+def test_what_was_left_out_is_named() -> None:
+    assert "dist.network" in {out.id for out in judge(NOISE["socket"] + END).ruled_out}
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        'Traceback (most recent call last):\n  File "a.py", line 2, in f\n    fail("CUDA out of memory, timeout")\n'
+        "    ~~~~^^^^^\nKeyError: 'k'\n",
+        "-----\nKeyError                 Traceback (most recent call last)\nCell In[3], line 2\n"
+        "      1 check('No space left on device')\n----> 2 g('device-side assert triggered')\n\nKeyError: 'k'\n",
+        "_________ test_a _________\n\n    def test_a():\n>       assert f('CUDA out of memory') == 2\n"
+        "E       AssertionError: assert 1 == 2\n\ntest_a.py:3: AssertionError\n",
+    ],
+)
+def test_source_that_a_traceback_shows_never_decides(log: str) -> None:
+    verdict = judge(log)
+    assert verdict.causes == []
+    assert "the program's own error" in verdict.missing[0]
+
+
+def test_the_exception_of_a_worker_is_the_sample_and_not_its_source() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "fit.py", line 9, in <module>\n    for batch in loader:\n'
+        "KeyError: Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "sets.py", line 12, in __getitem__\n    return self.rows["No space left on device"]\n'
+        "KeyError: 'text'\n"
+    )
+    assert first(judge(log)) == "data.sample"
+
+
+RANKS = """W1121 02:00:00.1 9 torch/distributed/elastic/api.py:900] Sending process 77 closing signal SIGTERM
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 77)
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {} (pid: 78)
+"""
+
+
+def test_the_rank_that_failed_first_decides_not_those_that_torchrun_ended() -> None:
+    verdict = judge(END + RANKS.format(1))
+    assert verdict.causes == []
+    assert "KeyError: 'hmean'" in verdict.missing[0]
+    assert first(judge(RANKS.format(-11))) == "native.segv"
+    assert first(judge(RANKS.format(-15))) == "ext.signal"
