@@ -11,7 +11,11 @@ from ocrlab.probes.frames import Frame, Stack, Thread
 from ocrlab.probes.stacks import short
 
 QUEUES = re.compile(r"(^|/)(multiprocessing/\w+|selectors|threading|queue)\.py$")
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/python\d[\d.]*\.zip/|<frozen|<string>|^<__array")
+LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python\d|/python\d[\d.]*\.zip/|<frozen|<string>|^<__array"
+    r"|(?:^|/)ocrlab/notebook/child\.py$"  # it runs the cell
+)
+CELL = "<isolated cell>"  # what the user wrote
 OTHERS = frozenset(
     "torch torchvision torchaudio lightning pytorch_lightning numpy scipy pandas PIL cv2 wandb mlflow tensorboard "
     "urllib3 requests httpx grpc transformers datasets accelerate triton ipykernel IPython tornado zmq tqdm "
@@ -103,7 +107,7 @@ def idle(frames: list[Frame]) -> bool:
 
 def is_library(frame: Frame) -> bool:
     """Tell whether a frame is native, Python's own or of an installed package, rather than of the program."""
-    if not frame.line or LIBRARY.search(frame.file) or frame.file.startswith("<"):
+    if not frame.line or LIBRARY.search(frame.file) or (frame.file.startswith("<") and frame.file != CELL):
         return True
     if frame.file.startswith("/"):
         return False

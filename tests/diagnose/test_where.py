@@ -55,3 +55,9 @@ def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
 def test_the_place_of_an_exception() -> None:
     assert where.place(page("log", LOG), 10) == " in read (x/__init__.py:7)"
     assert where.place(page("log", LOG), 1) == ""
+
+
+def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:
+    runs = '  File "/somewhere/ocrlab/notebook/child.py", line 178 in _run'
+    assert where.frame(runs) is None
+    assert where.frame('  File "<isolated cell>", line 2 in <module>') == "<module> (<isolated cell>:2)"
