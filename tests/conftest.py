@@ -18,8 +18,11 @@ import pytest
 
 from ocrlab.probes import host
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job; programs would inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if (
+        signal.getsignal(number) is signal.SIG_IGN
+    ):  # as of a shell's background job; programs under test would inherit it
+        signal.signal(number, usual)
 
 ROOT = Path(__file__).parents[1]
 THREADS = host.physical_cores()
