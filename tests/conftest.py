@@ -19,9 +19,7 @@ import pytest
 from ocrlab.probes import host
 
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
-    if (
-        signal.getsignal(number) is signal.SIG_IGN
-    ):  # as of a shell's background job; programs under test would inherit it
+    if signal.getsignal(number) is signal.SIG_IGN:  # as in a background job; programs would inherit it
         signal.signal(number, usual)
 
 ROOT = Path(__file__).parents[1]
