@@ -13,6 +13,8 @@ import pytest
 from ocrlab.watch import child
 from ocrlab.watch.child import GUARD, Refused
 
+LIBC = 3 << 31  # signals 32 and 33 are glibc's own (nptl(7)); some versions of make leave 32 ignored
+
 
 @pytest.fixture
 def start(env, left):
@@ -100,7 +102,7 @@ def test_the_program_leads_a_session_of_its_own_with_ordinary_signals(start, tmp
     assert own == "True"
     fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
     ignored = int(fields["SigIgn"], 16) & ~(1 << 12) & ~(1 << 24)  # Python itself ignores SIGPIPE and SIGXFSZ
-    assert ignored == 0
+    assert ignored & ~LIBC == 0
     assert int(fields["SigBlk"], 16) == 0
 
 
@@ -119,7 +121,7 @@ def test_what_is_switched_off_stays_off(env, tmp_path):
         "/proc/self/status",
     ]
     done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert int(done.stdout.split()[1], 16) == 1, "SIGHUP and nothing else"
+    assert int(done.stdout.split()[1], 16) & ~LIBC == 1, "SIGHUP and nothing else"
 
 
 def test_the_guard_starts_without_anything_of_ocrlab():
