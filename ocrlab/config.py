@@ -36,7 +36,7 @@ def rising(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-Encoder = Literal["resnet18", "resnet34", "resnet50", "mobilenet_v3_large"]
+Encoder = Literal["resnet18_slim", "resnet18", "resnet34", "resnet50", "mobilenet_v3_large"]
 Decoder = Literal["fpn", "unet"]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -81,6 +81,7 @@ class Augment(Section):
     brightness: Unit = knob(0.3, "relative, also contrast")
     noise: float = knob(4, "standard deviation in grey levels", ge=0, le=64)
     blur: Unit = knob(0.1, "probability")
+    degrade: Unit = knob(0.3, "probability of a bad copy: strong blur or noise, JPEG 10 to 60, or little light")
     around_text: Unit = knob(0.9, "probability that a crop holds a text box")
 
 
@@ -173,7 +174,7 @@ class Config(Section):
     runs: Word = knob("runs", "where run folders go")
     name: str | None = knob(None, "slug of the run folder")
     seed: int = knob(0, "of weights, page order and augmentation", ge=0, lt=2**32)
-    encoder: Encoder = knob("resnet18", "torchvision's")
+    encoder: Encoder = knob("resnet18", "torchvision's; resnet18_slim has half the channels")
     decoder: Decoder = knob("fpn", "what joins the encoder's stages")
     width: int = knob(128, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
     weights: Literal["imagenet"] | None = knob(None, "of the encoder; none: from random numbers")

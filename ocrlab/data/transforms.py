@@ -114,16 +114,36 @@ def compose(second: NDArray[np.float64], first: NDArray[np.float64]) -> NDArray[
 
 
 def photometric(rng: np.random.Generator, image: NDArray[np.uint8], augment: Augment) -> NDArray[np.uint8]:
-    """Return `image` (H, W, 3) with random brightness, contrast, blur and noise; polygons stay where they are."""
+    """Return `image` (H, W, 3) with random light, blur, noise and compression; polygons stay where they are."""
     gain, offset = 1 + augment.brightness * rng.uniform(-1, 1, 2)
     if augment.brightness:
         levels = (np.arange(256) - 128) * gain + 128 * offset
         image = cv2.LUT(image, np.clip(levels, 0, 255).astype(np.uint8))
     if rng.random() < augment.blur:
         image = cv2.GaussianBlur(image, (0, 0), rng.uniform(0.4, 1.2))
-    sigma = rng.uniform(0, augment.noise)
-    if sigma > 0.5:
-        grain = rng.standard_normal(image.shape[:2], dtype=np.float32) * sigma
-        noisy = image.astype(np.int16) + np.rint(grain).astype(np.int16)[..., None]
-        image = np.clip(noisy, 0, 255).astype(np.uint8)
-    return image
+    image = noisy(rng, image, rng.uniform(0, augment.noise))
+    return degraded(rng, image) if rng.random() < augment.degrade else image
+
+
+def degraded(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return `image` as a bad camera or copier gives it: out of focus, compressed, dark, or full of noise."""
+    match rng.integers(4):
+        case 0:
+            return np.asarray(cv2.GaussianBlur(image, (0, 0), rng.uniform(1, 2.5)), dtype=np.uint8)
+        case 1:
+            _, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(10, 60))])
+            return np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), dtype=np.uint8)  # channels stay as they came
+        case 2:
+            dark = 255 * rng.uniform(0.15, 0.6) * (np.arange(256) / 255) ** rng.uniform(0.8, 1.6)
+            return noisy(rng, cv2.LUT(image, dark.astype(np.uint8)), rng.uniform(0, 4))
+        case _:
+            return noisy(rng, image, rng.uniform(8, 30))
+
+
+def noisy(rng: np.random.Generator, image: NDArray[np.uint8], sigma: float) -> NDArray[np.uint8]:
+    """Return `image` (H, W, 3) with grey noise of standard deviation `sigma` in grey levels."""
+    if sigma <= 0.5:
+        return image
+    grain = rng.standard_normal(image.shape[:2], dtype=np.float32) * sigma
+    mixed = image.astype(np.int16) + np.rint(grain).astype(np.int16)[..., None]
+    return np.clip(mixed, 0, 255).astype(np.uint8)

@@ -86,5 +86,22 @@ def test_photometric_is_a_function_of_its_generator_and_can_be_off():
     a, b = (transforms.photometric(np.random.default_rng(7), image, strong) for _ in range(2))
     np.testing.assert_array_equal(a, b)
     assert (a != image).any()
-    off = Augment(brightness=0, noise=0, blur=0)
+    off = Augment(brightness=0, noise=0, blur=0, degrade=0)
     np.testing.assert_array_equal(transforms.photometric(np.random.default_rng(7), image, off), image)
+
+
+def test_a_degraded_crop_keeps_its_text_in_place():
+    image = np.full((96, 96, 3), 230, np.uint8)
+    image[40:56, 20:76] = 20
+    weak = Augment(brightness=0, noise=0, blur=0, degrade=1)
+    seen = [transforms.photometric(np.random.default_rng(seed), image, weak) for seed in range(40)]
+    for crop in seen:
+        assert crop.shape == image.shape
+        assert crop.dtype == np.uint8
+        grey = crop.astype(float).mean(axis=2)
+        dark = grey < (grey.min() + grey.max()) / 2
+        rows, columns = np.nonzero(dark & (cv2.blur(dark.astype(np.uint8) * 255, (5, 5)) > 128))
+        assert abs(rows.mean() - 47.5) < 1.5
+        assert abs(columns.mean() - 47.5) < 1.5
+    assert len({crop.tobytes() for crop in seen}) > 30  # two may draw the same JPEG quality
+    assert min(crop.mean() for crop in seen) < 0.6 * image.mean()  # some are dark

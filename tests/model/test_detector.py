@@ -13,7 +13,7 @@ from ocrlab.losses import TargetMaps, db_loss
 from ocrlab.model import encoder as encoders
 from ocrlab.model.detector import Detector
 
-ENCODERS = ("resnet18", "resnet34", "resnet50", "mobilenet_v3_large")
+ENCODERS = ("resnet18_slim", "resnet18", "resnet34", "resnet50", "mobilenet_v3_large")
 DECODERS = ("fpn", "unet")
 PAIRS = list(itertools.product(ENCODERS, DECODERS))
 
@@ -126,6 +126,8 @@ def test_parameter_counts():
     count = {d: sum(p.numel() for p in Detector("resnet18", d).parameters()) / 1e6 for d in DECODERS}
     assert count["unet"] == pytest.approx(16.5, abs=0.4)
     assert count["fpn"] < 12
+    compact = sum(p.numel() for p in Detector("resnet18_slim", width=64).parameters()) / 1e6
+    assert compact == pytest.approx(2.90, abs=0.02)  # under 6 MB in half precision
 
 
 def test_maps_are_probabilities_and_binary_follows(built):
@@ -169,3 +171,8 @@ def test_weights_from_a_file_are_used(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     loaded = encoders.build("resnet18", weights="imagenet")
     assert torch.equal(loaded.layer4[1].conv2.weight, state["layer4.1.conv2.weight"])
+
+
+def test_the_slim_encoder_has_no_weights_to_fetch():
+    with pytest.raises(WeightsError, match=r"no ImageNet weights for resnet18_slim.*encoder=resnet18"):
+        encoders.build("resnet18_slim", weights="imagenet")
