@@ -51,6 +51,7 @@ lock:  ## both lock files (needs uv); ARGS=--upgrade takes the newest versions
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links "$$@"; }
 	compile --universal --output-file requirements.lock $(ARGS)
 	compile --python-platform x86_64-manylinux_2_28 --resolution lowest-direct --only-binary :all: --upgrade \
+		--constraints <(echo 'protobuf<6  # what the oldest wandb takes; onnx takes any') \
 		--output-file requirements-oldest.lock
 
 clean:  ## caches and built wheels; environments, runs and reports stay
