@@ -1,11 +1,12 @@
 """One whole page through the detector: the path that validation and prediction share, so that they cannot differ.
 
-Shapes: H W canvas pixels, P points.
+Shapes: B pages, H W canvas pixels, P points.
 """
 
 from __future__ import annotations
 
-import contextlib
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -16,17 +17,27 @@ from ocrlab.config import Config, Evaluate, Post
 from ocrlab.data import transforms
 from ocrlab.data.dataset import Page
 from ocrlab.errors import ShapeError
-from ocrlab.metrics import iou
+from ocrlab.metrics import page as scores
 from ocrlab.model.detector import Detector
+from ocrlab.model.fuse import Fused, fused
+
+_FUSED: WeakKeyDictionary[Detector, tuple[tuple[Any, ...], Fused]] = WeakKeyDictionary()
 
 
 def probability(model: Detector, canvas: NDArray[np.uint8], *, bf16: bool) -> NDArray[np.float32]:
-    """Return the probability map (H, W) float32 of a canvas (H, W, 3) RGB uint8, both multiples of 32."""
-    device = next(model.parameters()).device
-    images = torch.from_numpy(canvas).to(device).permute(2, 0, 1)[None]  # (1, 3, H, W), channels last
-    half = torch.autocast(device.type, torch.bfloat16) if bf16 else contextlib.nullcontext()
-    with torch.inference_mode(), half:
-        found: NDArray[np.float32] = model.probability(images)[0, 0].cpu().numpy()
+    """Return the probability map (H, W) float32 of a canvas (H, W, 3) RGB uint8, both multiples of 32.
+
+    Raises ShapeError where the weights or the map hold NaN.
+    """
+    return np.asarray(probabilities(model, canvas[None], bf16=bf16)[0])
+
+
+def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -> NDArray[np.float32]:
+    """Return the probability maps (B, H, W) float32 of canvases (B, H, W, 3) of one size; see `probability`."""
+    network = fused_once(model, bf16=bf16)
+    images = torch.from_numpy(canvases).to(model.mean.device).permute(0, 3, 1, 2)  # (B, 3, H, W), channels last
+    with torch.inference_mode():
+        found: NDArray[np.float32] = network.probability(images)[:, 0].cpu().numpy()
     if not np.isfinite(found).all():
         raise ShapeError(
             "The probability map holds NaN",
@@ -35,6 +46,19 @@ def probability(model: Detector, canvas: NDArray[np.uint8], *, bf16: bool) -> ND
             do="Look at the training's loss curve; the checkpoint is broken",
         )
     return found
+
+
+def fused_once(model: Detector, *, bf16: bool) -> Fused:
+    """Return the inference form of a detector, made anew only where its weights have changed since the last page.
+
+    Changes are known by torch's version counters, which see every change in place but one behind `.data`.
+    """
+    tensors = (*model.parameters(), *model.buffers())
+    weights = (bf16, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors))
+    kept = _FUSED.get(model)
+    if kept is None or kept[0] != weights:
+        kept = _FUSED[model] = (weights, fused(model, bf16=bf16))
+    return kept[1]
 
 
 def regions(
@@ -65,9 +89,10 @@ def detect(
     return regions(heat, warp, size, post, shrink_ratio)
 
 
-def judge(model: Detector, page: Page, config: Config, *, bf16: bool) -> iou.PageMatch:
-    """Return what the detector finds on an annotated page, matched with its ground truth."""
+def judge(model: Detector, page: Page, config: Config, *, bf16: bool) -> scores.PageScores:
+    """Return how IoU, DetEval and CLEval judge what the detector finds on an annotated page."""
     heat = probability(model, page.canvas, bf16=bf16)
     size = (page.sample.width, page.sample.height)
     found = regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
-    return iou.match(page.sample.polygons, page.sample.ignored, found.polygons)
+    sample = page.sample
+    return scores.judge(sample.polygons, sample.ignored, sample.texts, found.polygons)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -31,8 +33,27 @@ def test_a_map_with_nan_is_told(model):
     broken = Detector(width=32).eval()
     with torch.no_grad():
         broken.head.probability[-1].bias.fill_(float("nan"))
-    with pytest.raises(ShapeError, match="holds NaN"):
+    with pytest.raises(ShapeError, match=r"holds NaN.* 1 of 1 in head\.probability\.6\.bias"):
         pages.probability(broken, np.zeros((32, 32, 3), np.uint8), bf16=False)
+
+
+def test_the_detector_is_fused_once_for_its_weights(model):
+    mine, canvas = copy.deepcopy(model), np.full((32, 64, 3), 90, np.uint8)
+    before = pages.fused_once(mine, bf16=False)
+    first = pages.probability(mine, canvas, bf16=False)
+    assert pages.fused_once(mine, bf16=False) is before
+    with torch.no_grad():
+        mine.head.probability[-1].bias.add_(3)
+    assert pages.fused_once(mine, bf16=False) is not before
+    assert (pages.probability(mine, canvas, bf16=False) > first).all()
+    assert pages.fused_once(mine, bf16=True) is not pages.fused_once(mine, bf16=False)
+
+
+def test_pages_of_one_size_go_together(model):
+    canvases = np.random.default_rng(0).integers(0, 256, (3, 64, 96, 3), dtype=np.uint8)
+    together = pages.probabilities(model, canvases, bf16=False)
+    alone = [pages.probability(model, canvas, bf16=False) for canvas in canvases]
+    assert np.abs(together - np.stack(alone)).max() < 1e-5
 
 
 def test_regions_come_back_in_page_pixels(model):

@@ -4,14 +4,17 @@ Two paths, equal in value and gradient:
 - the device path is plain tensor arithmetic. It never reads a value back to the host (no `.item()`, no `.cpu()`, no
   `nonzero`), so it can be captured in a CUDA graph and compiled without a break. OHEM's top-k with a k that only the
   device knows is a selection, not a sort: the k-th largest loss is found bit by bit, with no data-dependent shape.
-- on the CPU one registered operator computes loss and gradient together, in blocks that stay in the cache.
+- on the CPU one registered operator computes loss and gradient together, in compiled loops (`kernels`). Without numba,
+  and for float64, the device path does it.
 
 Shapes: B batch, H W pixels. All maps are (B, 1, H, W).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -22,12 +25,11 @@ from ocrlab.errors import ShapeError
 
 K = 50.0  # steepness of the approximate step function
 EPS = 1e-6
-BLOCK = 1 << 16  # pixels a block on the CPU: about 20 float32 temporaries fit the second-level cache
 NO_TEXT_SHARE = 1 / 64  # share of the hardest negatives that teach when a batch holds no text at all
 
 
 class TargetMaps(NamedTuple):
-    """What the maps should be, each (B, 1, H, W); masks are 1 where a pixel counts."""
+    """What the maps should be, each (B, 1, H, W); the masks are 1 where a pixel counts, else 0."""
 
     shrink_map: Tensor
     shrink_mask: Tensor
@@ -58,7 +60,7 @@ def db_loss(
     """
     check(probability_logits, threshold_logits, targets)
     device = probability_logits.device.type
-    path = _on_cpu if device == "cpu" else on_device
+    path = on_cpu if device == "cpu" else on_device
     with torch.autocast(device, enabled=False):  # sums over a million pixels want float32
         return path(probability_logits, threshold_logits, targets, weights, negative_ratio)
 
@@ -136,16 +138,28 @@ def on_device(
     return LossParts(total, bce.detach(), dice.detach(), l1.detach())
 
 
-def _on_cpu(
+def on_cpu(
     probability_logits: Tensor,
     threshold_logits: Tensor,
     targets: TargetMaps,
     weights: tuple[float, float, float],
     ratio: float,
 ) -> LossParts:
+    """Return the DB loss by compiled loops in float32; where there are none, and for float64, by `on_device`."""
+    if _kernels() is None or torch.float64 in (probability_logits.dtype, threshold_logits.dtype):
+        return on_device(probability_logits, threshold_logits, targets, weights, ratio)
     parts, _, _ = _db_loss_cpu(probability_logits, threshold_logits, *targets, list(weights), ratio)
     total, bce, dice, l1 = parts.unbind()
     return LossParts(total, bce.detach(), dice.detach(), l1.detach())
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> ModuleType | None:
+    """Return the compiled loops, or None without numba; imported late, because numba alone takes longer than ocrlab."""
+    try:
+        return import_module("ocrlab.losses.kernels")
+    except ImportError:
+        return None
 
 
 @torch.library.custom_op("ocrlab::db_loss_cpu", mutates_args=(), device_types="cpu")
@@ -160,89 +174,15 @@ def _db_loss_cpu(
     ratio: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ((total, bce, dice, l1), gradient of total by the first logits, by the second); see `on_device`."""
-    real = torch.float64 if probability_logits.dtype == torch.float64 else torch.float32
-    x, y = (t.detach().to(real).reshape(-1) for t in (probability_logits, threshold_logits))
-    maps = [t.reshape(-1) for t in (shrink_map, shrink_mask, threshold_map, threshold_mask)]
-    blocks = [slice(i, i + BLOCK) for i in range(0, x.numel(), BLOCK)]
-    forward = [_sums(x[b], y[b], *(m[b].to(real) for m in maps)) for b in blocks]
-    totals = torch.stack([sums for sums, _ in forward]).sum(dim=0)
-    positives, negatives, on_text, inside, binary_sum, off, border_count = totals.tolist()
-    k = int(negatives_wanted(torch.tensor(positives), torch.tensor(negatives), ratio))
-    hard = torch.cat([losses for _, losses in forward])
-    edge, share, hard_sum = _hardest(hard, k)
-    counted, area, borders = positives + k + EPS, binary_sum + positives + EPS, max(border_count, EPS)
-    bce, dice, l1 = (on_text + hard_sum) / counted, 1 - 2 * inside / area, off / borders
-    scale = (weights[0] / counted, 2 * weights[1] / area**2, area, inside, weights[2] / borders)
-    gradients = [torch.empty(x.shape, dtype=real), torch.empty(x.shape, dtype=real)]
-    for b in blocks:
-        here = [m[b].to(real) for m in maps]
-        _gradient(x[b], y[b], here, hard[b], edge, share, scale, [g[b] for g in gradients])
-    parts = torch.tensor([weights[0] * bce + weights[1] * dice + weights[2] * l1, bce, dice, l1], dtype=real)
-    gx, gy = (
-        g.view(t.shape).to(t.dtype) for g, t in zip(gradients, (probability_logits, threshold_logits), strict=True)
-    )
-    return parts, gx, gy
-
-
-def _sums(
-    x: Tensor, y: Tensor, truth: Tensor, mask: Tensor, border: Tensor, border_mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the seven sums that a block adds to the loss, and its negatives' losses (-1 where a pixel is none)."""
-    positive = truth * mask
-    pixel = softplus(x)
-    hard = torch.where(mask > positive, pixel * (mask - positive), -1.0)
-    probability = x.sigmoid()
-    threshold = y.sigmoid()
-    off = torch.dot((threshold - border).abs_(), border_mask)
-    binary = probability.sub_(threshold).mul_(K).sigmoid_()
-    on_text = torch.dot(pixel - x, positive)
-    sums = (positive.sum(), (mask - positive).sum(), on_text, torch.dot(binary, positive), torch.dot(binary, mask), off)
-    return torch.stack((*sums, border_mask.sum())).double(), hard
-
-
-def _hardest(hard: Tensor, k: int) -> tuple[float, float, float]:
-    """Return the k-th largest loss, the share of each loss equal to it that counts, and the sum of the k largest."""
-    if k == 0:
-        return float("inf"), 0.0, 0.0
-    edge = _kth(hard, k)
-    above = hard > edge
-    count = int(above.sum())
-    ties = int((hard == edge).sum())
-    return edge, (k - count) / max(ties, 1), float((hard * above).sum(dtype=torch.float64)) + (k - count) * edge
-
-
-def _kth(values: Tensor, k: int) -> float:
-    array = values.numpy().copy()
-    array.partition(array.size - k)  # introselect: linear, where a sort or topk is not
-    return float(array[array.size - k])
-
-
-def _gradient(
-    x: Tensor,
-    y: Tensor,
-    maps: Sequence[Tensor],
-    hard: Tensor,
-    edge: float,
-    share: float,
-    scale: tuple[float, float, float, float, float],
-    out: list[Tensor],
-) -> None:
-    """Write the gradient of the total by both logits for one block into `out`."""
-    truth, mask, border, border_mask = maps
-    by_bce, by_dice, area, inside, by_l1 = scale
-    positive = truth * mask
-    probability, threshold = x.sigmoid(), y.sigmoid()
-    binary = torch.sub(probability, threshold).mul_(K).sigmoid_()
-    step = binary.mul_(1 - binary).mul_(K * by_dice)
-    step.mul_(mask * inside - positive * area)  # d dice / d (P - T)
-    chosen = positive.add_(hard > edge)
-    if share:
-        chosen.add_(hard == edge, alpha=share)
-    slope = torch.addcmul(probability, probability, probability, value=-1)
-    torch.mul(step, slope, out=out[0]).addcmul_(probability.sub_(truth), chosen, value=by_bce)
-    slope = torch.addcmul(threshold, threshold, threshold, value=-1)
-    sign = threshold.sub_(border).sign_().mul_(border_mask).mul_(by_l1)
-    torch.mul(sign.sub_(step), slope, out=out[1])
+    kernels = _kernels()
+    assert kernels is not None, "on_cpu looked"
+    given = (probability_logits, threshold_logits, shrink_map, shrink_mask, threshold_map, threshold_mask)
+    maps = [t.detach().to(torch.float32).contiguous().view(-1).numpy() for t in given]
+    settings = torch.tensor([*weights, ratio, NO_TEXT_SHARE], dtype=torch.float64).numpy()
+    hard, gx, gy = (torch.empty(probability_logits.shape, dtype=torch.float32) for _ in range(3))
+    parts = torch.empty(4, dtype=torch.float64)
+    kernels.db_loss(*maps, settings, *(t.view(-1).numpy() for t in (hard, gx, gy)), parts.numpy())
+    return parts.float(), gx.to(probability_logits.dtype), gy.to(threshold_logits.dtype)
 
 
 @_db_loss_cpu.register_fake
@@ -256,10 +196,8 @@ def _(
     weights: list[float],
     ratio: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    real = torch.float64 if probability_logits.dtype == torch.float64 else torch.float32
-    parts = probability_logits.new_empty(4, dtype=real)
     return (
-        parts,
+        probability_logits.new_empty(4, dtype=torch.float32),
         probability_logits.new_empty(probability_logits.shape),
         threshold_logits.new_empty(threshold_logits.shape),
     )
@@ -270,8 +208,11 @@ def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # signa
 
 
 def _backward(ctx, parts: Tensor, _x: Tensor, _y: Tensor):  # type: ignore[no-untyped-def]
-    gx, gy = ctx.saved_tensors  # only the total carries a gradient; the terms are for reading
-    return gx * parts[0].to(gx.dtype), gy * parts[0].to(gy.dtype), None, None, None, None, None, None
+    gx, gy = (t.detach() for t in ctx.saved_tensors)  # only the total carries a gradient; the terms are for reading
+    factor = parts[0]
+    if torch.compiler.is_compiling() or float(factor) != 1:  # it is 1 unless somebody scales the loss
+        gx, gy = gx * factor.to(gx.dtype), gy * factor.to(gy.dtype)
+    return gx, gy, None, None, None, None, None, None
 
 
 _db_loss_cpu.register_autograd(_backward, setup_context=_keep)
