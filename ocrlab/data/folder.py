@@ -1,129 +1,164 @@
-"""Data folders: which layout a folder has, and where the pages of a split are.
+"""Data folders: where the pages of a split are. Only names are looked at here; what a file holds, recognise.py tells.
 
-    FOLDER/SPLIT/images/NAME.jpg + FOLDER/SPLIT/gts/gt_NAME.txt      ICDAR text, one file a page (NAME.txt also works)
-    FOLDER/SPLIT.json, FOLDER/SPLIT/*.json, FOLDER/*/SPLIT.json      UFO; images lie beside it, in images/ or in img/
-    the same with .jsonl                                             JSON lines
-
-A folder that knows no splits (`FOLDER/images` + `FOLDER/gts`, or a lone JSON; also the path of a JSON itself) gives the
-same pages to every split, and `Source.note` says so. Only the folder is looked at here, never what is inside a file.
+    FOLDER/SPLIT/images/NAME.jpg + FOLDER/SPLIT/gts/gt_NAME.txt      one annotation a page: .txt, .json or .xml
+    FOLDER/images/SPLIT/NAME.jpg + FOLDER/gts/SPLIT/gt_NAME.txt      the same the other way round, as Total-Text has it
+    FOLDER/SPLIT/NAME.jpg + FOLDER/SPLIT/NAME.json                   the same in one folder, as LabelMe has it
+    FOLDER/SPLIT.json, FOLDER/SPLIT/*.json, FOLDER/*/SPLIT.json      one file for all pages, also .jsonl; images lie
+                                                                     beside it, in images/ or in img/
+Folders of images and of annotations have many names (IMAGES, TEXTS), in any case. A folder that knows no splits, and
+the path of a JSON itself, give the same pages to every split, and `Source.note` says so.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
-import unicodedata
-from collections import defaultdict
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path, PurePosixPath
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from ocrlab.data.images import SUFFIXES
-from ocrlab.data.page import PageError
 from ocrlab.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl")
+PAGE_SUFFIXES = (".txt", ".json", ".xml")
 SPLIT_NAMES = frozenset({"train", "val", "valid", "validation", "dev", "test"})  # never a JSON for another split
+IMAGES = ("images", "image", "img", "imgs", "text_image", "textdet_imgs")
+TEXTS = (
+    *("gts", "gt", "labels", "label", "annotations", "annotation", "ann", "json", "jsons", "xml"),
+    *("groundtruth", "txt_format", "text_label_curve", "labelme"),
+)
+FOREIGN = {
+    ".mat": "MATLAB files; Total-Text has the same as text: take its txt_format, or write it with scipy.io.loadmat",
+    ".parquet": "Parquet files, which need pyarrow; save images and a metadata.jsonl from them: "
+    "load_dataset(...), then image.save(name) and one line {file_name, ground_truth} a page",
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
     """Where the pages of one split are."""
 
-    annotations: Path  # a folder of text files, or one JSON
+    annotations: Path  # a folder of one file a page, or one file for all
     images: tuple[Path, ...]  # folders, searched in this order
     note: str | None = None  # what a user should know about this choice
+    root: Path = Path()  # nothing that an annotation names may lie outside
+    listing: dict[str, list[Path]] = field(default_factory=dict)  # of all files, made by locate.py when it is needed
+    real: list[str] = field(default_factory=list)  # where the folders really are
 
 
 def find(path: Path, split: str) -> Source:
-    """Recognise the layout of a data folder, or of one JSON; raises DataError that says what is there instead."""
+    """Recognise the layout of a data folder, or of one file; raises DataError that says what is there instead."""
     if path.is_file():
         if path.suffix.lower() not in JSON_SUFFIXES:
-            raise DataError(f"{path} is not a data set", got="a file", need="a folder or a .json")
+            what = FOREIGN.get(path.suffix.lower(), "a file")
+            raise DataError(f"{path} is not a data set", got=what, need="a folder or a .json")
         return _beside(path, path.parent, split, unsplit=True)
     if not path.is_dir():
         raise DataError(f"Data folder {path} does not exist", need="a folder with pages", do=_near(path))
-    if _has_text(path / split):
-        return Source(path / split / "gts", (path / split / "images",))
+    source = _paired(path, split) or _mixed(_sub(path, split))
+    if source:
+        source.root = path
+        return source
     found = [path / f"{split}{suffix}" for suffix in JSON_SUFFIXES if (path / f"{split}{suffix}").is_file()]
-    found = found or _jsons(path / split)
-    found = found or [file for folder in _folders(path) for file in _jsons(folder) if file.stem == split]
+    found = found or _jsons(_sub(path, split))
+    inner = [file for folder in _folders(path) for file in _jsons(folder)]
+    found = found or [file for file in inner if file.stem == split]
+    found = found or [file for file in (*_jsons(path), *inner) if split in _words(file.stem)]  # instances_train2017
     if found:
         return _beside(_only(found, split), path, split)
     return _unsplit(path, split)
 
 
-def pair(source: Source) -> tuple[list[tuple[Path, Path]], list[PageError]]:
-    """Match the images of a text layout with their annotation files, by name; what has no partner is an error."""
-    folder = source.images[0]
-    images = [file for file in _files(folder) if file.suffix.lower() in SUFFIXES]
-    if not images:
-        raise DataError(f"{folder} holds no images", need=f"files ending in {', '.join(sorted(SUFFIXES))}")
-    texts = {_stem(file): file for file in _files(source.annotations) if file.suffix.lower() == ".txt"}
-    claims: dict[Path, list[Path]] = defaultdict(list)
-    errors: list[PageError] = []
-    for image in images:
-        text = texts.get(f"gt_{_stem(image)}") or texts.get(_stem(image))
-        if text:
-            claims[text].append(image)
-        else:
-            need = source.annotations / f"gt_{image.stem}.txt"
-            do = "If the page has no text, make that file, empty"
-            errors.append(PageError("has no annotation", file=image, need=need, do=do))
-    for text in texts.values():
-        if text not in claims:
-            need = folder / f"{text.stem.removeprefix('gt_')}.jpg"
-            errors.append(PageError("belongs to no image", file=text, need=f"{need} (or png, ...)"))
-        elif len(claims[text]) > 1:
-            names = ", ".join(image.name for image in claims[text])
-            do = "Rename or remove the others"
-            errors.append(PageError("belongs to several images", file=text, got=names, need="one", do=do))
-    pairs = [(claimed[0], text) for text, claimed in claims.items() if len(claimed) == 1]
-    return pairs, errors
-
-
-def locate(name: object, source: Source, line: int | None) -> Path:
-    """Return the file of an image that a JSON names at `line`; raises PageError if it is missing or outside."""
-    error = partial(PageError, file=source.annotations, line=line)
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise error("the name of an image is not usable", got=repr(name), need="a path relative to the JSON")
-    relative = PurePosixPath(name)
-    if relative.is_absolute() or ".." in relative.parts:
-        raise error(f"image {name!r} leaves the data folder", need="a path relative to the JSON, without ..")
-    for form in dict.fromkeys((name, unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name))):
-        for folder in source.images:
-            file = folder / form
-            if os.path.isfile(file):
-                real = file.resolve()
-                if not any(real.is_relative_to(root.resolve()) for root in source.images):
-                    raise error(f"image {name!r} is a link that leaves the data folder", need="the file itself")
-                return file
-    searched = ", ".join(map(str, source.images))
-    raise error(f"image {name!r} does not exist", got=f"nothing by that name in {searched}", need="the image file")
-
-
 def splits(path: Path) -> list[str]:
-    """Return the names of the splits that a data folder seems to hold, sorted."""
-    folders = [folder.name for folder in _folders(path) if _has_text(folder) or len(_jsons(folder)) == 1]
+    """Return the names of the splits that a data folder seems to hold, sorted; none if it knows no splits."""
+    if not path.is_dir():
+        return []
+    folders = [one.name for one in _folders(path) if _paired(one, "") or _mixed(one) or len(_jsons(one)) == 1]
+    folders = [name for name in folders if name.lower() not in (*IMAGES, *TEXTS)]
+    images, texts = _named(path, IMAGES), _named(path, TEXTS)
+    if images and texts:
+        below = {folder.name for folder in _folders(texts)}
+        folders += [folder.name for folder in _folders(images) if folder.name in below]
+        folders += [file.stem for file in _jsons(texts) if file.stem in SPLIT_NAMES]
     return sorted({*folders, *(file.stem for file in _jsons(path) if file.stem in SPLIT_NAMES)})
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the visible files of a folder and of the folders in it, sorted."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] != "."]
+        found += [Path(place, name) for name in names if name[0] != "."]
+    return sorted(found)
+
+
+def _paired(path: Path, split: str) -> Source | None:
+    """Return the source if there is a folder of images and one of annotations, for this split."""
+    for base, below in ((_sub(path, split), ""), (path, split)):
+        images, texts = _named(base, IMAGES), _named(base, TEXTS)
+        if images and texts:
+            images, texts = _sub(images, below), _sub(texts, below)
+            if images.is_dir() and texts.is_dir() and not _is_set(texts, images):
+                return Source(texts, (images,), root=path)
+    return None
+
+
+def _mixed(folder: Path) -> Source | None:
+    """Return the source if images and their annotations lie in one folder, one annotation an image."""
+    if not folder.is_dir():
+        return None
+    here = files(folder)
+    stems = {file.with_suffix("") for file in here if file.suffix.lower() in SUFFIXES}
+    texts = [file for file in here if file.suffix.lower() in PAGE_SUFFIXES]
+    pages = [one for one in texts if stems & {one.with_suffix(""), one.with_name(one.stem.removeprefix("gt_"))}]
+    others = [file for file in here if file.suffix.lower() in JSON_SUFFIXES and file not in pages]
+    if not pages or others or (len(pages) == 1 and pages[0].suffix.lower() == ".json" and not _is_page(pages[0])):
+        return None
+    return Source(folder, (folder,), root=folder)
+
+
+def _is_set(texts: Path, images: Path) -> bool:
+    """Tell whether a folder of annotations holds files for many pages: JSON named after splits and not after images."""
+    found = _files(texts)
+    jsons = [file for file in found if file.suffix.lower() in JSON_SUFFIXES]
+    if not jsons or len(jsons) < len([file for file in found if file.suffix.lower() in PAGE_SUFFIXES]):
+        return False
+    stems = {file.stem for file in _files(images)}
+    return not any(file.stem in stems for file in jsons) and not (len(jsons) == 1 and _is_page(jsons[0]))
+
+
+def _is_page(file: Path) -> bool:
+    """Tell whether a lone JSON, which has the name of an image, is about that image alone."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and bool({"shapes", "valid_line", "ground_truth", "image"} & found.keys())
 
 
 def _unsplit(path: Path, split: str) -> Source:
     """Use a folder without splits for any split, or say what is there."""
     known = splits(path)
-    if _has_text(path):
-        return Source(path / "gts", (path / "images",), _shared(path, split))
+    source = None if known else _paired(path, "") or _mixed(path)
+    if source:
+        source.note, source.root = _shared(path, split), path
+        return source
     jsons = [file for file in _jsons(path) if file.stem not in SPLIT_NAMES]
+    jsons = jsons or [file for folder in _folders(path) for file in _jsons(folder) if file.stem not in SPLIT_NAMES]
     if jsons and not known:
         return _beside(_only(jsons, split), path, split, unsplit=True)
-    half = path / split
-    if (half / "images").is_dir() or (half / "gts").is_dir():
-        there, lacking = ("images", "gts") if (half / "images").is_dir() else ("gts", "images")
-        raise DataError(f"{half} has {there}/ but no {lacking}/", need=f"{half / lacking}, or a JSON beside the images")
+    half = _sub(path, split)
+    images, texts = _named(half, IMAGES), _named(half, TEXTS)
+    if images or texts:
+        there, lacking = (images, "gts") if images else (texts, "images")
+        what = f"{half} has {there.name if there else ''}/ but no {lacking}/"
+        raise DataError(what, need=f"{half / lacking}, or a JSON beside the images")
     near = difflib.get_close_matches(split, known, 1)
     raise DataError(
         f"{path} has no split {split!r}",
-        got=f"splits {', '.join(known)}" if known else f"a folder with {_listing(path)}",
+        got=f"splits {', '.join(known)}" if known else _foreign(path) or f"a folder with {_listing(path)}",
         need=f"{split}/images + {split}/gts, or {split}.json beside its images",
         do=f"The nearest is {near[0]}" if near else ("Choose one of them" if known else None),
     )
@@ -134,11 +169,11 @@ def _beside(file: Path, path: Path, split: str, *, unsplit: bool = False) -> Sou
     folders = [
         base / sub / below
         for base in dict.fromkeys((file.parent, path))
-        for sub in ("", "images", "img")
+        for sub in ("", *IMAGES)
         for below in ("", split)
     ]
     roots = tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
-    return Source(file, roots, _shared(file, split) if unsplit else None)
+    return Source(file, roots, _shared(file, split) if unsplit else None, root=path)
 
 
 def _shared(path: Path, split: str) -> str | None:
@@ -153,19 +188,34 @@ def _only(found: list[Path], split: str) -> Path:
     if len(found) > 1:
         raise DataError(
             f"Several files could be the annotation of split {split!r}",
-            got=", ".join(map(str, found)),
+            got=", ".join(map(str, found[:9])) + ", ..." * (len(found) > 9),
             need="one",
             do=f"Name it {split}.json, or give its path as the data folder",
         )
     return found[0]
 
 
-def _has_text(folder: Path) -> bool:
-    return (folder / "images").is_dir() and (folder / "gts").is_dir()
+def _named(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """Return the folder inside `folder` that has the first of `names`, in any case."""
+    if not folder.is_dir():
+        return None
+    there = {entry.name.lower(): entry for entry in _folders(folder)}
+    return next((there[name] for name in names if name in there), None)
+
+
+def _sub(folder: Path, name: str) -> Path:
+    """Return folder/name, or what is there by that name in another case."""
+    if not name or (folder / name).is_dir() or not folder.is_dir():
+        return folder / name
+    return next((entry for entry in _folders(folder) if entry.name.lower() == name.lower()), folder / name)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", name.lower())
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(Path(entry.path) for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -176,8 +226,10 @@ def _jsons(folder: Path) -> list[Path]:
     return [file for file in _files(folder) if file.suffix.lower() in JSON_SUFFIXES] if folder.is_dir() else []
 
 
-def _stem(file: Path) -> str:
-    return unicodedata.normalize("NFC", file.stem)  # a zip packed on a Mac spells accents and Hangul as NFD
+def _foreign(path: Path) -> str | None:
+    """Say what a folder holds that other tools read."""
+    suffixes = {file.suffix.lower() for file in files(path)}
+    return next((what for suffix, what in FOREIGN.items() if suffix in suffixes), None)
 
 
 def _listing(path: Path) -> str:

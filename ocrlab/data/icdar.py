@@ -1,10 +1,15 @@
-"""ICDAR 2015 text: one file a page, one box a line, `x1,y1,x2,y2,x3,y3,x4,y4,transcription`; SROIE writes the same.
+"""ICDAR text: one file a page, one box a line.
 
-The transcription may hold commas; `###` means do not count (Karatzas et al. 2015, Robust Reading, challenge 4).
+    x1,y1,x2,y2,x3,y3,x4,y4,transcription      ICDAR 2015 and 2019 SROIE; the transcription may hold commas
+    left,top,right,bottom,"transcription"      ICDAR 2013; also with blanks instead of the commas
+    x1,y1,...,xN,yN,transcription              curved text, see curved.py
+
+`###` means do not count (Karatzas et al. 2015, Robust Reading, challenge 4). What a file has is told by its lines.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import geometry
+from ocrlab.data import curved, values
 from ocrlab.data.page import LIMIT, Boxes, PageError, read_text
 from ocrlab.geometry import Polygon
 
 NEED = "8 numbers, then the transcription: x1,y1,x2,y2,x3,y3,x4,y4,text"
+NUMBER = r"\s*([-+]?\d+(?:\.\d*)?)\s*"
+RECTANGLE = re.compile(rf"{NUMBER}[,\s]{NUMBER}[,\s]{NUMBER}[,\s]{NUMBER}(?:[,\s]\s*(.*))?")
+LONGER = re.compile(r"\s*[-+.\d#]")  # how a transcription starts that could be a fifth point
+
+Row = tuple[int, str]  # line number and line
 
 
 def read_icdar(path: Path | str) -> Boxes:
@@ -25,28 +36,38 @@ def read_icdar(path: Path | str) -> Boxes:
 
     Raises PageError with the line of the first box that cannot be read.
     """
-    path = Path(path)
+    return icdar(read_text(Path(path)), Path(path))
+
+
+def icdar(text: str, file: Path) -> Boxes:
+    """Return the boxes of ICDAR text; raises PageError, see `read_icdar`."""
     boxes = Boxes()
-    places: list[tuple[int, str]] = []
     rows: list[list[float]] = []
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        line = line.removeprefix("\ufeff")  # also in the middle, where files were joined
-        if not line.strip():
-            continue
+    lines = [(number, line.removeprefix("\ufeff")) for number, line in enumerate(text.split("\n"), 1)]
+    lines = [(number, line) for number, line in lines if line.strip()]  # the mark also stands where files were joined
+    broken, longer = None, False
+    for number, line in lines:
         fields = line.split(",", 8)
         try:
-            row = [float(text) for text in fields[:8]]
+            row = [float(word) for word in fields[:8]]
         except ValueError:
-            raise _bad(path, number, line) from None
+            row = []
         if len(row) < 8:
-            raise _bad(path, number, line)
+            broken = broken or (number, line)
+            continue
+        longer = longer or (len(fields) > 8 and LONGER.match(fields[8]) is not None)
         rows.append(row)
-        places.append((number, line))
         boxes.add(None, "".join(fields[8:]))
+    if broken or longer:
+        other = curved.outlines([line for _, line in lines]) or (None if rows else _rectangles(lines))
+        if other:
+            return _boxes(other)
+    if broken:
+        raise _bad(file, *broken)
     points = np.array(rows, np.float64).reshape(-1, 8)
     wrong = ~(abs(points) <= LIMIT).all(axis=1)  # not `> LIMIT`, which NaN passes
     if wrong.any():
-        raise _bad(path, *places[wrong.argmax()])
+        raise _bad(file, *lines[wrong.argmax()])
     boxes.polygons = list(points.astype(np.float32).reshape(-1, 4, 2))
     return boxes
 
@@ -59,7 +80,7 @@ def write_icdar(
     The format knows only quads in whole pixels: any other polygon (P, 2) becomes its smallest rectangle; `decimals`
     other than 0 is for annotations that must be exact. Raises ValueError if there is not one text for each polygon.
     """
-    quads = [_quad(np.asarray(polygon, np.float32)) for polygon in polygons]
+    quads = [as_quad(np.asarray(polygon, np.float32)) for polygon in polygons]
     # No comma without a text: an evaluator of boxes alone takes lines of 8 numbers and no others.
     texts = [""] * len(quads) if texts is None else texts
     ends = ["," + " ".join(text.splitlines()) if text else "" for text in texts]
@@ -70,9 +91,34 @@ def write_icdar(
     Path(path).write_text("".join(lines), encoding="utf-8", errors="replace", newline="\n")
 
 
-def _quad(polygon: Polygon) -> Polygon:
+def as_quad(polygon: Polygon) -> Polygon:
     """Return a polygon (P, 2) as 4 points: itself, or its smallest rectangle, clockwise from the top left."""
     return polygon if len(polygon) == 4 else geometry.order(cv2.boxPoints(cv2.minAreaRect(polygon)))
+
+
+def _rectangles(lines: Sequence[Row]) -> list[tuple[Polygon, str]] | None:
+    """Return the boxes of ICDAR 2013 lines, or None if some line is none: it has to name two opposite corners."""
+    found = []
+    for _, line in lines:
+        row = RECTANGLE.fullmatch(line)
+        if not row:
+            return None
+        left, top, right, bottom = map(float, row.groups()[:4])
+        text = (row[5] or "").strip()
+        more = [word for word in text.split(",")[:4] if curved.is_number(word)]
+        if not (left < right <= LIMIT and top < bottom <= LIMIT) or len(more) >= 3:  # a damaged quad
+            return None
+        if len(text) >= 2 and text[0] == text[-1] == '"':
+            text = text[1:-1].replace('\\"', '"')
+        found.append((values.rectangle(left, top, right, bottom), text))
+    return found
+
+
+def _boxes(found: Sequence[tuple[Polygon, str]]) -> Boxes:
+    boxes = Boxes()
+    for polygon, text in found:
+        boxes.add(polygon, text)
+    return boxes
 
 
 def _bad(path: Path, number: int, line: str) -> PageError:

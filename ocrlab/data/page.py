@@ -1,9 +1,12 @@
-"""One page as annotated, before anything is judged; and what can be wrong with it, as an error and as a record."""
+"""Pages as annotated, before anything is judged; and what can be wrong with them, as an error and as a record."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ocrlab.errors import DataError
 from ocrlab.geometry import Polygon
@@ -75,6 +78,32 @@ class Page:
     boxes: Boxes
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON annotation file: its text, kept to tell where something stands, and what it holds."""
+
+    file: Path
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One page of a file that annotates many: the name of its image, a function that reads its boxes, its split."""
+
+    image: Any  # as the file has it: not yet known to be a usable name
+    read: Callable[[], Boxes]
+    split: str | None = None  # where the file itself says so
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a file that annotates many pages holds, and what a user should know about it."""
+
+    entries: list[Entry]
+    notes: list[str] = field(default_factory=list)
+
+
 def read_text(path: Path) -> str:
     """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line."""
     try:
@@ -87,10 +116,27 @@ def read_text(path: Path) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        got = f"byte 0x{data[error.start]:02x}" + (", UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "")
-        do = "Convert it: iconv -f OLD -t UTF-8 (Korean: CP949)"
-        raise PageError("is not UTF-8", file=path, line=line, got=got, need="UTF-8", do=do) from error
+        raise PageError("is not UTF-8", file=path, line=line, need="UTF-8", **_encoding(data, error.start)) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _encoding(data: bytes, at: int) -> dict[str, str]:
+    """Say which byte is not UTF-8, what the text around it would be in other encodings, and how to convert it.
+
+    Nothing is guessed silently: the same bytes are Chinese, Korean and accented Latin, and each of them is text.
+    """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return {"got": f"byte 0x{data[at]:02x}, UTF-16", "do": "Convert it: iconv -f UTF-16 -t UTF-8"}
+    start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+    line = data[start : end if end >= 0 else len(data)].rstrip(b"\r")
+    meant = {}
+    for name in ("GB18030", "CP949", "LATIN1"):
+        with contextlib.suppress(UnicodeDecodeError):
+            data.decode(name)
+            meant[name] = line.decode(name).rsplit(",", 1)[-1][:30]
+    guesses = ", ".join(f"{text!r} in {name}" for name, text in meant.items())
+    do = f"Convert it: iconv -f {next(iter(meant))} -t UTF-8, or whichever encoding it is"
+    return {"got": f"byte 0x{data[at]:02x}, {guesses}", "do": do}
 
 
 def _place(file: Path | None, line: int | None) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 
 import pytest
 
-from ocrlab.data.folder import Source, find, locate, pair, splits
-from ocrlab.data.page import PageError
+from ocrlab.data.folder import find, splits
+from ocrlab.data.locate import locate
 from ocrlab.errors import DataError
 
 
@@ -82,69 +81,3 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_splits(tmp_path: Path) -> None:
     touch(tmp_path, "b/images/a.jpg", "b/gts/a.txt", "a/ufo.json", "val.json", "extra.json", ".git/x.json", "none/x.md")
     assert splits(tmp_path) == ["a", "b", "val"]
-
-
-def pairs(folder: Path) -> tuple[dict[str, str], list[str]]:
-    found, errors = pair(Source(folder / "gts", (folder / "images",)))
-    return {image.name: text.name for image, text in found}, [str(error) for error in errors]
-
-
-def test_images_and_texts_are_matched_by_name(tmp_path: Path) -> None:
-    names = ["a.jpg", "B.JPEG", "c.d.e.PNG", "with space.bmp", "gt_own.tif", "plain.webp", ".hidden.jpg", "notes.md"]
-    texts = ["gt_a.txt", "gt_B.txt", "gt_c.d.e.TXT", "gt_with space.txt", "gt_own.txt", "plain.txt", ".gt_x.txt"]
-    touch(tmp_path, *(f"images/{name}" for name in names), *(f"gts/{name}" for name in texts))
-    found, errors = pairs(tmp_path)
-    assert not errors
-    assert found == {
-        "B.JPEG": "gt_B.txt",
-        "a.jpg": "gt_a.txt",
-        "c.d.e.PNG": "gt_c.d.e.TXT",
-        "gt_own.tif": "gt_own.txt",
-        "plain.webp": "plain.txt",
-        "with space.bmp": "gt_with space.txt",
-    }
-    assert list(found) == sorted(found)
-
-
-def test_names_from_a_mac_match(tmp_path: Path) -> None:
-    name = "영수증é"
-    image = unicodedata.normalize("NFD", name) + ".jpg"
-    touch(tmp_path, f"images/{image}", f"gts/gt_{unicodedata.normalize('NFC', name)}.txt")
-    assert pairs(tmp_path)[0].keys() == {image}
-    assert locate(f"{name}.jpg", Source(tmp_path / "x.json", (tmp_path / "images",)), None).name == image
-
-
-def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
-    touch(tmp_path, "images/a.jpg", "images/alone.jpg", "images/two.jpg", "images/two.png")
-    touch(tmp_path, "gts/gt_a.txt", "gts/gt_lost.txt", "gts/gt_two.txt")
-    found, errors = pairs(tmp_path)
-    assert found == {"a.jpg": "gt_a.txt"}
-    assert len(errors) == 3
-    assert f"{tmp_path}/images/alone.jpg: has no annotation. Needed: {tmp_path}/gts/gt_alone.txt" in errors[0]
-    assert f"{tmp_path}/gts/gt_lost.txt: belongs to no image. Needed: {tmp_path}/images/lost.jpg" in errors[1]
-    assert f"{tmp_path}/gts/gt_two.txt: belongs to several images. Given: two.jpg, two.png" in errors[2]
-
-
-def test_no_images_at_all(tmp_path: Path) -> None:
-    touch(tmp_path, "images/a.gif", "gts/gt_a.txt")
-    with pytest.raises(DataError, match="holds no images.*[.]webp"):
-        pairs(tmp_path)
-
-
-OUTSIDE = ["../secret.jpg", "a/../../secret.jpg", "a/../a/b.jpg", "/etc/passwd", "link.jpg"]
-
-
-@pytest.mark.parametrize("name", [*OUTSIDE, "", None, 3, "a\0.jpg", "no.jpg", "x" * 999])
-def test_no_path_outside_the_folder(tmp_path: Path, name: object) -> None:
-    data = touch(tmp_path, "secret.jpg", "data/ufo.json", "data/a/b.jpg") / "data"
-    (data / "link.jpg").symlink_to("../secret.jpg")
-    source = find(data, "train")
-    with pytest.raises(PageError, match=r"ufo.json:7: .*image .*(leaves|not usable|does not exist)"):
-        locate(name, source, 7)
-    assert locate("a/b.jpg", source, 7) == data / "a" / "b.jpg"
-
-
-def test_a_linked_image_folder_is_the_users_own(tmp_path: Path) -> None:
-    touch(tmp_path, "disk/a.jpg", "data/train.json")
-    (tmp_path / "data" / "images").symlink_to(tmp_path / "disk")
-    assert locate("a.jpg", find(tmp_path / "data", "train"), None) == tmp_path / "data" / "images" / "a.jpg"

@@ -1,38 +1,41 @@
-"""JSON annotations: UFO and JSON lines, and what is said about a broken one."""
+"""JSON annotations: UFO and ocrlab's page as JSON lines, and what is said about a broken one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ocrlab.data import recognise
 from ocrlab.data.folder import Source
-from ocrlab.data.jsons import line_pages, ufo_pages
-from ocrlab.data.page import Boxes, PageError
+from ocrlab.data.page import Boxes, Page, PageError
 
 POINTS = [[10, 20], [60.5, 20], [60.5, 40], [10, 40]]
 BOX = {"points": POINTS}
 
 
-def source(folder: Path, name: str, content: Any) -> Source:
-    """Write an annotation file, with images a.png and b.png beside it."""
+def readers(folder: Path, name: str, content: Any) -> list[Callable[[], Page]]:
+    """Write an annotation file, with images a.png and b.png beside it; return the readers of its pages."""
     for image in ("a.png", "b.png"):
         (folder / image).touch()
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False)
     (folder / name).write_text(text, encoding="utf-8")
-    return Source(folder / name, (folder,))
+    found, errors, _ = recognise.pages(Source(folder / name, (folder,), root=folder), "train")
+    assert not errors
+    return found
 
 
 def ufo(folder: Path, words: Any) -> Boxes:
-    (read,) = ufo_pages(source(folder, "ufo.json", {"images": {"a.png": {"words": words}}}))
+    (read,) = readers(folder, "ufo.json", {"images": {"a.png": {"words": words}}})
     return read().boxes
 
 
 def line(folder: Path, page: Any) -> Boxes:
-    (read,) = line_pages(source(folder, "val.jsonl", page if isinstance(page, str) else json.dumps(page)))
+    (read,) = readers(folder, "val.jsonl", page if isinstance(page, str) else json.dumps(page))
     return read().boxes
 
 
@@ -80,9 +83,9 @@ def test_how_many_points_are_enough_is_judged_later(tmp_path: Path) -> None:
 )
 def test_a_bad_word_is_named_with_its_line(tmp_path: Path, word: Any, says: str) -> None:
     content = {"images": {"b.png": {"words": {"w": BOX}}, "a.png": {"words": {"v": BOX, "w": word}}}}
-    good, bad = ufo_pages(source(tmp_path, "ufo.json", content))
+    good, bad = readers(tmp_path, "ufo.json", content)
     assert good().name == "b"
-    with pytest.raises(PageError, match=rf"ufo.json:\d+: word 'w' of page 'a.png': {says}") as caught:
+    with pytest.raises(PageError, match=rf"ufo.json:\d+: page 'a.png': word 'w': {says}") as caught:
         bad()
     lines = (tmp_path / "ufo.json").read_text().splitlines()
     assert caught.value.line == len(lines) - lines[::-1].index(next(x for x in lines[::-1] if '"w"' in x))
@@ -93,22 +96,20 @@ def test_a_bad_word_is_named_with_its_line(tmp_path: Path, word: Any, says: str)
     [
         ("", "not JSON. Given: nothing at all"),
         ('{"images": {\n "a.png": }\n}', "ufo.json:2: not JSON. Given: Expecting value"),
-        ('{"image": "a.png"}\n{"image": "b.png"}', "ufo.json:2: not JSON. Given: Extra data"),
+        ('{"images": {\n"a.png": {}}}\n"more"', "ufo.json:3: not JSON. Given: Extra data"),
         pytest.param("[" * 99999, "not JSON", id="deep"),
-        ("[]", "a list of 0 instead of UFO"),
-        ('{"images": [1, 2], "annotations": []}', "images are a list, as COCO has it"),
-        ('{"image": "a.png", "boxes": []}', "an object with 'image', 'boxes' instead of UFO.*name it .jsonl"),
+        ('{"images": {"a.png": {"words": {}}, "a.png": {"words": {}}}}', "the key 'a.png' is twice"),
     ],
 )
 def test_what_is_no_ufo(tmp_path: Path, content: str, says: str) -> None:
     with pytest.raises(PageError, match=says):
-        ufo_pages(source(tmp_path, "ufo.json", content))
+        readers(tmp_path, "ufo.json", content)
 
 
 @pytest.mark.parametrize("content", [None, [], {"word": {}}, {"words": []}, {"words": None}])
 def test_a_page_without_words(tmp_path: Path, content: Any) -> None:
-    (read,) = ufo_pages(source(tmp_path, "ufo.json", {"images": {"a.png": content}}))
-    with pytest.raises(PageError, match="ufo.json:3: page 'a.png' has no words"):
+    (read,) = readers(tmp_path, "ufo.json", {"images": {"a.png": content}})
+    with pytest.raises(PageError, match="ufo.json:3: page 'a.png': no words"):
         read()
 
 
@@ -138,11 +139,12 @@ def test_line_with_texts(tmp_path: Path) -> None:
     ("page", "says"),
     [
         ("{nonsense}", "not JSON"),
-        ("7", "not a page. Given: 7. Needed: {"),
-        ({"image": "a.png"}, "not a page. Given: an object with 'image'"),
+        ("7", "a format that is not known. Given: 7. Needed: .*ocrlab's page.*LabelMe.*CORD"),
+        ({"image": "a.png"}, "a format that is not known. Given: an object with 'image'"),
         ({"boxes": []}, "not a page"),
         ({"image": "a.png", "boxes": [], "polygons": []}, "not a page"),
         ({"image": "a.png", "boxes": {}}, "not a page"),
+        ({"image": "a.png", "boxes": [], "shapes": []}, "could be ocrlab's page or LabelMe"),
         ({"image": "a.png", "boxes": [BOX, {"text": "a"}]}, r"boxes\[1\]: no points. Given: an object with 'text'"),
         ({"image": "a.png", "polygons": [[[1, "x"]]]}, r"polygons\[0\]: points\[0\] is not a point"),
         ({"image": "a.png", "detections": [{"polygon": 5}]}, r"detections\[0\]: polygon is not a list"),
@@ -154,7 +156,7 @@ def test_line_with_texts(tmp_path: Path) -> None:
 )
 def test_a_bad_line_is_named(tmp_path: Path, page: Any, says: str) -> None:
     text = page if isinstance(page, str) else json.dumps(page)
-    good, bad = line_pages(source(tmp_path, "val.jsonl", f'{{"image": "b.png", "boxes": []}}\r\n\r\n{text}\r\n'))
+    good, bad = readers(tmp_path, "val.jsonl", f'{{"image": "b.png", "boxes": []}}\r\n\r\n{text}\r\n')
     assert (good().name, good().line) == ("b", 1)
     with pytest.raises(PageError, match=f"val.jsonl:3: .*{says}"):
         bad()
@@ -162,7 +164,8 @@ def test_a_bad_line_is_named(tmp_path: Path, page: Any, says: str) -> None:
 
 def test_real_ufo(shared: Path) -> None:
     folder = shared / "data" / "ufo_sample"
-    pages = [read() for read in ufo_pages(Source(folder / "ufo.json", (folder,)))]
+    found, _, _ = recognise.pages(Source(folder / "ufo.json", (folder,), root=folder), "train")
+    pages = [read() for read in found]
     assert sum(len(page.boxes.polygons) for page in pages) == 146
     assert not any(any(page.boxes.ignored) for page in pages)
     assert [page.name for page in pages] == sorted(path.stem for path in folder.glob("*.png"))

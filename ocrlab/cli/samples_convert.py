@@ -1,0 +1,62 @@
+"""`ocrlab samples convert`: annotated pages of any format that is read, written in another one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ocrlab.cli import progress
+from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.records import SCHEMA
+
+TO = ("icdar", "jsonl", "ufo", "coco", "labelme")
+EXAMPLES = """
+  ocrlab samples convert cord cord-icdar --to icdar
+  ocrlab samples convert totaltext totaltext-coco --to coco --images link
+  ocrlab samples convert cocotext.v2.json street --to jsonl --split train val
+  ocrlab samples convert ctw1500 ctw-quads --to icdar --quads
+
+Image, polygon, transcription and the ignore flag are carried over exactly; what the new format cannot hold is counted.
+The source is only read, nothing is overwritten, and the new folder is there whole or not at all.
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("source", type=Path, metavar="SRC", help="data folder, or one annotation file")
+    parser.add_argument("target", type=Path, metavar="DST", help="a new folder")
+    parser.add_argument("--to", required=True, choices=TO, help="format to write")
+    parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to take (all)")
+    how = "copy (default), link (hard links) or none: annotations only"
+    parser.add_argument("--images", choices=("copy", "link", "none"), default="copy", help=how)
+    parser.add_argument("--quads", action="store_true", help="polygons of other than 4 points as smallest rectangles")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Convert, and answer with what was written, what was lost and what was left out."""
+    from ocrlab.data.convert import convert
+
+    with progress.of_pages("converting") as tick:
+        made = convert(
+            args.source,
+            args.target,
+            args.to,
+            splits=args.split,
+            images=args.images,
+            quads=args.quads,
+            progress=tick,
+        )
+    record = {
+        "schema": SCHEMA,
+        "folder": str(made.folder),
+        "format": args.to,
+        "pages": made.pages,
+        "boxes": made.boxes,
+        "images": args.images,
+        "lost": {what: count for what, count in made.lost.items() if count},
+        "problems": [str(problem) for problem in made.problems],
+    }
+    shown = [(name, value) for name, value in record.items() if name not in ("schema", "lost", "problems")]
+    lost = [f"lost: {count} {what}" for what, count in made.lost.items() if count] or ["lost: nothing"]
+    return Answer(record, "\n".join([table(shown), *lost, *map(str, made.problems)]))

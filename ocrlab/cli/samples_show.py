@@ -1,0 +1,95 @@
+"""`ocrlab samples show`: annotated pages as one contact sheet, and what the split holds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.errors import ConfigError
+from ocrlab.records import SCHEMA
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ocrlab.data.formats import Sample
+
+CELL, COLUMNS, GAP = 400, 4, 8  # pixels, pages in a row, pixels
+COUNTED, IGNORED = (40, 160, 40), (200, 40, 40)  # RGB
+EXAMPLES = """
+  ocrlab samples show receipts --split val --out sheet.png
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="data folder, or one annotation file")
+    parser.add_argument("--split", default="train", metavar="NAME", help="split to look at (train)")
+    parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages on the sheet (12)")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="the sheet (reports/samples-DIR-SPLIT.png)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Count pages and boxes of a split and draw its first pages."""
+    if args.pages < 1:
+        raise ConfigError("samples show was given too few pages", got=args.pages, need="--pages from 1")
+    picture = args.out or Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png"
+    if picture.suffix.lower() != ".png":
+        raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
+    import cv2
+
+    from ocrlab import flight
+    from ocrlab.data import formats
+
+    index = formats.load(args.folder, args.split)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    _, data = cv2.imencode(".png", sheet(index.samples[: args.pages])[..., ::-1])
+    flight.write_bytes(picture, data.tobytes())
+    boxes = sorted(len(sample.polygons) for sample in index.samples)
+    record = {
+        "schema": SCHEMA,
+        "folder": str(args.folder),
+        "split": args.split,
+        "pages": len(index.samples),
+        "boxes": sum(boxes),
+        "ignored": sum(int(sample.ignored.sum()) for sample in index.samples),
+        "boxes_per_page": {"least": boxes[0], "median": boxes[len(boxes) // 2], "most": boxes[-1]},
+        "dropped": dict(index.dropped),
+        "problems": [str(problem) for problem in index.problems],
+        "picture": str(picture),
+    }
+    shown = [(name, value) for name, value in record.items() if name not in ("schema", "problems")]
+    return Answer(record, "\n".join([table(shown), *map(str, index.problems)]))
+
+
+def sheet(samples: list[Sample]) -> NDArray[np.uint8]:
+    """Return pages (H, W, 3) RGB beside and below each other; boxes that count are green, ignored ones red."""
+    import numpy as np
+
+    rows = -(-len(samples) // COLUMNS)
+    columns = min(COLUMNS, len(samples))
+    whole = np.full((rows * (CELL + GAP) - GAP, columns * (CELL + GAP) - GAP, 3), 255, np.uint8)
+    for number, sample in enumerate(samples):
+        page = drawn(sample)
+        y, x = (CELL + GAP) * (number // COLUMNS), (CELL + GAP) * (number % COLUMNS)
+        whole[y : y + page.shape[0], x : x + page.shape[1]] = page
+    return whole
+
+
+def drawn(sample: Sample) -> NDArray[np.uint8]:
+    """Return one page at most CELL pixels high and wide, with its boxes."""
+    import cv2
+    import numpy as np
+
+    from ocrlab.data import formats
+
+    scale = CELL / max(sample.width, sample.height)
+    size = (max(1, round(sample.width * scale)), max(1, round(sample.height * scale)))
+    page = np.asarray(cv2.resize(formats.read_image(sample.image), size, interpolation=cv2.INTER_AREA), np.uint8)
+    for polygon, ignored in zip(sample.polygons, sample.ignored, strict=True):
+        points = np.rint(polygon * scale).astype(np.int32)
+        cv2.polylines(page, [points], isClosed=True, color=IGNORED if ignored else COUNTED, lineType=cv2.LINE_AA)
+    return page

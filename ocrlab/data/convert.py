@@ -1,0 +1,158 @@
+"""Annotated pages from one format into another, as they were annotated: nothing is clipped, ordered or judged.
+
+All of it is written or nothing: into a folder beside the target, which gets its name at the end. What is there already
+is never overwritten, and the source is only read. Image, polygon, transcription and the ignore flag are carried over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ocrlab.data import formats, write
+from ocrlab.data.images import read_header
+from ocrlab.data.page import Page, PageError, Problem
+from ocrlab.errors import DataError
+
+Images = Literal["copy", "link", "none"]
+
+
+@dataclass
+class Converted:
+    """What was written: pages by split, boxes, what the new format could not hold, and what was left out and why."""
+
+    folder: Path
+    pages: dict[str, int] = field(default_factory=dict)
+    boxes: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def convert(
+    source: Path,
+    target: Path,
+    to: str,
+    *,
+    splits: Sequence[str] = (),
+    images: Images = "copy",
+    quads: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Converted:
+    """Write the pages of a data folder, or of one annotation file, as a new folder in format `to` (see write.py).
+
+    Without `splits` it takes all that there are. `images` are copied, linked (hard links: the same file under a second
+    name) or left where they are. With `quads` every polygon becomes one of 4 points. A page that cannot be read is a
+    problem and left out. Raises DataError if the target exists or lies in the source, or if no page is left.
+    """
+    source, target = source.expanduser(), target.expanduser()
+    _check(source, target, to)
+    found = list(splits) or formats.splits(source) or ["train"]
+    made = Converted(target)
+    with _whole(target) as folder:
+        for split in found:
+            readers, errors, notes = formats.opened(source, split)
+            made.problems += [*notes, *(error.problem for error in errors)]
+            place = folder / write.PLACES[to].format(split=split)
+            place.mkdir(parents=True, exist_ok=True)
+            records = _records(readers, place, images, quads, made, progress)
+            write.FORMATS[to](_counted(records, made, split), folder, split, made.lost)
+        if not any(made.pages.values()):
+            got = str(made.problems[0]) if made.problems else "an empty list of pages"
+            raise DataError(f"No page of {source} can be converted", got=got.rstrip("."), need="one good page")
+    return made
+
+
+def _check(source: Path, target: Path, to: str) -> None:
+    if to not in write.FORMATS:
+        raise DataError("Unknown format to write", got=to, need=f"one of {', '.join(write.FORMATS)}")
+    if os.path.lexists(target):
+        raise DataError(
+            f"{target} is there already", need="a new folder", do="Name another one; nothing is overwritten"
+        )
+    home = (source if source.is_dir() else source.parent).resolve()
+    if target.resolve().is_relative_to(home):
+        raise DataError(f"{target} lies inside {home}", need="a folder outside the source, which stays as it is")
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """Yield a folder to write into, that becomes `target` if all goes well and is removed if not."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise DataError(
+            f"{target.parent} cannot be written", got=error.strerror, need="a folder of your own"
+        ) from error
+    try:
+        yield folder
+        folder.chmod(0o777 & ~_umask())
+        if os.path.lexists(target):
+            raise DataError(f"{target} was made by somebody else meanwhile", need="a new folder")
+        folder.rename(target)
+    except OSError as error:
+        raise DataError(f"{target} cannot be written", got=error.strerror, need="room and rights to write") from error
+    finally:
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _records(
+    readers: Sequence[Callable[[], Page]],
+    place: Path,
+    images: Images,
+    quads: bool,
+    made: Converted,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[write.Record]:
+    """Yield each page that can be read, its image in its place."""
+    seen: set[str] = set()
+    for number, read in enumerate(readers, 1):
+        try:
+            page = read()
+            if page.name in seen:
+                raise PageError(f"page {page.name!r} is here twice", file=page.annotation, need="one entry")
+            header = read_header(page.image)
+            seen.add(page.name)
+            file = page.name + page.image.suffix
+            _bring(page.image, place / file, images)
+            yield write.record(page, file, (header.width, header.height), quads, made.lost)
+        except PageError as error:
+            made.problems.append(error.problem)
+        if progress:
+            progress(number, len(readers))
+
+
+def _counted(records: Iterator[write.Record], made: Converted, split: str) -> Iterator[write.Record]:
+    made.pages[split] = 0
+    for record in records:
+        made.pages[split] += 1
+        made.boxes += len(record.polygons)
+        yield record
+
+
+def _bring(image: Path, place: Path, how: Images) -> None:
+    if how == "none":
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if how == "copy":
+        shutil.copyfile(image, place)
+        return
+    try:
+        os.link(os.path.realpath(image), place)
+    except OSError as error:
+        do = "Use --images copy"
+        raise DataError(f"{image} cannot be linked to from {place.parent}", got=error.strerror, do=do) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
