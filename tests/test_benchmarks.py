@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,17 @@ from ocrlab.config import apply, load, save
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
-PARTS = ("table", "runs", "step_sides")  # parts of benchmarks, not questions of their own
+PARTS = (
+    "table",
+    "runs",
+    "step_sides",
+    "planted",
+    "street_doctr",
+    "street_score",
+    "db_peers",
+    "metrics_peers",
+    "worst_maps",
+)  # parts of benchmarks, not questions of their own
 QUESTIONS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in PARTS)
 MACHINE = {
     "schema": 1,
@@ -223,3 +234,100 @@ def test_a_training_is_started_with_the_settings_and_read_back(
     assert seen[0][1:] == ["-m", "ocrlab", "train", "data=here", "seed=1", "--json"]
     with pytest.raises(RuntimeError, match="exit status 1: no data"):
         runs.train(["data=absent"])
+
+
+def test_audit_plants_the_same_by_seed_and_knows_where(part: Any, tmp_path: Path) -> None:
+    planted = part("planted")
+    pages, same, other = (planted.read(ROOT / "data_samples" / "val") for _ in range(3))
+    untouched = {page.name: [(box.bounds, box.text) for box in page.boxes] for page in pages}
+    defects = planted.plant(pages, 3, 1)
+    planted.write(pages, tmp_path / "val")
+    written = {page.name: page.boxes for page in planted.read(tmp_path / "val")}
+    assert [one.kind for one in defects].count("missing") == 3 and len(defects) == 15
+    for one in defects:
+        boxes = [written[one.page.name][line - 1] for line in sorted(one.lines)]
+        assert sorted((box.corners.tolist(), box.text) for box in boxes) == sorted(
+            (box.corners.tolist(), box.text) for box in one.boxes
+        )
+        assert len(boxes) == {"missing": 0, "swapped": 2, "duplicated": 2}.get(one.kind, 1)
+        if one.kind in ("shifted", "swapped"):
+            assert not {(box.bounds, box.text) for box in boxes} & set(untouched[one.page.name])
+    words = [(one.kind, one.page.name, one.lines, one.grade) for one in defects]
+    assert words == [(one.kind, one.page.name, one.lines, one.grade) for one in planted.plant(same, 3, 1)]
+    assert words != [(one.kind, one.page.name, one.lines, one.grade) for one in planted.plant(other, 3, 2)]
+
+
+def test_audit_counts_only_what_names_the_place(part: Any) -> None:
+    audit, planted = part("audit"), part("planted")
+    pages = planted.read(ROOT / "data_samples" / "val")
+    for one in planted.plant(pages, 3, 0):
+        name, kind = one.page.name, {"duplicated": "duplicate_box"}.get(one.kind, one.kind)
+        kind = {"shifted": "misplaced", "missing": "missing_box"}.get(kind, kind)
+        line, far = min(one.lines, default=None), (one.place + 2000).tolist()
+        place = one.place.tolist()
+        told = audit.Finding(kind, name, "val", line, place, "warn", "")
+        assert audit.found(one, [told])
+        others = [replace(told, page="another"), replace(told, kind="exif"), replace(told, box=9999, polygon=far)]
+        whole = [[0, 0], [9000, 0], [9000, 9000], [0, 9000]]
+        others += [replace(told, polygon=whole)] if line is None else [replace(told, box=None)]
+        assert not audit.found(one, others)
+        assert not audit.told([replace(told, severity="note")])
+        if len(one.lines) == 2:
+            assert audit.found(one, [replace(told, box=9999, other=f"{name}:{line}")])
+
+
+def test_audit_counts_alarms_about_boxes(part: Any) -> None:
+    audit = part("audit")
+    box, lost = (audit.Finding(k, "p", "val", b, None, "warn", "") for k, b in (("narrow", 3), ("missing_box", None)))
+    page = audit.Finding("exif", "p", "val", None, None, "warn", "")
+    assert audit.quiet([box, lost, page, page], 400, 2, 1.0)[0]
+    met, text = audit.quiet([box, lost, box, page], 400, 2, 1.0)
+    assert not met and "3 of 400 boxes, 0.75%; limit 0.5%: NOT met" in text
+
+
+def test_street_splits_by_name_and_copies_once(part: Any, tmp_path: Path) -> None:
+    street = part("street")
+    for folder in ("images", "gts"):
+        (tmp_path / "dev" / folder).mkdir(parents=True)
+    for i in range(110):
+        (tmp_path / "dev" / "images" / f"{i}.jpg").touch()
+        (tmp_path / "dev" / "gts" / f"gt_{i}.txt").touch()
+    place = street.divided(tmp_path / "dev", tmp_path / "out")
+    names = {split: {f.stem for f in (place / split / "images").iterdir()} for split in ("train", "tune", "test")}
+    assert {split: len(found) for split, found in names.items()} == {"train": 50, "tune": 40, "test": 60}
+    assert names["tune"] < names["train"] and not names["test"] & names["train"]
+    assert street.divided(tmp_path / "dev", tmp_path / "out") == place
+
+
+def test_street_counts_what_is_ahead_and_by_how_much(part: Any) -> None:
+    import numpy as np
+
+    score = part("street_score")
+    pages = np.array([[3, 4, 4], [0, 2, 0], [5, 5, 6]])
+    assert float(score.hmean(pages)) == pytest.approx(2 * 8 / (11 + 10))
+    worse = pages - [[1, 0, 0], [0, 0, 0], [2, 0, 0]]
+    *cells, low = score.compared([np.stack([pages] * 3), np.stack([worse] * 3)])
+    assert cells[0].startswith("0.7619 [") and cells[2].startswith("+0.2857 [") and low <= 0.2857
+    assert score.compared([pages, None])[:3] == (cells[0], "not measured", "not measured")
+    assert float(score.hmean(np.zeros((2, 3), np.int64))) == 0
+
+
+def test_robustness_moves_boxes_with_the_page_and_judges_the_drop(part: Any) -> None:
+    import numpy as np
+
+    robustness = part("robustness")
+    image = np.full((101, 201, 3), 255, np.uint8)
+    image[40:61, 50:151] = 0
+    box = np.array([[50, 40], [150, 40], [150, 60], [50, 60]], np.float32)
+    for name, change in robustness.CHANGES.items():
+        changed, [moved] = change(np.random.default_rng(0), image, [box])
+        assert changed.dtype == np.uint8 and changed.flags.c_contiguous, name
+        x, y = np.rint(moved.mean(axis=0)).astype(int)
+        assert changed[y, x].max() < 100 <= changed[3, changed.shape[1] // 2].max() or "light" in name, name
+    turned, [moved] = robustness.turned(np.random.default_rng(0), image, [box])
+    assert moved[1][1] > moved[0][1] and turned.shape[0] > 101 and turned.shape[1] > 201
+    figures = {"clean": {"hmean@0.5": 0.9, "hmean@0.7": 0.8}, "a": {"hmean@0.5": 0.81, "hmean@0.7": 0.5}}
+    assert robustness.report(figures)[0] is True
+    figures["b"] = {"hmean@0.5": 0.7, "hmean@0.7": 0.5}
+    met, text = robustness.report(figures)
+    assert met is False and "Worst: b, +0.2000 hmean@0.5, NOT met." in text
