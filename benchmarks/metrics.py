@@ -1,15 +1,17 @@
-"""How long does the IoU metric take, beside the published evaluator, at the same matches?
+"""How long do the metrics take, beside the published evaluators, at the same figures?
 
-    python benchmarks/metrics.py --peer official=../DB        a checkout of MhLiao/DB, which holds that evaluator
+    python benchmarks/metrics.py --peer official=../DB --peer cleval=../CLEval --peer sroie=../SROIE
 
-Ground truth is that of real receipts; detections are the same boxes moved, merged, split, missing and made up, by seed.
-The sides take turns, in one thread; a figure is the median over rounds of all pages together.
+`official` is a checkout of MhLiao/DB, which holds the IoU evaluator of ICDAR 2015; `cleval` one of clovaai/CLEval
+(Polygon3 and numba must be importable: PYTHONPATH may name where they are); `sroie` a folder with script.py and
+rrc_evaluation_funcs_1_1.py of the competition's task 1 (DetEval). Ground truth is that of real receipts; detections
+are the same boxes moved, merged, split, missing and made up, by seed. The sides take turns, in one thread; a figure is
+the median over rounds of all pages together. CLEval is also compared on random quads, page by page.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import statistics
 import sys
 import time
@@ -19,47 +21,59 @@ from typing import Any
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
+from metrics_peers import Asked, Told, cleval_reference, iou_reference, sroie_reference, upright
 from table import judged, markdown, page, parser, publish
 
 from ocrlab.data import formats
-from ocrlab.metrics import iou
+from ocrlab.metrics import cleval, deteval, iou
+from ocrlab.metrics import page as everything
 
-Polygon = NDArray[np.float64]
-Page = tuple[list[Polygon], list[bool], list[Polygon]]  # ground truth, ignored, detections
-Pairs = list[list[tuple[int, int]]]  # of each page, at IoU 0.5
-Side = Callable[[Sequence[Page]], tuple[float, Pairs]]
-LIMIT = 0.2  # seconds for 100 pages of 50 boxes
+LIMITS = {"IoU": 0.2, "CLEval": 0.15}  # seconds for 100 pages of 50 boxes
 PAGES, BOXES = 100, 50
-OURS, OFFICIAL = "ours, IoU 0.5, 0.7 and 0.8", "official, IoU 0.5"
+PEERS = {
+    "official": ("IoU", iou_reference),
+    "cleval": ("CLEval", cleval_reference),
+    "sroie": ("DetEval", sroie_reference),
+}
+Side = Callable[[Sequence[Asked]], list[Told]]
 
 
 def main() -> None:
-    """Measure, print the table, and end with 1 where the limit is not met or the figures differ."""
+    """Measure, print the table, and end with 1 where a limit is not met or figures differ."""
     args = arguments()
-    named = dict(word.partition("=")[::2] for word in args.peer)
     pages = receipts(args.data, args.split)
-    sides: dict[str, Side] = {OURS: ours}
-    if "official" in named:
-        sides[OFFICIAL] = official(Path(named["official"]))
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    answers: dict[str, tuple[float, Pairs]] = {}
+    sides: dict[tuple[str, str], Side] = {(name, "ours"): side for name, side in OURS.items()}
+    reasons: dict[str, str] = {}
+    for word in args.peer:
+        name, _, path = word.partition("=")
+        if name not in PEERS:
+            raise SystemExit(f"--peer {name}: there is no such side; the names are {', '.join(PEERS)}")
+        protocol, load = PEERS[name]
+        try:
+            sides[protocol, name] = load(Path(path))
+        except (ImportError, OSError) as error:
+            reasons[name] = str(error)
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in sides}
+    answers: dict[tuple[str, str], list[Told]] = {}
     for side in sides.values():
-        side(pages[:1])  # warms up
+        side(pages[:2])  # warms up; numba compiles
     for _ in range(args.rounds):
-        for name, side in sides.items():
+        for key, side in sides.items():
             start = time.perf_counter()
-            answers[name] = side(pages)
-            seconds[name].append(time.perf_counter() - start)
-    met, body = report({name: statistics.median(values) for name, values in seconds.items()}, answers, args.rounds)
-    publish("metrics", page("The IoU metric", body), save=args.save)
+            answers[key] = side(pages)
+            seconds[key].append(time.perf_counter() - start)
+    random = random_pages(300)
+    both = [(OURS["CLEval"](random), sides["CLEval", "cleval"](random))] if ("CLEval", "cleval") in sides else []
+    medians = {key: statistics.median(values) for key, values in seconds.items()}
+    met, body = report(medians, answers, reasons, both, args.rounds)
+    publish("metrics", page("The metrics", body), save=args.save)
     sys.exit(0 if met else 1)
 
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     made = parser(__doc__)
-    peer = "another implementation and its checkout; NAME is official"
+    peer = f"another implementation and its checkout; NAME is {', '.join(PEERS)}"
     made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
     made.add_argument("--data", default="../shared/data/sroie", help="pages with boxes (default ../shared/data/sroie)")
     made.add_argument("--split", default="train", help="default train")
@@ -67,13 +81,13 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
-def receipts(data: str, split: str) -> list[Page]:
+def receipts(data: str, split: str) -> list[Asked]:
     """Return up to 100 pages of up to 50 boxes, some of them ignored, with the detections of an imperfect detector."""
     rng = np.random.default_rng(0)
-    pages: list[Page] = []
+    pages: list[Asked] = []
     for sample in formats.load(data, split).samples[:PAGES]:
         truth = [polygon.astype(np.float64) for polygon in sample.polygons[:BOXES]]
-        found: list[Polygon] = []
+        found: list[Any] = []
         for polygon, fate in zip(truth, rng.random(len(truth)), strict=True):
             moved = polygon + rng.normal(0, 2, polygon.shape)
             middle = (moved[[1, 2]] + moved[[0, 3]]) / 2
@@ -84,63 +98,100 @@ def receipts(data: str, split: str) -> list[Page]:
             elif fate < 0.95:
                 found.append(moved)
         found += [polygon + rng.uniform(-200, 200, 2) for polygon in truth[::20]]
-        found = [polygon for polygon in found if shapely.Polygon(polygon).is_valid]  # official leaves out, we count
-        pages.append((truth, (rng.random(len(truth)) < 0.05).tolist(), found))
+        ignored = (rng.random(len(truth)) < 0.05).tolist()
+        pages.append(Asked(truth, ignored, list(sample.texts[:BOXES]), sound(found)))
     return pages
 
 
-def ours(pages: Sequence[Page]) -> tuple[float, Pairs]:
-    """Return hmean and matches at IoU 0.5 by our metric, which finds those at 0.7 and 0.8 too."""
-    matches = [iou.match(*one) for one in pages]
-    return iou.summary(matches)["hmean@0.5"], [match.pairs[0.5] for match in matches]
+def random_pages(count: int) -> list[Asked]:
+    """Return pages of quads of any shape, convex or not, that overlap a lot; up to 30 on a side."""
+    rng = np.random.default_rng(1)
+    pages = []
+    for _ in range(count):
+        n, m = rng.integers(0, 30, 2)
+        wide = np.array([[0, 0], [60, 0], [60, 20], [0, 20]]) * rng.uniform(0.3, 1.5, (n + m, 1, 2))
+        quads = sound(list(rng.uniform(0, 300, (n + m, 1, 2)) + wide + rng.normal(0, 6, (n + m, 4, 2))))
+        truth, found = quads[:n], [*quads[n:], *(q + rng.normal(0, 3, (4, 2)) for q in quads[:n:2])]
+        texts = ["".join(rng.choice(list("abc"), rng.integers(1, 15))) for _ in truth]
+        pages.append(Asked(truth, (rng.random(len(truth)) < 0.2).tolist(), texts, sound(found)))
+    return pages
 
 
-def official(checkout: Path) -> Side:
-    """Return the evaluator of a checkout of MhLiao/DB."""
-    file = checkout / "concern" / "icdar2015_eval" / "detection" / "iou.py"
-    if not file.is_file():
-        raise SystemExit(f"--peer official: this is no checkout of MhLiao/DB, it has no detection/{file.name}")
-    spec = importlib.util.spec_from_file_location("official_iou", file)
-    assert spec is not None and spec.loader is not None, "a file that ends with .py has a loader"
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    evaluator = module.DetectionIoUEvaluator()
-
-    def run(pages: Sequence[Page]) -> tuple[float, Pairs]:
-        told = [
-            evaluator.evaluate_image(
-                [{"points": points, "ignore": skip} for points, skip in zip(truth, ignored, strict=True)],
-                [{"points": points} for points in found],
-            )
-            for truth, ignored, found in pages
-        ]
-        pairs = [[(pair["gt"], pair["det"]) for pair in one["pairs"]] for one in told]
-        return evaluator.combine_results(told)["hmean"], pairs
-
-    return run
+def sound(quads: list[Any]) -> list[Any]:
+    """Return those that are valid, also in whole pixels: of others the sides think differently on purpose."""
+    return [q for q in quads if shapely.Polygon(q).is_valid and shapely.Polygon(np.trunc(q)).is_valid]
 
 
-def report(seconds: dict[str, float], answers: dict[str, tuple[float, Pairs]], rounds: int) -> tuple[bool, str]:
-    """Return whether the limit is met and all sides agree, and the text with the table."""
-    rows = []
-    for name in (OURS, OFFICIAL):
-        if name not in seconds:
-            rows.append((name, "not measured", "-", "-", "-"))
+def our_iou(pages: Sequence[Asked]) -> list[Told]:
+    """Return the matches at IoU 0.5 of every page; those at 0.7 and 0.8 are found, too."""
+    found = [iou.match(one.truth, one.ignored, one.detections) for one in pages]
+    return [tuple(sorted(match.pairs[0.5])) for match in found]
+
+
+def our_cleval(pages: Sequence[Asked]) -> list[Told]:
+    """Return the seven sums of every page that CLEval's figures are made of."""
+    found = [cleval.judge(one.truth, one.ignored, one.texts, one.detections) for one in pages]
+    return [tuple(int(a.sum()) for a in (p.truth, p.found, p.cuts, p.taken, p.right, p.merges, p.false)) for p in found]
+
+
+def our_deteval(pages: Sequence[Asked]) -> list[Told]:
+    """Return recall and precision of every page, of bounding boxes in whole pixels: the competition takes no others."""
+    found = [deteval.judge(upright(one.truth), one.ignored, upright(one.detections)) for one in pages]
+    return [(round(one.recall, 9), round(one.precision, 9)) for one in found]
+
+
+def all_three(pages: Sequence[Asked]) -> list[Told]:
+    """Return the three hmeans of all pages, with everything that `ocrlab evaluate` needs."""
+    figures = everything.summary(everything.judge(one.truth, one.ignored, one.texts, one.detections) for one in pages)
+    return [tuple(figures[name] for name in ("hmean@0.5", "deteval_hmean", "cleval_hmean"))]
+
+
+OURS: dict[str, Side] = {"IoU": our_iou, "CLEval": our_cleval, "DetEval": our_deteval, "all three": all_three}
+
+
+def report(
+    seconds: dict[tuple[str, str], float],
+    answers: dict[tuple[str, str], list[Told]],
+    reasons: dict[str, str],
+    random: list[tuple[list[Told], list[Told]]],
+    rounds: int,
+) -> tuple[bool, str]:
+    """Return whether every limit is met and all sides agree, and the text with the table."""
+    rows, fates = [], []
+    peers = {protocol: name for name, (protocol, _) in PEERS.items()}
+    for protocol in OURS:
+        mine = seconds[protocol, "ours"]
+        limit = LIMITS.get(protocol)
+        rows.append((protocol, "ours", f"{mine:.3f} s", "1", f"{limit} s" if limit else "-", "-"))
+        fates += [mine <= limit] if limit else []
+        name = peers.get(protocol)
+        if name is None:
             continue
-        hmean, pairs = answers[name]
-        times = f"{seconds[name] / seconds[OURS]:.1f}"
-        rows.append((name, f"{seconds[name]:.3f} s", times, f"{hmean:.6f}", str(sum(map(len, pairs)))))
-    quick = seconds[OURS] <= LIMIT
-    same = all(answer == answers[OURS] for answer in answers.values())
+        if (protocol, name) not in seconds:
+            rows.append((protocol, name, f"not measured{': ' + reasons[name] if name in reasons else ''}", *"---"))
+            continue
+        same = sum(a == b for a, b in zip(answers[protocol, "ours"], answers[protocol, name], strict=True))
+        fates.append(same == len(answers[protocol, name]))
+        theirs = seconds[protocol, name]
+        equal = f"{same} of {len(answers[protocol, name])}"
+        rows.append((protocol, name, f"{theirs:.3f} s", f"{theirs / mine:.1f}", "-", equal))
+    hmeans = ", ".join(f"{value:.6f}" for value in answers["all three", "ours"][0])
     lines = [
-        f"{len(answers[OURS][1])} pages, 1 thread, median of {rounds} rounds in turn.",
+        f"{len(answers['IoU', 'ours'])} pages, 1 thread, median of {rounds} rounds in turn.",
         "",
-        markdown(("side", "all pages", "times ours", "hmean@0.5", "matches"), rows),
+        markdown(("protocol", "side", "all pages", "times ours", "limit", "pages with the same figures"), rows),
         "",
-        f"Ours: {seconds[OURS]:.3f} s; limit {LIMIT} s: {judged(quick)}.",
-        f"The same matches on every page: {judged(same if OFFICIAL in answers else None)}.",
-    ]
-    return quick and same, "\n".join(lines)
+        f"Ours in one pass: hmean@0.5, DetEval and CLEval are {hmeans}. IoU is at 0.5, 0.7 and 0.8 at once.",
+        *(f"{name}: {seconds[name, 'ours']:.3f} s; limit {limit} s: {judged(seconds[name, 'ours'] <= limit)}."
+          for name, limit in LIMITS.items()),
+    ]  # fmt: skip
+    for mine_told, peer_told in random:
+        same = sum(a == b for a, b in zip(mine_told, peer_told, strict=True))
+        fates.append(same == len(mine_told))
+        lines.append(
+            f"CLEval on random quads: {same} of {len(mine_told)} pages have the same sums: {judged(fates[-1])}."
+        )
+    return all(fates), "\n".join(lines)
 
 
 if __name__ == "__main__":

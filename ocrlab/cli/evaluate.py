@@ -1,25 +1,40 @@
-"""`ocrlab evaluate`: score a checkpoint on annotated pages."""
+"""`ocrlab evaluate`: score a checkpoint, or anybody's predictions, on annotated pages."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ocrlab.cli import pages, progress
+from ocrlab.cli import oracle, pages, progress
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError
-from ocrlab.records import SCHEMA
+from ocrlab.records import SCHEMA, finite
+
+if TYPE_CHECKING:
+    from ocrlab.metrics.scored import Scored
 
 EXAMPLES = """
   ocrlab evaluate --checkpoint runs/NAME/checkpoints/last.ckpt data=receipts
   ocrlab evaluate --checkpoint best.ckpt data=receipts split=test --json
   ocrlab evaluate --checkpoint best.ckpt data=receipts post.threshold=0.4 evaluate.long_side=960
+  ocrlab evaluate --predictions found data=receipts --per-image pages.csv
+  ocrlab evaluate --oracle receipts
 """
+FIGURES = ("hmean", "precision", "recall")
+WORST = 5
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="CKPT", help="a .ckpt file of ocrlab train")
+    what = parser.add_argument_group("what is scored, one of these")
+    what.add_argument("--checkpoint", type=Path, metavar="CKPT", help="a .ckpt file of ocrlab train")
+    told = "a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl; NAME as the image's"
+    what.add_argument("--predictions", type=Path, metavar="PATH", help=told)
+    parser.add_argument("--per-image", type=Path, metavar="FILE", help="write one line a page, .jsonl or .csv")
     parser.add_argument(
         "settings",
         nargs="*",
@@ -27,25 +42,124 @@ def arguments(parser: Parser) -> None:
         help="data=DIR (needed), split=NAME (val), and settings under post. and evaluate.",
     )
     add_json(parser)
+    oracle.arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Evaluate, and answer with hmean, precision and recall at IoU 0.5, 0.7 and 0.8, pages and seconds."""
+    """Evaluate, and answer with the figures of IoU, DetEval and CLEval, by size of text too, and the worst pages."""
+    chosen = [f"--{name}" for name in ("checkpoint", "predictions", "oracle") if getattr(args, name) is not None]
+    if len(chosen) != 1:
+        need = "one of --checkpoint CKPT, --predictions PATH, --oracle DATA"
+        raise ConfigError("evaluate was not told what to score", got=" and ".join(chosen) or "none", need=need)
+    if args.oracle is not None:
+        return oracle.run(args)
+    refuse_oracle_words(args)
     words = [word for word in args.settings if not word.startswith("split=")]
     splits = [word.removeprefix("split=") for word in args.settings if word.startswith("split=")]
-    split = splits[-1] if splits else "val"
+    split = splits[-1] if splits else args.split
     if not split:
         raise ConfigError("split has no value", need="a folder in data=DIR, such as split=val")
     if not any(word.startswith("data=") for word in words):
         raise ConfigError("evaluate was not told on which pages", need="data=DIR", do="See ocrlab evaluate --help")
+    check_target(args.per_image)
+    scored, about = of_predictions(args, words, split) if args.predictions else of_checkpoint(args, words, split)
+    figures = scored.record()
+    record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **about, "worst": scored.worst(WORST)}
+    if args.per_image:
+        write_rows(args.per_image, scored)
+    return Answer(record, shown(scored, figures))
+
+
+def refuse_oracle_words(args: argparse.Namespace) -> None:
+    """Raise ConfigError for an option that only --oracle takes: here it would change nothing."""
+    usual: dict[str, object] = {"config": None, "shape": None}
+    usual |= {"long_side": oracle.LONG_SIDES, "shrink": oracle.SHRINKS, "unclip": oracle.UNCLIPS}
+    for name, value in usual.items():
+        if getattr(args, name) != value:
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --oracle DATA", do="See ocrlab evaluate --help")
+
+
+def check_target(path: Path | None) -> None:
+    """Raise ConfigError if the pages cannot be written to `path`, before they are evaluated."""
+    if path is None:
+        return
+    if path.suffix not in (".jsonl", ".csv"):
+        raise ConfigError(
+            "--per-image takes another kind of file", got=str(path), need="a name ending in .jsonl or .csv"
+        )
+    if path.exists():
+        raise ConfigError(f"{path} exists already", do="Name another file for --per-image")
+    if not path.parent.is_dir():
+        raise ConfigError(f"There is no folder {path.parent}", do="Make it, or name another file for --per-image")
+
+
+def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:
+    """Score a detector; returns every page, and what was scored on what."""
     asked = pages.check(words, also=("data",))
     detector = pages.open_detector(args.checkpoint, words, asked)
     from ocrlab import predict
 
     with progress.of_pages("evaluating") as tick:
-        scores = predict.evaluate(detector, asked.data, split, exif=detector.config.exif, tick=tick)
-    about = {"checkpoint": str(args.checkpoint), "data": asked.data, "split": split}
-    record = {"schema": SCHEMA, **scores, "pages": int(scores["pages"]), **about}
-    figures = ("hmean", "precision", "recall")
-    rows = [[at, *(f"{scores[f'{figure}@{at}']:.4f}" for figure in figures)] for at in ("0.5", "0.7", "0.8")]
-    return Answer(record, f"{table([['IoU', *figures], *rows])}\n{record['pages']} pages in {scores['seconds']:.1f} s")
+        scored = predict.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
+    return scored, {"checkpoint": str(args.checkpoint), "data": asked.data, "split": split}
+
+
+def of_predictions(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:
+    """Score predictions that are there already; returns every page, and what was scored on what."""
+    others = [word for word in words if not word.startswith(("data=", "exif="))]
+    if others:
+        what = f"{others[0]} has no effect on predictions that are there already"
+        raise ConfigError(what, need="data=DIR, split=NAME or exif=true")
+    asked = pages.check(words, also=("data",))
+    from ocrlab.data import formats, predicted
+
+    found = predicted.read(args.predictions)
+    scored = predicted.score(formats.load(asked.data, split, exif=asked.exif), found)
+    return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
+
+
+def write_rows(path: Path, scored: Scored) -> None:
+    """Write one line a page; raises FileExistsError if the file has appeared meanwhile."""
+    rows = scored.rows()
+    text = io.StringIO(newline="")
+    if path.suffix == ".csv":
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        text.writelines(json.dumps(finite({"schema": SCHEMA, **row}), ensure_ascii=False) + "\n" for row in rows)
+    with path.open("x", encoding="utf-8", newline="") as file:
+        file.write(text.getvalue())
+
+
+def shown(scored: Scored, figures: dict[str, float]) -> str:
+    """Return the figures for people: by protocol, by size of text, and the worst pages."""
+    from ocrlab.metrics.page import EDGES, SIZES
+
+    rows = [[at, *(f"{figures[f'{name}@{at}']:.4f}" for name in FIGURES)] for at in ("0.5", "0.7", "0.8")]
+    others = {"DetEval": "deteval", "CLEval": "cleval", "CLEval end to end": "cleval_e2e"}
+    for label, key in others.items():
+        if f"{key}_hmean" in figures:
+            rows.append([label, *(f"{figures[f'{key}_{name}']:.4f}" for name in FIGURES)])
+    parts = [table([["IoU", *FIGURES], *rows])]
+    low, high = figures["hmean@0.5_low"], figures["hmean@0.5_high"]
+    if low == low:  # not NaN, as with a single page
+        parts.append(f"hmean@0.5: 95 % interval {low:.4f} to {high:.4f}, bootstrap over pages")
+    ends = [f"below {EDGES[0]:g} px", f"{EDGES[0]:g} to {EDGES[1]:g} px", f"from {EDGES[1]:g} px"]
+    sizes = [["text", "short side", "boxes", "hmean@0.5", "DetEval", "CLEval"]]
+    for size, end in zip(SIZES, ends, strict=True):
+        boxes = int(figures[f"truth/{size}"])
+        of = [figures[f"{name}/{size}"] for name in ("hmean@0.5", "deteval_hmean", "cleval_hmean")]
+        sizes.append([size, end, str(boxes), *(f"{value:.4f}" if boxes else "-" for value in of)])
+    parts.append(table(sizes))
+    columns = {"worst pages": "page", "hmean@0.5": "hmean@0.5", "missed": "missed", "false": "false"}
+    columns |= {"DetEval": "deteval_hmean", "CLEval": "cleval_hmean"}
+    worst = [[_short(row[key]) for key in columns.values()] for row in scored.worst(WORST)]
+    parts.append(table([list(columns), *worst]))
+    left_out = f", {scored.skipped} left out" if scored.skipped else ""
+    parts.append(f"{len(scored.pages)} pages in {scored.seconds:.1f} s{left_out}")
+    return "\n\n".join(parts)
+
+
+def _short(value: str | float) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,7 +1,8 @@
-"""What `evaluate` and `predict` share: the settings that a finished detector still takes, and opening it with them."""
+"""What `evaluate`, `predict` and `export` share: the settings a finished detector still takes, opening it with them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ocrlab.predict import Detector
 
 OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
+CHECKPOINT = "a .ckpt file, or receipts for the shipped one; without it the newest run's best, else the shipped one"
 
 
 def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
@@ -28,13 +30,20 @@ def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
     return configs.apply(configs.Config(), words)
 
 
-def open_detector(checkpoint: Path | None, words: Sequence[str], asked: configs.Config) -> Detector:
-    """Load a checkpoint, or that of the newest run, and lay `words` over its settings; `asked` is what `check` made."""
+def open_detector(
+    checkpoint: Path | None, words: Sequence[str], asked: configs.Config, device: str | None = None
+) -> Detector:
+    """Load a checkpoint, lay `words` over its settings and say on stderr which one it is; `asked` is what `check` made.
+
+    `device` is auto, cpu or cuda, and without it what `trainer.accelerator` says.
+    """
     from ocrlab import predict
     from ocrlab.train.machine import accelerator_for
 
     predict.threads(asked.runtime.threads)
-    device, _ = accelerator_for(asked.trainer.accelerator)
+    device, why = accelerator_for(device or asked.trainer.accelerator)
     detector = predict.Detector.load(checkpoint, runs=asked.runs, device=device)
     detector.config = configs.apply(detector.config, words)
+    told = "" if why == "set in the config" else f" ({why})"
+    print(f"detector: {detector.origin}, on the {device}{told}", file=sys.stderr)
     return detector

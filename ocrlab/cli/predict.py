@@ -1,71 +1,162 @@
-"""`ocrlab predict`: find the text of images and write it beside each other's names, never over a file."""
+"""`ocrlab predict`: find the text of images, one line of JSON a page or files that are never written over a file."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import pages, progress
 from ocrlab.cli.answer import Answer, Parser, add_json
-from ocrlab.errors import ConfigError
-from ocrlab.records import SCHEMA, to_json
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.records import SCHEMA, Prediction
 from ocrlab.settings.overrides import is_override
 
+if TYPE_CHECKING:
+    from ocrlab.predict import Detector
+
 FORMATS = ("json", "icdar", "overlay")
+OUT = Path("found")
 EXAMPLES = """
-  ocrlab predict page.jpg --out found                     with the best checkpoint of the newest successful run
+  ocrlab predict page.jpg                                 the newest run's detector, else the shipped one; into found/
   ocrlab predict scans more/page.png --out found --checkpoint best.ckpt
-  ocrlab predict scans --out found --format json overlay
-  ocrlab predict scans --out found post.threshold=0.4 evaluate.long_side=960 --json
+  ocrlab predict scans --jsonl - | jq .detections         one line of JSON a page, as soon as it is done
+  find scans -name '*.tif' | ocrlab predict - --checkpoint receipts --format json overlay
+  ocrlab predict scans post.threshold=0.4 evaluate.long_side=960 --json
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    parser.add_argument(
-        "words", nargs="*", metavar="PATH|key=value", help="images, folders, and settings such as post.threshold=0.4"
-    )
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="CKPT", help="a .ckpt file; without it the newest run's best"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for what is found")
-    parser.add_argument("--format", nargs="+", choices=FORMATS, default=list(FORMATS), help="what to write (all three)")
+    what = "images, folders, - for a list of them on stdin, and settings such as post.threshold=0.4"
+    parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
+    parser.add_argument("--checkpoint", type=Path, metavar="CKPT", help=pages.CHECKPOINT)
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder for what is found ({OUT})")
+    parser.add_argument("--format", nargs="+", choices=FORMATS, help="what to write into it (all three)")
+    what = "one JSON object a page into a new file, - is stdout; then no other file unless --out or --format is given"
+    parser.add_argument("--jsonl", metavar="FILE", help=what)
+    what = "auto takes the GPU when it passes a smoke test (auto)"
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=what)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Predict, and answer with every page's detections and the pages that were left out; fails when no page is left."""
+    """Predict, and answer with what was found and the pages that were left out; fails when no page is left.
+
+    With `--json` the answer holds every page's detections; without it no page stays in memory.
+    """
     settings = [word for word in args.words if is_override(word) and not Path(word).exists()]
-    paths = [Path(word) for word in args.words if word not in settings]
+    paths = [word for word in args.words if word not in settings]
     asked = pages.check(settings)
+    _check(args, paths)
+    out = None if args.jsonl and not args.out and not args.format else args.out or OUT
+    detector = pages.open_detector(args.checkpoint, settings, asked, args.device)
+    start = time.perf_counter()
+    with _lines(args.jsonl) as write:
+        record = _predict(detector, args, _files(paths), out, write)
+    record["seconds"] = time.perf_counter() - start
+    where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
+    left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
+    text = f"{record['pages']} pages, {record['regions']} text regions{where}{left}"
+    if args.jsonl == "-":
+        print(text, file=sys.stderr)
+        text = ""
+    return Answer(record, text, 0 if record["pages"] else 1)
+
+
+def _check(args: argparse.Namespace, paths: list[str]) -> None:
+    """Raise ConfigError for words that do not go together."""
     if not paths:
         raise ConfigError("predict was given no image", need="files or folders", do="See ocrlab predict --help")
-    detector = pages.open_detector(args.checkpoint, settings, asked)
+    if args.jsonl == "-" and args.json:
+        raise ConfigError("--json and --jsonl - both want stdout", do="Choose one of them, or --jsonl FILE")
+    if args.jsonl and args.jsonl != "-" and os.path.lexists(args.jsonl):
+        raise ConfigError("Nothing is overwritten", got=f"--jsonl {args.jsonl}, which exists", need="a new file")
+
+
+def _files(paths: list[str]) -> list[Path]:
+    """Return the image files that are named by words and on stdin; raises DataError.
+
+    A missing file is an error as a word, and a page that is left out as a line of a list.
+    """
     from ocrlab import predict
 
+    named = [Path(path) for path in paths if path != "-"]
+    files = predict.collect(named) if named else []
+    if "-" in paths:
+        for line in os.fsdecode(sys.stdin.buffer.read()).split("\n"):
+            if line:
+                files += predict.collect([Path(line)]) if Path(line).is_dir() else [Path(line)]
+    if not files:
+        raise DataError("No image was found", got="an empty list on stdin", need="one path a line")
+    return files
+
+
+def _predict(
+    detector: Detector, args: argparse.Namespace, files: list[Path], out: Path | None, write: Callable[[Any], None]
+) -> dict[str, Any]:
+    """Predict file by file, write each page's line, and return the record of it all."""
+    from ocrlab import predict
+
+    kept: list[dict[str, Any]] = []
     left_out: list[str] = []
-
-    def complain(text: str) -> None:
-        left_out.append(text)
-        print(f"left out: {text}", file=sys.stderr)
-
-    start = time.perf_counter()
-    with progress.of_pages("predicting") as tick:
-        found = list(predict.predict_files(detector, paths, args.out, args.format, tick=tick, complain=complain))
-    record = {
+    count = regions = 0
+    formats = args.format or list(FORMATS)
+    stream = predict.predict_files(detector, files, out, formats)
+    with progress.of_pages("predicting") as tick, contextlib.closing(stream):
+        for done, found in enumerate(stream, 1):
+            write(found.record())
+            if isinstance(found.page, Prediction):
+                count, regions = count + 1, regions + len(found.page.detections)
+                kept += [found.record()] if args.json else []
+            else:
+                left_out.append(str(found.page))
+                print(f"left out: {found.page}", file=sys.stderr)
+            tick(done, len(files))
+    return {
         "schema": SCHEMA,
         "checkpoint": str(detector.checkpoint) if detector.checkpoint else None,
-        "out": str(args.out),
-        "formats": args.format,
-        "pages": len(found),
+        "detector": detector.origin,
+        "out": str(out) if out else None,
+        "formats": formats if out else [],
+        "pages": count,
+        "regions": regions,
         "left_out": left_out,
-        "seconds": time.perf_counter() - start,
-        "predictions": [to_json(page) for page in found],
+        "predictions": kept,
     }
-    count = sum(len(page.detections) for page in found)
-    text = f"{len(found)} pages, {count} text regions, in {args.out}" + (
-        f"; {len(left_out)} left out" if left_out else ""
-    )
-    return Answer(record, text, 0 if found else 1)
+
+
+def _new(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+@contextlib.contextmanager
+def _lines(target: str | None) -> Iterator[Callable[[Any], None]]:
+    """Yield what writes a record as one line of JSON to a new file or to stdout (-), each in one piece.
+
+    It goes straight to the operating system: a run that is killed leaves whole lines.
+    """
+    if target is None:
+        yield lambda _record: None
+        return
+    try:
+        place = os.dup(sys.stdout.fileno()) if target == "-" else _new(target)
+    except OSError as error:
+        raise ConfigError(f"--jsonl {target} cannot be written", got=error.strerror, need="a new file") from error
+
+    def write(record: Any) -> None:
+        text = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+        data = memoryview(text.encode(errors="backslashreplace"))
+        while data:
+            data = data[os.write(place, data) :]
+
+    try:
+        yield write
+    finally:
+        os.close(place)

@@ -21,38 +21,61 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import shapely
 
 from ocrlab.errors import ShapeError
+from ocrlab.metrics.shapes import Floats, Indices, Mask, Polygons, Shapes, meeting, shapes, shared_areas
 
 THRESHOLDS = (0.5, 0.7, 0.8)
 IGNORED_SHARE = 0.5  # of a detection inside one ignored ground truth, above which the detection does not count
-SMALLEST = 1e-9  # square pixels; less is no area
-LARGEST = 1e9  # pixels; a coordinate beyond it is no place on a page, and its square could overflow
-
-Polygons = Sequence[npt.ArrayLike]
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Overlaps:
     """Areas that ground truth and detections of one page share.
 
-    `intersection` (N, M), `truth_area` (N,) and `detection_area` (M,) are in square pixels; what is not valid has area
-    0 and is False in `truth_valid` (N,) or `detection_valid` (M,).
+    Pair i is ground truth `rows[i]` and detection `columns[i]`, which share `shared[i]` square pixels (L,); pairs whose
+    bounding boxes do not meet are left out. What is not valid has area 0 and takes part in no pair.
     """
 
-    intersection: Floats
-    truth_area: Floats
-    detection_area: Floats
-    truth_valid: Mask
-    detection_valid: Mask
+    truth: Shapes
+    detections: Shapes
+    rows: Indices
+    columns: Indices
+    shared: Floats
+
+    @property
+    def intersection(self) -> Floats:
+        """Shared areas (N, M) in square pixels."""
+        dense = np.zeros((len(self.truth), len(self.detections)))
+        dense[self.rows, self.columns] = self.shared
+        return dense
+
+    @property
+    def truth_area(self) -> Floats:
+        """Areas (N,) of the ground truth in square pixels; 0 where not valid."""
+        return self.truth.area
+
+    @property
+    def detection_area(self) -> Floats:
+        """Areas (M,) of the detections in square pixels; 0 where not valid."""
+        return self.detections.area
+
+    @property
+    def truth_valid(self) -> Mask:
+        """Which ground truth is a polygon (N,)."""
+        return self.truth.valid
+
+    @property
+    def detection_valid(self) -> Mask:
+        """Which detections are polygons (M,)."""
+        return self.detections.valid
 
     def iou(self) -> Floats:
         """Return intersection over union (N, M) in 0..1; 0 where a polygon is not valid."""
-        union = self.truth_area[:, None] + self.detection_area[None, :] - self.intersection
-        return np.minimum(np.divide(self.intersection, union, out=np.zeros_like(union), where=union > 0), 1.0)
+        union = self.truth.area[self.rows] + self.detections.area[self.columns] - self.shared
+        dense = np.zeros((len(self.truth), len(self.detections)))
+        dense[self.rows, self.columns] = np.minimum(self.shared / union, 1.0)
+        return dense
 
 
 @dataclass(frozen=True)
@@ -106,21 +129,28 @@ def match(
     `truth` and `detections` are polygons (P, 2) in the same pixels, `ignored` is (N,) and true where a ground truth
     does not count. Raises ShapeError if `ignored` has another length. No detection, however broken, raises.
     """
-    skip = np.asarray(ignored, dtype=bool).reshape(-1)
-    if len(skip) != len(truth):
-        raise ShapeError(
-            "The ignore flags do not fit the ground truth",
-            got=f"{len(skip)} flags",
-            need=f"{len(truth)}, one a polygon",
-        )
-    found = overlaps(truth, detections)
-    covered = found.intersection[skip & found.truth_valid] > IGNORED_SHARE * found.detection_area
-    truth_counts = found.truth_valid & ~skip
-    detection_counts: Mask = np.logical_not(np.any(covered, axis=0)).reshape(-1)
+    return match_overlaps(overlaps(truth, detections), flags(ignored, len(truth)), thresholds=thresholds)
+
+
+def match_overlaps(found: Overlaps, skip: Mask, *, thresholds: Sequence[float] = THRESHOLDS) -> PageMatch:
+    """Do the same as `match` from areas that are known; `skip` (N,) is true where a ground truth does not count."""
+    inside = (found.shared > IGNORED_SHARE * found.detections.area[found.columns]) & skip[found.rows]
+    detection_counts = np.ones(len(found.detections), dtype=bool)
+    detection_counts[found.columns[inside]] = False
+    truth_counts = found.truth.valid & ~skip
     iou = found.iou()
     allowed = iou * truth_counts[:, None] * detection_counts[None, :]
     pairs = {threshold: greedy(allowed, threshold) for threshold in thresholds}
     return PageMatch(tuple(thresholds), pairs, iou, truth_counts, detection_counts)
+
+
+def flags(ignored: npt.ArrayLike, count: int) -> Mask:
+    """Return the ignore flags of `count` ground truths as (N,); raises ShapeError if there are more or fewer."""
+    skip = np.asarray(ignored, dtype=bool).reshape(-1)
+    if len(skip) != count:
+        what = "The ignore flags do not fit the ground truth"
+        raise ShapeError(what, got=f"{len(skip)} flags", need=f"{count}, one a polygon")
+    return skip
 
 
 def summary(pages: Sequence[PageMatch]) -> dict[str, float]:
@@ -144,50 +174,14 @@ def summary(pages: Sequence[PageMatch]) -> dict[str, float]:
 
 
 def overlaps(truth: Polygons, detections: Polygons) -> Overlaps:
-    """Return the areas shared by N ground truths and M detections, polygons (P, 2) in the same pixels.
-
-    Only pairs whose bounding boxes meet are intersected, all in one call.
-    """
-    shapes, valid = shapes_of([*truth, *detections])
-    area = np.where(valid, shapely.area(shapes), 0.0)
-    left, top, right, bottom = shapely.bounds(shapes).T  # NaN where not valid, which meets nothing
-    n = len(truth)
-    wide = np.minimum.outer(right[:n], right[n:]) > np.maximum.outer(left[:n], left[n:])
-    high = np.minimum.outer(bottom[:n], bottom[n:]) > np.maximum.outer(top[:n], top[n:])
-    rows, columns = np.nonzero(wide & high)
-    shared = np.zeros((n, len(detections)))
-    shared[rows, columns] = shapely.area(shapely.intersection(shapes[rows], shapes[n + columns]))
-    return Overlaps(shared, area[:n], area[n:], valid[:n], valid[n:])
+    """Return the areas shared by N ground truths and M detections, polygons (P, 2) in the same pixels."""
+    return measured(shapes(truth), shapes(detections))
 
 
-def shapes_of(polygons: Polygons) -> tuple[npt.NDArray[np.object_], Mask]:
-    """Return shapely polygons (None where not valid) and whether each is valid.
-
-    Valid means at least 3 points, all finite, that enclose an area and do not cross.
-    """
-    points = [as_points(polygon) for polygon in polygons]
-    sizes = np.array([len(p) for p in points], dtype=np.intp)
-    every = np.concatenate([np.empty((0, 2)), *points])
-    owner = np.repeat(np.arange(len(points)), sizes)
-    usable = sizes >= 3
-    usable[owner[~(np.abs(every) <= LARGEST).all(axis=1)]] = False  # NaN compares false
-    shapes = np.full(len(points), None, dtype=object)
-    if usable.any():
-        kept = usable[owner]
-        rings = shapely.linearrings(every[kept], indices=(np.cumsum(usable) - 1)[owner[kept]])
-        shapes[usable] = shapely.polygons(rings)
-    valid = shapely.is_valid(shapes) & (shapely.area(shapes) > SMALLEST)
-    shapes[~valid] = None
-    return shapes, valid
-
-
-def as_points(polygon: npt.ArrayLike) -> Floats:
-    """Return a polygon as (P, 2) float64, or (0, 2) when it is not a list of points."""
-    try:
-        points = np.asarray(polygon, dtype=np.float64)
-    except (TypeError, ValueError):  # ragged, or not numbers
-        return np.empty((0, 2))
-    return points if points.ndim == 2 and points.shape[1] == 2 else np.empty((0, 2))
+def measured(truth: Shapes, detections: Shapes, margin: float = 0.0) -> Overlaps:
+    """Return the same of polygons that are prepared; pairs up to `margin` pixels apart are kept, sharing nothing."""
+    rows, columns = meeting(truth.bounds, detections.bounds, margin)
+    return Overlaps(truth, detections, rows, columns, shared_areas(truth, detections, rows, columns))
 
 
 def greedy(iou: Floats, threshold: float) -> list[tuple[int, int]]:

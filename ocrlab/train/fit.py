@@ -24,11 +24,11 @@ from ocrlab.config import Config
 from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, readable, single_threaded
 from ocrlab.data.formats import Index, load
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.metrics import iou
+from ocrlab.metrics.page import Running
 from ocrlab.probes import host
 from ocrlab.train import checkpoint, cuda_info, pages, tracking
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
-from ocrlab.train.module import Training
+from ocrlab.train.module import Training, figures
 from ocrlab.train.watcher import Progress, Watcher, handled
 
 
@@ -246,12 +246,12 @@ def final(module: Training, watcher: Watcher, val: Index, progress: Progress) ->
 
 
 def measure(module: Training, val: Index, progress: Progress) -> dict[str, float]:
-    """Return hmean, precision and recall of the averaged weights on every page of `val`."""
+    """Return the figures of the averaged weights over every page of `val`."""
     config = module.config
     module.averaged.eval()
     dataset = Pages(val.samples, config, cache_folder(config))
-    matches = []
+    running = Running()
     for i in range(len(dataset)):
-        matches.append(pages.judge(module.averaged, dataset[i], config, bf16=module.machine.bf16))
+        running.add(pages.judge(module.averaged, dataset[i], config, bf16=module.machine.bf16))
         progress({"kind": "measure", "step": i + 1, "total": len(dataset)})
-    return iou.summary(matches)
+    return figures(running)

@@ -20,10 +20,12 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from ocrlab.config import Config
 from ocrlab.data.dataset import Batch, Page
 from ocrlab.losses import LossParts, TargetMaps, db_loss
-from ocrlab.metrics import iou
+from ocrlab.metrics.page import Running
 from ocrlab.model.detector import Detector
 from ocrlab.train import checkpoint, pages
 from ocrlab.train.machine import Machine
+
+CURVES = {"hmean": "hmean@0.5", "deteval": "deteval_hmean", "cleval": "cleval_hmean"}  # val/hmean and so on
 
 
 class Training(lightning.LightningModule):
@@ -38,7 +40,7 @@ class Training(lightning.LightningModule):
         self.averaged = copy.deepcopy(self.detector).eval().requires_grad_(False)
         # Kept out of the module tree: a compiled module would change every name in the checkpoint.
         self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
-        self.matches: list[iou.PageMatch] = []
+        self.running = Running()  # the pages of this validation so far
         self.scores: dict[str, float] = {}  # of the last validation
         self.parts: LossParts | None = None  # of the last micro-batch
         self.micro = 0  # micro-batches done since the run began
@@ -66,13 +68,13 @@ class Training(lightning.LightningModule):
             self.finish_batch(self.trainer)
 
     def on_validation_epoch_start(self) -> None:
-        self.matches = []
+        self.running.reset()
 
     def validation_step(self, page: Page, _index: int) -> None:
-        self.matches.append(pages.judge(self.averaged, page, self.config, bf16=self.machine.bf16))
+        self.running.add(pages.judge(self.averaged, page, self.config, bf16=self.machine.bf16))
 
     def on_validation_epoch_end(self) -> None:
-        self.scores = iou.summary(self.matches)
+        self.scores = figures(self.running)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, _loader: int) -> Any:
         if not isinstance(batch, Batch) or device.type == "cpu":
@@ -117,6 +119,12 @@ class Training(lightning.LightningModule):
             parameters[name].grad = gradient.to(parameters[name].device)
         set_random_states(self._pending["random"])
         self._pending = None
+
+
+def figures(running: Running) -> dict[str, float]:
+    """Return the figures of all pages without those by size, and the three hmeans again under the names of curves."""
+    scores = {name: value for name, value in running.compute().items() if "/" not in name}
+    return scores | {f"val/{curve}": scores[name] for curve, name in CURVES.items()}
 
 
 @torch.no_grad()

@@ -11,8 +11,9 @@ import pytest
 
 import ocrlab
 from ocrlab.config import Config
+from ocrlab.data.page import Problem
 from ocrlab.errors import DataError
-from ocrlab.records import Detection, Prediction
+from ocrlab.records import Detection, Prediction, to_json
 
 SCORES = {f"{figure}@{at}": 0.5 for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
 
@@ -39,22 +40,30 @@ def calls(monkeypatch) -> SimpleNamespace:
 
     def load(checkpoint, *, runs, device):
         seen.load = SimpleNamespace(checkpoint=checkpoint, runs=runs, device=device)
-        return SimpleNamespace(config=Config(exif=True, crop=256), checkpoint=checkpoint)
+        return SimpleNamespace(config=Config(exif=True, crop=256), checkpoint=checkpoint, origin="as told")
 
     def evaluate(detector, data, split, *, exif, tick):
         seen.evaluate = SimpleNamespace(detector=detector, data=data, split=split, exif=exif)
         tick(1, 1)
         return {**SCORES, "pages": 3.0, "seconds": 1.5}
 
-    def predict_files(detector, paths, out, formats, *, tick, complain):
-        seen.files = SimpleNamespace(detector=detector, paths=paths, out=out, formats=formats)
+    def collect(paths):
         for path in paths:
             if not path.exists():
                 raise DataError("There is no such file or folder", got=str(path))
+        return paths
+
+    def predict_files(detector, files, out, formats):
+        seen.files = SimpleNamespace(detector=detector, paths=files, out=out, formats=formats)
+        for path in files:
             if path.suffix == ".bad":
-                complain(f"{path.name} is no image")
+                yield found(path, Problem(path, None, "is no image"))
             else:
-                yield Prediction(path.name, 8, 9, [Detection([[0, 0], [4, 0], [4, 4]], 0.5)])
+                yield found(path, Prediction(path.name, 8, 9, [Detection([[0, 0], [4, 0], [4, 4]], 0.5)]))
+
+    def found(path, page):
+        record = {"image": path.name} if isinstance(page, Problem) else to_json(page)
+        return SimpleNamespace(page=page, record=lambda: record)
 
     fake = {
         "train.fit": {"fit": fit},
@@ -62,6 +71,7 @@ def calls(monkeypatch) -> SimpleNamespace:
         "predict": {
             "Detector": SimpleNamespace(load=load),
             "evaluate": evaluate,
+            "collect": collect,
             "predict_files": predict_files,
             "threads": lambda count: setattr(seen, "threads", count),
         },

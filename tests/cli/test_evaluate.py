@@ -1,28 +1,63 @@
-"""`ocrlab evaluate`: which pages, which settings, the figures."""
+"""`ocrlab evaluate`: what is scored on which pages, which settings, the figures."""
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from ocrlab.cli import main
+from ocrlab.cli import evaluate, main
+from ocrlab.cli.answer import Answer
+from ocrlab.metrics.page import judge
+from ocrlab.metrics.scored import Scored
 
 FIGURES = {f"{figure}@{at}" for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
+FIGURES |= {f"{name}_{figure}" for name in ("deteval", "cleval") for figure in ("hmean", "precision", "recall")}
+ABOUT = {"schema", "pages", "seconds", "skipped", "data", "split", "worst", "hmean@0.5_low", "hmean@0.5_high"}
+BOXES = [np.array([[0, 0], [50, 0], [50, 20], [0, 20]], float) + np.array((0, 40 * i)) for i in range(4)]
+
+
+@pytest.fixture
+def calls(calls, monkeypatch):
+    """Let the stand-in for predict score seven pages of four boxes, of which it finds 0, 1, 2 ..."""
+
+    def score(detector, data, split, *, exif, tick):
+        calls.evaluate = SimpleNamespace(detector=detector, data=data, split=split, exif=exif)
+        tick(1, 1)
+        judged = {f"page{hits}": judge(BOXES, [False] * 4, None, BOXES[:hits]) for hits in range(7)}
+        return Scored(judged, 0, 1.5)
+
+    monkeypatch.setattr(sys.modules["ocrlab.predict"], "score", score, raising=False)
+    return calls
 
 
 def test_the_answer_holds_every_figure(calls, capsys):
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == FIGURES | {"schema", "pages", "seconds", "checkpoint", "data", "split"}
-    assert (found["pages"], found["split"], found["data"]) == (3, "val", "receipts")
+    sized = {name for name in found if "/" in name}
+    assert found.keys() - sized == FIGURES | ABOUT | {"checkpoint"}
+    assert {name.split("/")[1] for name in sized} == {"small", "medium", "large"}
+    assert (found["schema"], found["pages"], found["split"], found["data"]) == (1, 7, "val", "receipts")
+    assert found["hmean@0.5"] == pytest.approx(2 * (18 / 28) / (1 + 18 / 28))
+    assert [row["page"] for row in found["worst"]] == ["page0", "page1", "page2", "page3", "page4"]
     assert calls.load.checkpoint == Path("c.ckpt")
 
 
-def test_people_get_a_table(calls, capsys):
+def test_people_get_tables_by_protocol_by_size_and_of_the_worst_pages(calls, capsys):
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].split() == ["IoU", "hmean", "precision", "recall"]
+    told = capsys.readouterr().out
+    lines = told.splitlines()
+    assert lines[0].split() == ["IoU", "hmean", "precision", "recall"]
+    assert [line.split()[0] for line in lines[1:6]] == ["0.5", "0.7", "0.8", "DetEval", "CLEval"]
+    assert "95 % interval" in told and "16 to 32 px  28" in told
+    at = next(i for i, line in enumerate(lines) if line.startswith("worst pages"))
+    assert [line.split()[0] for line in lines[at + 1 : at + 6]] == [f"page{i}" for i in range(5)]
+    assert lines[-1] == "7 pages in 1.5 s"
 
 
 def test_settings_are_laid_over_those_of_the_checkpoint(calls):
@@ -32,8 +67,23 @@ def test_settings_are_laid_over_those_of_the_checkpoint(calls):
     assert (config.post.threshold, config.evaluate.long_side, config.crop) == (0.4, 960, 256)
     assert (calls.evaluate.data, calls.evaluate.split, calls.evaluate.exif) == ("d", "test", True)
     assert (calls.load.device, calls.threads) == ("cpu", 2)
-    assert main(["evaluate", "--checkpoint", "c.ckpt", "data=d", "exif=false"]) == 0
-    assert calls.evaluate.exif is False
+    assert main(["evaluate", "--checkpoint", "c.ckpt", "data=d", "exif=false", "--split", "dev"]) == 0
+    assert (calls.evaluate.exif, calls.evaluate.split) == (False, "dev")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_one_line_a_page_is_written_and_nothing_overwritten(ending, calls, tmp_path, capsys):
+    file = tmp_path / f"pages.{ending}"
+    words = ["evaluate", "--checkpoint", "c.ckpt", "data=d", "--per-image", str(file)]
+    assert main(words) == 0
+    lines = file.read_text(encoding="utf-8").splitlines()
+    rows = list(csv.DictReader(lines)) if ending == "csv" else [json.loads(line) for line in lines]
+    assert [row["page"] for row in rows] == [f"page{hits}" for hits in range(7)]
+    assert (float(rows[3]["missed"]), float(rows[3]["recall@0.5"])) == (1, 0.75)
+    calls.load = None
+    assert main(words) == 2 and calls.load is None
+    assert "exists already" in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8").splitlines() == lines
 
 
 @pytest.mark.parametrize(
@@ -41,6 +91,13 @@ def test_settings_are_laid_over_those_of_the_checkpoint(calls):
     [
         (["--checkpoint", "c"], "data=DIR"),
         (["data=d"], "--checkpoint"),
+        (["data=d", "--checkpoint", "c", "--predictions", "p"], "--checkpoint and --predictions"),
+        (["data=d", "--checkpoint", "c", "--oracle", "d"], "--checkpoint and --oracle"),
+        (["data=d", "--checkpoint", "c", "--shrink", "0.5"], "--shrink belongs to --oracle"),
+        (["data=d", "--predictions", "p", "--shape", "quad"], "--shape belongs to --oracle"),
+        (["data=d", "--predictions", "p", "post.threshold=0.4"], "no effect on predictions"),
+        (["data=d", "--checkpoint", "c", "--per-image", "pages.txt"], ".jsonl or .csv"),
+        (["data=d", "--checkpoint", "c", "--per-image", "nowhere/pages.csv"], "no folder nowhere"),
         (["--checkpoint", "c", "data=d", "encoder=resnet18"], "no effect on a finished detector"),
         (["--checkpoint", "c", "data=d", "val_split=test"], "no effect"),
         (["--checkpoint", "c", "data=d", "hardware=cpu_2core"], "no effect"),
@@ -55,3 +112,25 @@ def test_wrong_use_is_refused_before_anything_is_loaded(words, told, calls, caps
     assert main(["evaluate", *words]) == 2
     assert told in capsys.readouterr().err
     assert calls.load is None
+
+
+def test_predictions_are_scored_without_a_detector(calls, shared, tmp_path, capsys):
+    from ocrlab.data import formats
+
+    for sample in formats.load(shared / "data" / "sroie", "val").samples:
+        formats.write_icdar(tmp_path / f"res_{sample.name}.txt", sample.polygons)
+    words = ["evaluate", "--predictions", str(tmp_path), f"data={shared / 'data' / 'sroie'}", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["hmean@0.5"], found["pages"], found["predictions"]) == (1, 63, str(tmp_path))
+    assert calls.load is None
+    (tmp_path / "res_007.txt").rename(tmp_path / "res_7.txt")
+    assert main(words) == 1
+    assert "belong to no page" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_the_oracle_takes_over(monkeypatch):
+    asked = []
+    monkeypatch.setattr(evaluate.oracle, "run", lambda args: asked.append(args) or Answer({}, "best"))
+    assert main(["evaluate", "--oracle", "receipts", "--split", "dev", "--shrink", "0.4", "0.5"]) == 0
+    assert (asked[0].oracle, asked[0].split, asked[0].shrink) == (Path("receipts"), "dev", [0.4, 0.5])

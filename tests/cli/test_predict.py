@@ -1,13 +1,22 @@
-"""`ocrlab predict`: paths and settings apart, pages left out, the answer."""
+"""`ocrlab predict`: paths and settings apart, lines of JSON, pages left out, the answer."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ocrlab.cli import main
+
+LINE = {
+    "schema": 1, "image": "a.jpg", "width": 8, "height": 9,
+    "detections": [{"polygon": [[0, 0], [4, 0], [4, 4]], "score": 0.5}],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -20,17 +29,21 @@ def pages(tmp_path, monkeypatch) -> Path:
 
 
 def test_predictions_are_the_answer(pages, calls, capsys):
-    assert main(["predict", "a.jpg", "b.bad", "--out", "found", "--json"]) == 0
+    assert main(["predict", "a.jpg", "b.bad", "--out", "here", "--json"]) == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
-    assert (found["schema"], found["pages"], found["out"]) == (1, 1, "found")
-    assert found["left_out"] == ["b.bad is no image"] and "b.bad is no image" in said.err
-    assert found["predictions"][0] == {
-        "schema": 1, "image": "a.jpg", "width": 8, "height": 9,
-        "detections": [{"polygon": [[0, 0], [4, 0], [4, 4]], "score": 0.5}],
-    }  # fmt: skip
+    assert (found["schema"], found["pages"], found["regions"], found["out"]) == (1, 1, 1, "here")
+    assert found["left_out"] == ["b.bad: is no image"] and "b.bad: is no image" in said.err
+    assert found["predictions"] == [LINE]
+    assert found["detector"] == "as told" and "detector: as told" in said.err
     assert calls.load.checkpoint is None, "the newest successful run's is looked for"
     assert calls.files.formats == ["json", "icdar", "overlay"]
+
+
+def test_an_image_is_enough(pages, calls, capsys):
+    assert main(["predict", "a.jpg"]) == 0
+    assert (calls.files.out, calls.load.device) == (Path("found"), "auto")
+    assert capsys.readouterr().out == "1 pages, 1 text regions, in found\n"
 
 
 def test_words_in_any_order(pages, calls):
@@ -38,7 +51,7 @@ def test_words_in_any_order(pages, calls):
         "post.threshold=0.4",
         "a.jpg",
         "--out",
-        "found",
+        "here",
         "x=1.jpg",
         "--checkpoint",
         "c",
@@ -53,24 +66,87 @@ def test_words_in_any_order(pages, calls):
     assert calls.load.checkpoint == Path("c")
 
 
+def test_the_device_is_the_one_that_was_asked_for(pages, calls):
+    main(["predict", "a.jpg", "--device", "cuda", "trainer.accelerator=cpu"])
+    assert calls.load.device == "cuda"
+
+
+def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
+    assert main(["predict", "a.jpg", "b.bad", "--jsonl", "-"]) == 0
+    said = capfd.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == [LINE, {"image": "b.bad"}]
+    assert "1 pages, 1 text regions; 1 left out" in said.err
+    assert calls.files.out is None
+
+
+def test_lines_and_files_together(pages, calls, capsys):
+    assert main(["predict", "a.jpg", "--jsonl", "lines.jsonl", "--format", "icdar"]) == 0
+    assert json.loads(Path("lines.jsonl").read_text()) == LINE
+    assert (calls.files.out, calls.files.formats) == (Path("found"), ["icdar"])
+    assert "in found" in capsys.readouterr().out
+
+
+def test_a_line_is_written_when_its_page_is_done(pages, calls, monkeypatch):
+    """Whatever ends the run, the lines before are whole."""
+    seen = []
+
+    def predict_files(_detector, files, _out, _formats):
+        for path in files:
+            seen.append(Path("lines.jsonl").read_text())
+            yield SimpleNamespace(page=None, record=lambda path=path: {"image": path.name, "long": "é" * 100_000})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["ocrlab.predict"], "predict_files", predict_files)
+    assert main(["predict", "a.jpg", "x=1.jpg", "--jsonl", "lines.jsonl"]) == 130
+    lines = Path("lines.jsonl").read_text().splitlines()
+    assert [json.loads(line)["image"] for line in lines] == ["a.jpg", "x=1.jpg"]
+    assert [text.count("\n") for text in seen] == [0, 1]
+
+
+def test_a_name_that_is_no_text_is_still_json(pages, calls, monkeypatch, capfd):
+    name = os.fsdecode(b"\xff \xe2\x82\xac.jpg")
+    Path(name).touch()
+    assert main(["predict", name, "--jsonl", "-"]) == 0
+    assert json.loads(capfd.readouterr().out)["image"] == name
+
+
+def test_a_list_on_stdin(pages, calls, monkeypatch, capsys):
+    Path("a b\u2028.jpg").touch()
+    given = "a.jpg\na b\u2028.jpg\n\nnot-there.bad\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    assert main(["predict", "-", "--format", "json"]) == 0
+    assert [path.name for path in calls.files.paths] == ["a.jpg", "a b\u2028.jpg", "not-there.bad"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(["predict", "-"]) == 1
+    assert "empty list" in capsys.readouterr().err
+
+
 def test_no_page_left_is_a_failure(pages, calls, capsys):
-    assert main(["predict", "b.bad", "--out", "found"]) == 1
+    assert main(["predict", "b.bad", "--out", "here"]) == 1
     assert "1 left out" in capsys.readouterr().out
-    assert main(["predict", "none.jpg", "--out", "found"]) == 1
+    assert main(["predict", "none.jpg", "--out", "here"]) == 1
     assert "none.jpg" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--out", "found"], "no image"),
-        (["a.jpg"], "--out"),
-        (["a.jpg", "--out", "found", "--format", "xml"], "xml"),
-        (["a.jpg", "--out", "found", "data=x"], "no effect"),
-        (["a.jpg", "--out", "found", "encoder=resnet18"], "no effect"),
+        (["--out", "here"], "no image"),
+        (["a.jpg", "--format", "xml"], "xml"),
+        (["a.jpg", "data=x"], "no effect"),
+        (["a.jpg", "encoder=resnet18"], "no effect"),
+        (["a.jpg", "--device", "tpu"], "tpu"),
+        (["a.jpg", "--jsonl", "-", "--json"], "both want stdout"),
+        (["a.jpg", "--jsonl", "b.bad"], "Nothing is overwritten"),
     ],
 )
 def test_wrong_use(pages, words, told, calls, capsys):
     assert main(["predict", *words]) == 2
-    assert told in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert told in said.err + said.out
     assert calls.load is None
+
+
+def test_a_place_for_lines_that_is_none(pages, calls, capsys):
+    assert main(["predict", "a.jpg", "--jsonl", "nowhere/lines.jsonl"]) == 2
+    assert "nowhere/lines.jsonl" in capsys.readouterr().err

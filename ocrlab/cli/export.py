@@ -1,0 +1,44 @@
+"""`ocrlab export`: a detector as a file that runs without torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ocrlab.cli import pages
+from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.records import SCHEMA
+
+EXAMPLES = """
+  ocrlab export onnx --out receipts.onnx                  the newest run's detector, else the shipped one
+  ocrlab export onnx --checkpoint best.ckpt --out model.onnx post.threshold=0.4
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("form", choices=("onnx",), help="images (B, 3, H, W) uint8 RGB in, probability map out")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="kept in the file's metadata, such as post.*")
+    parser.add_argument("--checkpoint", type=Path, metavar="CKPT", help=pages.CHECKPOINT)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Export, and answer with the file and by how much its probabilities differ from torch's."""
+    asked = pages.check(args.settings)
+    detector = pages.open_detector(args.checkpoint, args.settings, asked, "cpu")
+    from ocrlab.predict import export
+
+    apart = export.to_onnx(detector, args.out)
+    size = args.out.stat().st_size
+    record = {
+        "schema": SCHEMA,
+        "checkpoint": str(detector.checkpoint) if detector.checkpoint else None,
+        "detector": detector.origin,
+        "out": str(args.out),
+        "bytes": size,
+        "difference": apart,
+    }
+    text = f"{args.out}, {size / 1e6:.1f} MB; probabilities differ from torch by at most {apart:.1g}"
+    return Answer(record, text)

@@ -1,0 +1,34 @@
+"""The detector that ships with the package: where its file is, and whether that is the file which was packed."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+
+from ocrlab.errors import CheckpointError
+
+NAME = "receipts"  # of the shipped detector; `--checkpoint receipts` asks for it
+FOLDER = Path(str(files("ocrlab"))) / "pretrained"
+
+
+def find() -> Path:
+    """Return the shipped checkpoint after its SHA-256 was compared with the one beside it; raises CheckpointError."""
+    path, beside = FOLDER / f"{NAME}.ckpt", FOLDER / f"{NAME}.ckpt.sha256"
+    do = "Install ocrlab again, or name a checkpoint of your own with --checkpoint CKPT"
+    for file in (path, beside):
+        if not file.is_file():
+            raise CheckpointError("The shipped detector is not there", got=f"no {file}", need="a whole install", do=do)
+    said, found = beside.read_text(encoding="utf-8").split(maxsplit=1)[:1], sha256(path)
+    if said != [found]:
+        told = said[0] if said else "nothing"
+        raise CheckpointError(
+            "The shipped detector is damaged", got=f"{path} of SHA-256 {found}", need=f"{told}, as packed", do=do
+        )
+    return path
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
