@@ -169,19 +169,24 @@ def _draw(polygon: Floats, ignored: bool, maps: Maps, settings: Settings) -> boo
 
 
 def _border(polygon: Floats, distance: float, box: Ints, low: float, high: float, canvas: Map) -> None:
-    """Do what `kernels.border` does, with NumPy."""
+    """Do what `kernels.border` does, with NumPy; each edge only where it is nearer than `distance`."""
     x0, y0, x1, y1 = box
-    x, y = np.arange(x0, x1 + 1), np.arange(y0, y1 + 1)[:, None]
-    nearest = np.full((len(y), x1 - x0 + 1), distance * distance)
+    nearest = np.full((y1 - y0 + 1, x1 - x0 + 1), distance * distance)
     for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
+        first = np.maximum(np.floor(np.minimum(a, b) - distance), box[:2]).astype(np.int64)
+        last = np.minimum(np.ceil(np.maximum(a, b) + distance), box[2:]).astype(np.int64)
+        if (first > last).any():
+            continue
+        part = nearest[first[1] - y0 : last[1] - y0 + 1, first[0] - x0 : last[0] - x0 + 1]
+        x, y = np.arange(first[0], last[0] + 1), np.arange(first[1], last[1] + 1)[:, None]
         edge = b - a
         square = edge @ edge
-        first, second = (np.square(x - p[0]) + np.square(y - p[1]) for p in (a, b))
+        to_a, to_b = (np.square(x - p[0]) + np.square(y - p[1]) for p in (a, b))
         if square == 0:  # a repeated point: published, a pixel right on it is not drawn
-            nearest[first == 0] = np.nan
+            part[to_a == 0] = np.nan
             continue
         line = np.square(edge[0] * (y - a[1]) - edge[1] * (x - a[0])) / square
-        np.minimum(nearest, np.where(square - first - second < 0, np.minimum(first, second), line), out=nearest)
+        np.minimum(part, np.where(square - to_a - to_b < 0, np.minimum(to_a, to_b), line), out=part)
     scale, gain = np.float32(1 / distance), np.float32(high - low)
     value = (1 - np.sqrt(nearest.astype(np.float32)) * scale) * gain + np.float32(low)
     part = canvas[y0 : y1 + 1, x0 : x1 + 1]

@@ -1,7 +1,7 @@
 """A probability map into scored polygons, in the pixels of the original image.
 
-`regions` is the way in; `quads` and `polygons` turn outlines into shapes, `scores` reads the map, and `kernels` is
-compiled by numba when it is first needed. Nothing here knows torch.
+`regions` is the way in; `outlines` finds what is text in a mask, `quads` and `polygons` turn outlines into shapes,
+`scores` reads the map, and `kernels` is compiled by numba when it is first needed. Nothing here knows torch.
 """
 
 from __future__ import annotations

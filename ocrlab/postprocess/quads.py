@@ -8,15 +8,16 @@ polygon is the polygon itself: nothing has to be added for the half pixel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import geometry
+from ocrlab.postprocess.outlines import Outline
 from ocrlab.postprocess.scores import Map, box_scores
 
-Outline = NDArray[np.int32]  # (P, 1, 2), as OpenCV gives it
 Boxes = NDArray[np.float32]  # (N, 4, 2), clockwise from the top left
 Scores = NDArray[np.float64]  # (N,)
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]  # middle, sides, degrees, as OpenCV gives it
@@ -27,7 +28,12 @@ ROOM = 64  # points for an unclipped quad, which is enough up to about 300 pixel
 
 
 def published(
-    probability: Map, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float
+    probability: Map,
+    outlines: Sequence[Outline],
+    ratio: float,
+    min_size: float,
+    box_threshold: float,
+    loops: ModuleType | None,
 ) -> tuple[Boxes, Scores]:
     """Return the smallest rectangles, moved outwards by area * ratio / perimeter, as the published method does.
 
@@ -35,20 +41,25 @@ def published(
     rounded. Scores are means over the rectangles before that.
     """
     boxes = corners_of(smallest(outlines, min_size)[0])
-    scores = box_scores(probability, boxes)
+    scores = box_scores(probability, boxes, loops)
     sure = scores >= box_threshold
     boxes, scores = boxes[sure], scores[sure]
-    grown, kept = smallest(unclipped(boxes, ratio), min_size + GROWN)
+    grown, kept = smallest(unclipped(boxes, ratio, loops), min_size + GROWN)
     return ordered(corners_of(grown)), scores[kept]
 
 
 def exact(
-    probability: Map, outlines: Sequence[Outline], shrink_ratio: float, min_size: float, box_threshold: float
+    probability: Map,
+    outlines: Sequence[Outline],
+    shrink_ratio: float,
+    min_size: float,
+    box_threshold: float,
+    loops: ModuleType | None,
 ) -> tuple[Boxes, Scores]:
     """Return the rectangles that shrink to these outlines, and their scores: means over the smallest rectangles."""
     outlines = [outline for outline in outlines if cv2.contourArea(outline) > 0]
     rectangles, kept = smallest(outlines, min_size)
-    scores = box_scores(probability, corners_of(rectangles))
+    scores = box_scores(probability, corners_of(rectangles), loops)
     sure = np.flatnonzero(scores >= box_threshold)
     return regrown([rectangles[i] for i in sure], [outlines[kept[i]] for i in sure], shrink_ratio), scores[sure]
 
@@ -94,28 +105,27 @@ def corners_of(rectangles: Sequence[Rectangle]) -> Boxes:
 
 def ordered(boxes: Boxes) -> Boxes:
     """Return quads (N, 4, 2) clockwise from the top left: the upper of the two leftmost points comes first."""
-    from ocrlab.postprocess import kernels  # late: numba alone takes longer than all of ocrlab
+    places = np.arange(len(boxes))[:, None]
+    by_x = boxes[places, np.argsort(boxes[..., 0], axis=1, kind="stable")]
+    left = np.where(by_x[:, 1, 1] > by_x[:, 0, 1], 0, 1)
+    right = np.where(by_x[:, 3, 1] > by_x[:, 2, 1], 2, 3)
+    return by_x[places, np.stack([left, right, 5 - right, 1 - left], axis=1)]
 
-    boxes = boxes.copy()
-    kernels.order(boxes)
-    return boxes
 
-
-def unclipped(boxes: Boxes, ratio: float) -> list[NDArray[np.int32]]:
+def unclipped(boxes: Boxes, ratio: float, loops: ModuleType | None) -> list[NDArray[np.int32]]:
     """Return the points of quads (N, 4, 2), cut to whole pixels, moved outwards by area * ratio / perimeter.
 
     The points are those of Clipper, but for some that lie between two others.
     """
-    from ocrlab.postprocess import kernels
-
     fine = boxes.astype(np.float64)
     sides, diagonals = np.roll(fine, -1, axis=1) - fine, fine[:, 2:] - fine[:, :2]
     area = np.abs(diagonals[:, 0, 0] * diagonals[:, 1, 1] - diagonals[:, 0, 1] * diagonals[:, 1, 0]) / 2
     perimeter = np.hypot(sides[..., 0], sides[..., 1]).sum(axis=1)
     distance = np.divide(area * ratio, perimeter, out=np.zeros_like(perimeter), where=perimeter > 0)
     whole = boxes.astype(np.int32)
-    points, counts = np.empty((len(boxes), ROOM, 2), np.int32), np.empty(len(boxes), np.int64)
-    kernels.unclip(whole, distance, points, counts)
+    points, counts = np.empty((len(boxes), ROOM, 2), np.int32), np.zeros(len(boxes), np.int64)
+    if loops:
+        loops.unclip(whole, distance, points, counts)
     return [
         found[:count] if count else np.concatenate(geometry.offset(box, reach) or [box]).astype(np.int32)
         for found, count, box, reach in zip(points, counts.tolist(), whole, distance.tolist(), strict=True)

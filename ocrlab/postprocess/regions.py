@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.errors import ConfigError, ShapeError
-from ocrlab.postprocess import polygons, quads
-from ocrlab.postprocess.scores import Map, binarise
+from ocrlab.postprocess import outlines, polygons, quads
+from ocrlab.postprocess.scores import Map, binarise, kernels
 from ocrlab.records import Detection
 
 
@@ -53,6 +52,7 @@ def decode(
     min_size: float = 3.0,
     to_page: NDArray[np.float64] | None = None,
     size: tuple[int, int] | None = None,
+    compiled: bool = True,
 ) -> Regions:
     """Return the regions of a probability map (h, w) float32 in 0..1, in page pixels.
 
@@ -63,6 +63,7 @@ def decode(
     too, and the first `max_candidates` from the bottom of the page count. With "exact" the largest count.
     `to_page` (2, 3) maps map pixels to page pixels (default: the same), `size` is the page's (width, height), to which
     regions are cut by moving corners (default: the map's, or not at all where `to_page` is given).
+    `compiled=False` does without numba, as is done where numba is not installed; the regions are the same.
 
     Raises ShapeError for a map of another shape or dtype, with NaN or values outside 0..1, or a `to_page` that is not
     (2, 3); ConfigError for an `unclip` or `shape` that does not exist.
@@ -75,16 +76,19 @@ def decode(
     if probability.size == 0:
         return Regions([], np.zeros(0, np.float32))
     heat = np.ascontiguousarray(probability)
-    mask = binarise(heat, threshold)
+    loops = kernels() if compiled else None
+    mask = binarise(heat, threshold, loops)
     if size is None and to_page is None:
         size = (heat.shape[1], heat.shape[0])
     kind = quads if shape == "quad" else polygons
     if unclip == "exact":
-        outlines = largest(cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0], max_candidates)
-        found, scores = kind.exact(heat, outlines, shrink_ratio, min_size, box_threshold)
+        found, scores = kind.exact(
+            heat, outlines.largest(mask, max_candidates), shrink_ratio, min_size, box_threshold, loops
+        )
     else:
-        outlines = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0][:max_candidates]
-        found, scores = kind.published(heat, outlines, float(unclip), min_size, box_threshold)
+        found, scores = kind.published(
+            heat, outlines.last(mask, max_candidates), float(unclip), min_size, box_threshold, loops
+        )
     return Regions(on_page(found, to_page, size, whole=unclip != "exact"), np.asarray(scores, dtype=np.float32))
 
 
@@ -99,14 +103,6 @@ def check(probability: Map, to_page: NDArray[np.float64] | None) -> None:
         )
     if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
         raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
-
-
-def largest(outlines: Sequence[NDArray[np.int32]], count: int) -> Sequence[NDArray[np.int32]]:
-    """Return the `count` outlines of most area, in the order that they came in."""
-    if len(outlines) <= count:
-        return outlines
-    area = np.array([cv2.contourArea(outline) for outline in outlines])
-    return [outlines[i] for i in np.sort(np.argsort(-area, kind="stable")[:count])]
 
 
 def on_page(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
+import pyclipper
 import pytest
 import shapely
 from numpy.typing import NDArray
 
-from ocrlab.postprocess import decode, polygons
+from ocrlab.postprocess import decode, polygons, scores
+
+LOOPS = scores.kernels()
 
 
 def arc(width: float) -> NDArray[np.float64]:
@@ -45,9 +50,9 @@ def test_curved_text_is_found_again(ratio: float) -> None:
 
 def test_corners_stay_corners_in_the_exact_inverse() -> None:
     square = outline(np.array([[100, 100], [200.0, 100], [200, 130], [100, 130]]))
-    [exact], _ = polygons.exact(painted(square), [square], 0.5, 1, 0.5)
+    [exact], _ = polygons.exact(painted(square), [square], 0.5, 1, 0.5, LOOPS)
     assert len(exact) == 4
-    [published], _ = polygons.published(painted(square), [square], 2.0, 1, 0.5)
+    [published], _ = polygons.published(painted(square), [square], 2.0, 1, 0.5, LOOPS)
     assert len(published) > 4, "round joins"
 
 
@@ -55,18 +60,34 @@ def test_a_ring_comes_back_filled_or_not_at_all() -> None:
     nearly_closed = outline(np.array([[60, 60], [260.0, 60], [260, 260], [60, 260], [60, 64], [66, 64], [66, 254],
                                       [254, 254], [254, 66], [60, 66]]))  # fmt: skip
     page = painted(nearly_closed)
-    found, scores = polygons.published(page, [nearly_closed], 4.0, 3, 0.0)
+    found, scores = polygons.published(page, [nearly_closed], 4.0, 3, 0.0, LOOPS)
     assert list(found) == [] and scores == [], "the offset closes the gap and leaves a hole"
-    found, _ = polygons.exact(page, [nearly_closed], 0.4, 3, 0.0)
+    found, _ = polygons.exact(page, [nearly_closed], 0.4, 3, 0.0, LOOPS)
     assert len(found) == 1 and cv2.contourArea(found[0].astype(np.float32)) > 200 * 200
 
 
 def test_too_few_points_and_too_low_scores_are_passed_over() -> None:
     three = outline(np.array([[20, 20], [120.0, 20], [70, 90]]))
     page = painted(three)
-    assert len(list(polygons.simplified(page, [three], 4, 0.5))) == 0
-    assert len(list(polygons.simplified(page, [three], 3, 0.5))) == 1
-    assert len(list(polygons.simplified(page * np.float32(0.4), [three], 3, 0.5))) == 0
-    assert len(polygons.published(page, [three], 2.0, 3, 0.5)[0]) == 0
-    assert len(polygons.exact(page, [three], 0.5, 3, 0.5)[0]) == 1
-    assert len(polygons.exact(page, [three], 0.5, 100, 0.5)[0]) == 0
+    assert len(polygons.simplified(page, [three], 4, 0.5, LOOPS)[0]) == 0
+    assert len(polygons.simplified(page, [three], 3, 0.5, LOOPS)[0]) == 1
+    assert len(polygons.simplified(page * np.float32(0.4), [three], 3, 0.5, LOOPS)[0]) == 0
+    assert len(polygons.published(page, [three], 2.0, 3, 0.5, LOOPS)[0]) == 0
+    assert len(polygons.exact(page, [three], 0.5, 3, 0.5, LOOPS)[0]) == 1
+    assert len(polygons.exact(page, [three], 0.5, 100, 0.5, LOOPS)[0]) == 0
+
+
+@pytest.mark.parametrize("loops", [LOOPS, None], ids=["compiled", "numpy"])
+def test_unclipped_polygons_are_those_of_clipper_or_none(loops: Any) -> None:
+    rng = np.random.default_rng(5)
+    blobs = [np.cumsum(rng.integers(-9, 10, (int(rng.integers(3, 40)), 2)), axis=0, dtype=np.int32) for _ in range(300)]
+    found, distances = polygons.unclipped(blobs, 2.0, loops)
+    done = 0
+    for points, blob, distance in zip(found, blobs, distances.tolist(), strict=True):
+        offset = pyclipper.PyclipperOffset()
+        offset.AddPath(blob.tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+        pieces = offset.Execute(distance)
+        assert points.tolist() == (pieces[0] if len(pieces) == 1 else []), blob.tolist()
+        done += len(pieces) == 1
+    assert done > 100
+    assert polygons.unclipped([], 2.0, loops)[0] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pyclipper
@@ -9,16 +11,9 @@ import pytest
 import shapely
 from numpy.typing import ArrayLike, NDArray
 
-from ocrlab.postprocess import kernels, quads
+from ocrlab.postprocess import quads, scores
 
-
-@pytest.fixture(params=["compiled", "as it stands"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the loops compiled by numba, or as the Python that they are."""
-    if request.param == "as it stands":
-        for name in ("order", "unclip"):
-            monkeypatch.setattr(kernels, name, getattr(kernels, name).py_func)
-    return str(request.param)
+LOOPS = pytest.mark.parametrize("loops", [scores.kernels(), None], ids=["compiled", "numpy"])
 
 
 def boxes(count: int) -> NDArray[np.float32]:
@@ -44,46 +39,50 @@ def hull(points: ArrayLike) -> set[tuple[int, ...]]:
     return {tuple(point) for point in cv2.convexHull(np.array(points, np.int32))[:, 0].tolist()}
 
 
+@LOOPS
 @pytest.mark.parametrize("ratio", [0.5, 1.5, 3.0])
-def test_unclipped_boxes_span_what_clipper_spans(path: str, ratio: float) -> None:
+def test_unclipped_boxes_span_what_clipper_spans(loops: Any, ratio: float) -> None:
     made = quads.ordered(boxes(400))
-    for quad, points in zip(made, quads.unclipped(made, ratio), strict=True):
+    for quad, points in zip(made, quads.unclipped(made, ratio, loops), strict=True):
         wanted = clipper(quad, ratio)
         assert not wanted or hull(points) == hull(wanted), quad
 
 
+@LOOPS
 @pytest.mark.parametrize("quad", [
     [[0, 0], [0, 10], [40, 10], [40, 0]],  # the other way round
     [[0, 0], [40, 0], [20, 3], [0, 10]],  # a dent
     [[0, 0], [0, 0], [40, 0], [40, 10]],  # a point twice
     [[0, 0], [9000, 0], [9000, 9000], [0, 9000]],  # more points than there is room for
 ])  # fmt: skip
-def test_what_is_no_clockwise_convex_quad_goes_to_clipper(path: str, quad: list[list[int]]) -> None:
+def test_what_is_no_clockwise_convex_quad_goes_to_clipper(loops: Any, quad: list[list[int]]) -> None:
     made = np.array([quad], np.float32)
-    [points] = quads.unclipped(made, 1.5)
+    [points] = quads.unclipped(made, 1.5, loops)
     assert hull(points) == hull(clipper(made[0], 1.5))
 
 
-def test_nothing_is_unclipped_to_nothing(path: str) -> None:
+@LOOPS
+def test_nothing_is_unclipped_to_nothing(loops: Any) -> None:
     none = np.zeros((0, 4, 2), np.float32)
-    assert quads.unclipped(none, 1.5) == []
+    assert quads.unclipped(none, 1.5, loops) == []
     assert quads.ordered(none).shape == (0, 4, 2)
     rectangles, kept = quads.smallest([], 3)
     assert quads.corners_of(rectangles).shape == (0, 4, 2) and kept == []
-    [point] = quads.unclipped(np.full((1, 4, 2), 7, np.float32), 1.5)
+    [point] = quads.unclipped(np.full((1, 4, 2), 7, np.float32), 1.5, loops)
     assert np.unique(point, axis=0).tolist() == [[7, 7]]
 
 
 @pytest.mark.parametrize("start", range(4))
 @pytest.mark.parametrize("step", [1, -1])
-def test_corners_are_put_in_order(path: str, start: int, step: int) -> None:
+def test_corners_are_put_in_order(start: int, step: int) -> None:
     wanted = np.array([[2, 1], [40, 5], [39, 15], [1, 11]], np.float32)
     mixed = np.roll(wanted, start, axis=0)[::step]
     np.testing.assert_array_equal(quads.ordered(mixed[None])[0], wanted)
 
 
+@LOOPS
 @pytest.mark.parametrize("ratio", [0.4, 0.5, 0.6])
-def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float) -> None:
+def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float, loops: Any) -> None:
     distance = 12.0
     width, height = 300.0, 2 * distance * 300 / ((1 - ratio**2) * 300 - 2 * distance)  # shrunk by the distance, by rule
     assert width * height * (1 - ratio**2) / (2 * (width + height)) == pytest.approx(distance)
@@ -91,7 +90,7 @@ def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float) -> N
     inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
     outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
     probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
-    found, scores = quads.exact(probability, [outline], ratio, 0, 0.5)
+    found, scores = quads.exact(probability, [outline], ratio, 0, 0.5, loops)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
     np.testing.assert_allclose(found[0] / 16, wanted, atol=0.5)
     assert scores.tolist() == [1]

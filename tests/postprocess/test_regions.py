@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ocrlab.errors import ConfigError, ShapeError
 from ocrlab.metrics import iou
 from ocrlab.postprocess import Regions, decode
-from ocrlab.postprocess.regions import largest
 
 Map = NDArray[np.float32]
 
@@ -55,17 +54,18 @@ def best_iou(truth: list[NDArray[Any]], found: Regions) -> NDArray[np.float64]:
     return iou.match(truth, np.zeros(len(truth)), found.polygons).iou.max(axis=1, initial=0)
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize("name", [
     "0_receipt_640", "1_receipt_640", "2_receipt_1024", "3_rotated_640", "4_rotated_1024", "5_tiny_640",
     "6_border_640", "7_curved_640",
 ])  # fmt: skip
-def test_equal_to_the_published_boxes_and_polygons(shared: Path, name: str) -> None:
+def test_equal_to_the_published_boxes_and_polygons(shared: Path, name: str, compiled: bool) -> None:
     pages = {page["name"]: page for page in json.loads((shared / "golden" / "db_maps.json").read_text())}
     with np.load(shared / "golden" / "db_maps.npz") as maps:
         probability = (maps[f"{name}/probability_u8"] / 255).astype(np.float32)
     # The stored polygons come from the published code, which unclips them by 2.0 whatever is asked for.
     for shape, ratio, key in (("quad", 1.5, "boxes"), ("polygon", 2.0, "polygons_out")):
-        found = decode(probability, threshold=0.3, box_threshold=0.5, unclip=ratio, shape=shape)  # type: ignore[arg-type]
+        found = decode(probability, threshold=0.3, unclip=ratio, shape=shape, compiled=compiled)  # type: ignore[arg-type]
         wanted = pages[name][key]
         assert len(found) == len(wanted) > 0
         other = [w for p, (w, _) in zip(found.polygons, wanted, strict=True) if not np.array_equal(p, w)]
@@ -159,6 +159,8 @@ def test_maps_at_the_edge_of_sense(shape: Any, unclip: Any) -> None:
     blobs = np.tile(np.pad(np.ones((8, 12), np.float32), 4), (50, 100))
     assert len(found(blobs)) == 1000
     assert len(found(blobs, max_candidates=5000)) == 5000
+    checks = (np.indices((2000, 300)).sum(axis=0) % 2).astype(np.float32)
+    assert len(found(checks)) <= 1000
     line = np.zeros((40, 200), np.float32)
     line[20, 20:180] = 1
     assert len(found(line)) == 0, "no area, and thinner than min_size"
@@ -211,9 +213,3 @@ def test_views_and_slices_of_a_batch_are_maps_too() -> None:
     batch[1, 0] = page.T
     assert not batch[1, 0].T.flags.c_contiguous
     np.testing.assert_array_equal(decode(batch[1, 0].T).polygons, decode(page).polygons)
-
-
-def test_the_largest_candidates_are_kept_in_their_order() -> None:
-    outlines = [np.array([[[0, 0]], [[n, 0]], [[n, n]], [[0, n]]], np.int32) for n in (3, 9, 5, 7)]
-    assert [o.max() for o in largest(outlines, 2)] == [9, 7]
-    assert largest(outlines, 4) is outlines

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ from numpy.typing import NDArray
 
 from ocrlab.errors import ShapeError
 from ocrlab.postprocess import scores
+
+LOOPS = pytest.mark.parametrize("loops", [scores.kernels(), None], ids=["compiled", "numpy"])
 
 Boxes = NDArray[np.float32]
 
@@ -32,38 +37,57 @@ def published(probability: NDArray[np.float32], box: Boxes) -> float:
     return float(cv2.mean(probability[y0 : y1 + 1, x0 : x1 + 1], mask)[0])
 
 
+@LOOPS
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_box_scores_are_the_published_ones(margin: float) -> None:
+def test_box_scores_are_the_published_ones(margin: float, loops: Any) -> None:
     probability = np.random.default_rng(0).random((90, 130), dtype=np.float32)
     boxes = rectangles(2000, 130, 90, margin)
     wanted = [published(probability, box) for box in boxes]
-    np.testing.assert_allclose(scores.box_scores(probability, boxes), wanted, atol=1e-6)
+    np.testing.assert_allclose(scores.box_scores(probability, boxes, loops), wanted, atol=1e-6)
 
 
-def test_no_box_has_no_score() -> None:
-    assert scores.box_scores(np.ones((4, 4), np.float32), np.zeros((0, 4, 2), np.float32)).shape == (0,)
+@LOOPS
+def test_nothing_has_no_score(loops: Any) -> None:
+    page = np.ones((4, 4), np.float32)
+    assert scores.box_scores(page, np.zeros((0, 4, 2), np.float32), loops).shape == (0,)
+    assert scores.polygon_scores(page, [], loops).shape == (0,)
 
 
-def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border() -> None:
+@LOOPS
+def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border(loops: Any) -> None:
     probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
-    assert scores.polygon_score(probability, points) == pytest.approx(probability[3:7, 2:6].mean())
+    one, line = scores.polygon_scores(probability, [points, points[:2]], loops)
+    assert one == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
 
 
-def test_a_mask_is_what_lies_above_the_threshold_in_float32() -> None:
+def test_without_numba_there_are_no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "ocrlab.postprocess.kernels", raising=False)
+    scores.kernels.cache_clear()
+    try:
+        assert scores.kernels() is None
+    finally:
+        scores.kernels.cache_clear()
+
+
+@LOOPS
+def test_a_mask_is_what_lies_above_the_threshold_in_float32(loops: Any) -> None:
     probability = np.array([[0.3, 0.30001], [0, 1]], np.float32)
-    assert scores.binarise(probability, 0.3).tolist() == [[0, 1], [0, 1]]
+    assert scores.binarise(probability, 0.3, loops).tolist() == [[0, 1], [0, 1]]
 
 
-def test_minus_zero_is_a_probability() -> None:
-    assert scores.binarise(np.array([[-0.0, 0.9]], np.float32), 0.5).tolist() == [[0, 1]]
+@LOOPS
+def test_minus_zero_is_a_probability(loops: Any) -> None:
+    assert scores.binarise(np.array([[-0.0, 0.9]], np.float32), 0.5, loops).tolist() == [[0, 1]]
 
 
+@LOOPS
 @pytest.mark.parametrize(
     "value", [np.nan, -np.nan, np.inf, -np.inf, -1e-30, np.nextafter(np.float32(1), np.float32(2))]
 )
-def test_one_value_that_is_none_is_found(value: float) -> None:
+def test_one_value_that_is_none_is_found(value: float, loops: Any) -> None:
     probability = np.zeros((30, 40), np.float32)
     probability[29, 39] = value
     with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):
-        scores.binarise(probability, 0.5)
+        scores.binarise(probability, 0.5, loops)

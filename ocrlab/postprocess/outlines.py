@@ -1,0 +1,55 @@
+"""The outlines of what is text in a mask: as many as are wanted, in a time that no mask can draw out.
+
+OpenCV needs a microsecond for each outline, and a checkerboard has one for each second pixel: where a mask is that busy
+it is cut down first, to a part that holds the outlines that are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.uint8]  # (h, w), 0 and 1
+Outline = NDArray[np.int32]  # (P, 1, 2), as OpenCV gives it
+
+BUSY = 200_000  # changes between text and none along the rows; 5,000 words have a third of it
+SAMPLED = 64  # one of so many rows is looked at
+STRIP = 1 << 17  # pixels that are first looked at
+
+
+def last(mask: Mask, count: int) -> Sequence[Outline]:
+    """Return the first `count` outlines in OpenCV's order, those of holes too: the ones that begin lowest on the page.
+
+    Of a busy mask only a strip at the bottom is read: outlines that begin below its first row are all in it, whole.
+    """
+    height, width = mask.shape
+    rows = STRIP // width + 2 if busy(mask) else height
+    while True:
+        top = max(height - rows, 0)
+        found = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(0, top))[0]
+        if top == 0 or (len(found) >= count and min(o[0, 0, 1] for o in found[:count]) > top):
+            return found[:count]
+        rows *= 2
+
+
+def largest(mask: Mask, count: int) -> Sequence[Outline]:
+    """Return the `count` outer outlines of most area, in OpenCV's order; of a busy mask those of most pixels."""
+    if busy(mask):
+        number, labels, facts, _ = cv2.connectedComponentsWithStats(mask)
+        chosen = np.zeros(number, np.uint8)
+        chosen[1 + np.argsort(-facts[1:, cv2.CC_STAT_AREA], kind="stable")[:count]] = 1
+        mask = chosen[labels]
+    outlines: Sequence[Outline] = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]
+    if len(outlines) <= count:
+        return outlines
+    area = np.array([cv2.contourArea(outline) for outline in outlines])
+    return [outlines[i] for i in np.sort(np.argsort(-area, kind="stable")[:count])]
+
+
+def busy(mask: Mask) -> bool:
+    """Tell whether a mask changes so often along its rows that its outlines cannot all be looked at."""
+    part = mask[::SAMPLED]
+    return int(np.count_nonzero(part[:, 1:] != part[:, :-1])) * SAMPLED > BUSY
