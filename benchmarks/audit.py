@@ -1,0 +1,202 @@
+"""Does the data doctor find what is wrong with annotated pages, and nothing else?
+
+    python benchmarks/audit.py --data ../shared/data/sroie --seeds 3
+
+Three questions: 200 defects planted by seed into copies of the val pages (planted.py), the defects that the receipts
+had when they were published, and what is said about the untouched val pages. Only warnings and errors count. A planted
+defect is found when a finding of an accepted kind names its page and one of its lines; a missing box, when a finding
+lies where it was. The first seed is the one that must be reached, the others show the spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import planted
+from planted import Defect, Natural
+from table import ROOT, judged, markdown, page, parser, publish
+
+from ocrlab.audit import Finding, check
+from ocrlab.errors import DataError
+
+RECALL, FALSE = 0.95, 0.005  # at least of the planted defects, at most of the untouched boxes
+OVERLAP = 0.3  # a missing box is found where findings cover so much of it, and lie in it with so much of their own area
+COUNTS = ("warn", "error")
+
+# A box at the wrong place is also one without ink, one whose text does not fit, or a second one on its neighbour.
+PLACE = {"misplaced", "no_ink", "narrow", "wide", "swapped", "duplicate_box"}
+ACCEPTED = {
+    "shifted": PLACE | {"outside", "missing_box"},
+    "swapped": {"swapped", "misplaced", "narrow", "wide"},
+    "duplicated": {"duplicate_box"},
+    "missing": {"missing_box"},
+    "reversed": {"reversed"},
+    "pair_iou>0.5": PLACE,
+    "too_wide_for_text": {"wide", "misplaced", "swapped"},
+    "too_narrow_for_text": {"narrow", "misplaced", "swapped"},
+    "tall_box_long_text": {"narrow", "misplaced", "swapped"},
+    "thin<=3px": {"narrow", "zero_area", "misplaced"},
+    "no_ink(std<6)": {"no_ink", "misplaced"},
+    "identical pages": {"duplicate_page", "near_duplicate_page", "leak"},
+    "bad Huffman code": {"broken_image", "unreadable_image"},
+}
+
+
+def main() -> None:
+    """Score, print the tables, and end with 1 where a number is not reached."""
+    args = arguments()
+    try:
+        untouched = planted.read(args.data / "val")
+        start = time.perf_counter()
+        alarms = told(check(args.data, splits=("val",)))
+        seconds = time.perf_counter() - start
+    except (DataError, OSError) as error:
+        sys.exit(f"No receipts to check: {error}")
+    boxes = sum(len(one.boxes) for one in untouched)
+    parts: list[tuple[bool | None, str]] = [quiet(alarms, boxes, len(untouched), seconds)]
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(args.seeds):
+            parts.append(implants(args.data, Path(folder) / str(seed), args.each, seed, args.verbose))
+        parts.append(nature(args.data, Path(folder) / "natural"))
+    text = "\n\n".join([*(part for _, part in parts), accepted()])
+    publish("audit", page("The data doctor", text), save=args.save)
+    sys.exit(0 if all(met is not False for met, _ in parts) else 1)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the parsed command line."""
+    made = parser(__doc__)
+    data = ROOT.parent / "shared" / "data" / "sroie"
+    made.add_argument("--data", type=Path, default=data, help="receipts with val/ and defects/")
+    made.add_argument("--seeds", type=int, default=3, help="planted sets (default 3)")
+    made.add_argument("--each", type=int, default=40, help="defects of each of the five kinds (default 40)")
+    made.add_argument("--verbose", action="store_true", help="list each planted defect that was not found")
+    return made.parse_args()
+
+
+def told(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that a user is warned of."""
+    return [one for one in findings if one.severity in COUNTS]
+
+
+def quiet(findings: Sequence[Finding], boxes: int, pages: int, seconds: float) -> tuple[bool, str]:
+    """Return whether the untouched pages are mostly left alone, and what is said about them."""
+    alarms = Counter(one.kind for one in findings if one.box is not None or one.kind == "missing_box")
+    others = Counter(one.kind for one in findings) - alarms
+    count = sum(alarms.values())
+    met = count <= FALSE * boxes
+    rows = [[kind, number] for kind, number in alarms.most_common()]
+    rows.append(["all", f"{count} of {boxes} boxes, {count / boxes:.2%}; limit {FALSE:.1%}: {judged(met)}"])
+    rows.append(["about whole pages", ", ".join(f"{kind} {number}" for kind, number in others.items()) or "none"])
+    rows.append(["seconds", f"{seconds:.1f} for {pages} pages"])
+    return met, f"## The untouched val pages\n\n{markdown(('finding', 'how many'), rows)}"
+
+
+def implants(data: Path, folder: Path, each: int, seed: int, verbose: bool) -> tuple[bool | None, str]:
+    """Return whether enough planted defects are found (judged for the first seed only), and how many of each kind."""
+    pages = planted.read(data / "val")
+    defects = planted.plant(pages, each, seed)
+    planted.write(pages, folder / "val")
+    findings = told(check(folder, splits=("val",)))
+    hits = [found(one, findings) for one in defects]
+    rows: list[list[object]] = []
+    for kind in planted.KINDS:
+        rows.append([kind, *_share([hit for one, hit in zip(defects, hits, strict=True) if one.kind == kind])])
+        for grade in sorted({one.grade for one in defects if one.kind == kind}):
+            some = [hit for one, hit in zip(defects, hits, strict=True) if (one.kind, one.grade) == (kind, grade)]
+            rows.append([f"... {grade}", *_share(some)])
+    met = sum(hits) >= RECALL * len(hits) if seed == 0 else None
+    limit = f"; at least {RECALL}: {judged(met)}" if seed == 0 else ""
+    rows.append(["all", f"{sum(hits)} of {len(hits)}", f"{sum(hits) / len(hits):.3f}{limit}"])
+    text = f"## Planted, seed {seed}\n\n{markdown(('defect', 'found', 'share'), rows)}"
+    if verbose:
+        missed = [one for one, hit in zip(defects, hits, strict=True) if not hit]
+        text += "\n\n" + "\n".join(f"- not found: {_words(one)}" for one in missed)
+    return met, text
+
+
+def found(defect: Defect, findings: Sequence[Finding]) -> bool:
+    """Tell whether a planted defect is named."""
+    lines = defect.lines
+    fitting = [one for one in findings if one.kind in ACCEPTED[defect.kind] and stem(one.page) == defect.page.name]
+    if any(one.kind != "missing_box" and lines & named(one) for one in fitting):
+        return True
+    return covers([one for one in fitting if one.kind == "missing_box"], defect.place)
+
+
+def covers(findings: Sequence[Finding], place: planted.Ints) -> bool:
+    """Tell whether missing boxes were reported where `place` (4, 2) is, and not just around it."""
+    goal = _bounds(place)
+    spots = [_bounds(one.polygon) for one in findings if one.polygon is not None]
+    inside = [spot for spot in spots if planted.covered(spot, goal) >= OVERLAP]
+    return sum(planted.covered(goal, spot) for spot in inside) >= OVERLAP
+
+
+def nature(data: Path, folder: Path) -> tuple[bool, str]:
+    """Return whether every natural defect is named, and which are not."""
+    defects = planted.natural(data, folder / "train")
+    findings = told(check(folder, splits=("train",)))
+    hits = [meets(one, findings) for one in defects]
+    rows: list[list[object]] = []
+    for what in dict.fromkeys(one.what for one in defects):
+        rows.append([what, *_share([hit for one, hit in zip(defects, hits, strict=True) if one.what == what])])
+    rows.append(["all", f"{sum(hits)} of {len(hits)}", f"every one: {judged(all(hits))}"])
+    text = f"## Natural\n\n{markdown(('defect', 'found', 'share'), rows)}"
+    for one, hit in zip(defects, hits, strict=True):
+        if not hit:
+            text += f"\n- not found: page {one.page} {one.what}, lines {sorted(one.lines)}"
+    return all(hits), text
+
+
+def meets(defect: Natural, findings: Sequence[Finding]) -> bool:
+    """Tell whether a natural defect is named: its page and a line of it, or both of two identical pages."""
+    fitting = [one for one in findings if one.kind in ACCEPTED[defect.what]]
+    if defect.twin:
+        pair = {defect.page, defect.twin}
+        return any(pair == {stem(one.page), stem(one.other or "")} for one in fitting)
+    here = [one for one in fitting if stem(one.page) == defect.page]
+    return any(named(one) & defect.lines for one in here) if defect.lines else bool(here)
+
+
+def named(finding: Finding) -> set[int]:
+    """Return the lines of its page that a finding names: its box's and, where `other` is `page:line`, that one."""
+    there, _, line = (finding.other or "").rpartition(":")
+    twin = {int(line)} if line.isdigit() and stem(there) == stem(finding.page) else set()
+    return twin if finding.box is None else twin | {finding.box}
+
+
+def stem(name: str) -> str:
+    """Return the name of a page without folders and suffix."""
+    return Path(name).stem
+
+
+def accepted() -> str:
+    """Return the table of what counts as naming a defect."""
+    rows = [[kind, ", ".join(sorted(kinds))] for kind, kinds in ACCEPTED.items()]
+    return f"## What counts as found\n\n{markdown(('defect', 'findings'), rows)}"
+
+
+def _bounds(polygon: object) -> tuple[float, float, float, float]:
+    points = np.asarray(polygon, float).reshape(-1, 2)
+    (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    return left, top, right, bottom
+
+
+def _share(hits: Sequence[bool]) -> tuple[str, str]:
+    return f"{sum(hits)} of {len(hits)}", f"{sum(hits) / len(hits):.3f}" if hits else ""
+
+
+def _words(defect: Defect) -> str:
+    texts = " and ".join(repr(box.text) for box in defect.boxes) or "its box"
+    return f"{defect.kind} {defect.grade}, page {defect.page.name}, lines {sorted(defect.lines)}: {texts}"
+
+
+if __name__ == "__main__":
+    main()
