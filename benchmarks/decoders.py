@@ -18,7 +18,7 @@ from table import markdown, page, parser, publish
 
 from ocrlab.config import Config
 
-NETWORKS = ("resnet18+fpn", "resnet18+unet", "mobilenet_v3_large+fpn", "mobilenet_v3_large+unet")
+NETWORKS = ("resnet18_slim+fpn", "resnet18_slim+unet", "resnet18+fpn", "resnet18+unet", "mobilenet_v3_large+fpn")
 TRIAL = 24  # steps; the first ones are slower
 QUIET = ("evaluate.long_side=64",)  # a trial is not there to be validated
 
@@ -50,7 +50,8 @@ def arguments() -> argparse.Namespace:
 def setting(network: str) -> list[str]:
     """Return the settings that choose a network written as ENCODER+DECODER."""
     encoder, _, decoder = network.partition("+")
-    return [f"encoder={encoder}", f"decoder={decoder}"]
+    width = 64 if encoder.endswith("_slim") else 128  # the decoder that goes with it
+    return [f"encoder={encoder}", f"decoder={decoder}", f"width={width}"]
 
 
 def fitting(settings: list[str], minutes: float) -> int:

@@ -67,7 +67,7 @@ class Section(BaseModel):
 class Targets(Section):
     """How polygons become target maps (Liao et al. 2020)."""
 
-    shrink_ratio: float = knob(0.5, "published value 0.4", gt=0, lt=1)
+    shrink_ratio: float = knob(0.7, "published value 0.4", gt=0, lt=1)
     threshold_range: UnitRange = knob((0.3, 0.7), "threshold map at the far edge and at the text border")
     min_text_size: float = knob(3, "pixels; smaller boxes are ignored, not learned", ge=0)
 
@@ -75,8 +75,8 @@ class Targets(Section):
 class Augment(Section):
     """The one geometric warp and the photometric changes of a training page."""
 
-    scale: PositiveRange = knob((0.6, 1.4), "of native pixels")
-    rotate: float = knob(5, "degrees, both ways", ge=0, le=180)
+    scale: PositiveRange = knob((0.45, 1.4), "of native pixels")
+    rotate: float = knob(7, "degrees, both ways", ge=0, le=180)
     flip: Unit = knob(0, "probability of a mirror image; documents want 0")
     brightness: Unit = knob(0.3, "relative, also contrast")
     noise: float = knob(4, "standard deviation in grey levels", ge=0, le=64)
@@ -131,12 +131,12 @@ class Trainer(Section):
         "auto", "auto: the GPU when it passes a smoke test, else the CPU"
     )
     devices: int = knob(1, "how many GPUs", ge=1)
-    max_steps: int = knob(2900, "optimiser steps", ge=1)
+    max_steps: int = knob(7000, "optimiser steps", ge=1)
     max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
     max_minutes: float | None = knob(None, "stop after this wall time in fit", gt=0)
     accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1)
     precision: Literal["auto", "bf16", "fp32"] = knob("auto", "auto: bf16 where a short measurement says it is faster")
-    val_every: int = knob(360, "optimiser steps between validations", ge=1)
+    val_every: int = knob(700, "optimiser steps between validations", ge=1)
     val_pages: int | None = knob(None, "pages per validation during training; all at the end", ge=1)
     patience: int | None = knob(None, "validations without gain before stopping early", ge=1)
     log_every: int = knob(10, "optimiser steps between rows of metrics.csv", ge=1)
@@ -174,9 +174,9 @@ class Config(Section):
     runs: Word = knob("runs", "where run folders go")
     name: str | None = knob(None, "slug of the run folder")
     seed: int = knob(0, "of weights, page order and augmentation", ge=0, lt=2**32)
-    encoder: Encoder = knob("resnet18", "torchvision's; resnet18_slim has half the channels")
+    encoder: Encoder = knob("resnet18_slim", "torchvision's; resnet18_slim has half the channels of resnet18")
     decoder: Decoder = knob("fpn", "what joins the encoder's stages")
-    width: int = knob(128, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
+    width: int = knob(64, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
     weights: Literal["imagenet"] | None = knob(None, "of the encoder; none: from random numbers")
     batch_size: int = knob(4, "crops in a batch", ge=1)
     crop: int = knob(512, "pixels, side of a training crop", ge=64, multiple_of=32)

@@ -48,6 +48,8 @@ PRESETS: dict[str, Preset] = {
     "rtx3060_12gb_i5_16core": Preset(
         "12 GB hold 16 crops of 640 pixels in bf16; eight workers keep the card fed and leave cores to the desktop",
         {
+            "encoder": "resnet18",
+            "width": 128,
             "trainer.accelerator": "cuda",
             "trainer.precision": "bf16",
             "batch_size": 16,
@@ -62,6 +64,8 @@ PRESETS: dict[str, Preset] = {
     "t4_16gb_4core": Preset(
         "the usual rented notebook: this card has no fast bf16, and four cores feed it only from a cache",
         {
+            "encoder": "resnet18",
+            "width": 128,
             "trainer.accelerator": "cuda",
             "trainer.precision": "fp32",
             "batch_size": 8,
@@ -75,6 +79,8 @@ PRESETS: dict[str, Preset] = {
     "h200_16core": Preset(
         "memory is no limit here, feeding is: large batches, compiled steps, and all cores but one as workers",
         {
+            "encoder": "resnet18",
+            "width": 128,
             "trainer.accelerator": "cuda",
             "trainer.precision": "bf16",
             "batch_size": 64,

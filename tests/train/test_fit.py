@@ -148,7 +148,7 @@ def test_run_folder_holds_what_it_promises(whole):
     assert (whole / "config.yaml").stat().st_mode & 0o077 == 0
     best = newest_checkpoint(whole.parent)
     assert best.parent == whole / "checkpoints"
-    assert best.name.startswith("best-resnet18-fpn-step")
+    assert best.name.startswith("best-resnet18_slim-fpn-step")
 
 
 def test_both_checkpoints_load_without_pickle_and_detect(whole, pages):
