@@ -1,0 +1,204 @@
+"""The rules for single boxes of one page: by their numbers, by their texts, by the ink under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ocrlab import geometry
+from ocrlab.audit import missing, shape, width
+from ocrlab.audit.finding import ERROR, NOTE, WARN, Finding
+from ocrlab.audit.ink import Sheet
+from ocrlab.audit.place import Place, lies_well, look, upright
+from ocrlab.audit.source import Box, Raw
+from ocrlab.geometry import Polygon
+
+BLANK = 0.02  # of a box is ink, below which it lies on nothing; 1,049 honest boxes have at least 0.05
+HELD = 0.92  # of the ink that the best place holds, above which a box does not lie too high or too low
+STRAY, AWAY, SIMILAR = 0.4, 3.0, 0.5  # share of own ink; heights to the line that fits; its width against the box's
+AGAIN = 1  # like lines without a box, after which the next ones are a habit and no oversight
+DOWN, ALONG = 0.2, 0.4  # heights: ink out at one side and paper at the other, up or down; left or right
+LITTLE = 2.0  # pixels: annotators are sloppy by that much
+
+
+def finding(raw: Raw, box: Box, kind: str, severity: str, why: str, other: str | None = None) -> Finding:
+    """Make the finding of one box."""
+    points = None if box.polygon is None else [[float(x), float(y)] for x, y in np.nan_to_num(box.polygon)]
+    return Finding(kind, raw.name, raw.split, box.line, points, severity, why, other)
+
+
+def usable(raw: Raw) -> tuple[list[Finding], list[int]]:
+    """Return the findings about boxes that are no regions, and the indices of the others; crossed quads are usable."""
+    found, good = [], []
+    for index, box in enumerate(raw.boxes):
+        said = shape.broken(box)
+        if said:
+            found.append(finding(raw, box, *said))
+        else:
+            good.append(index)
+    return found, good
+
+
+def numbers(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator[Finding]:
+    """Yield what is wrong with the positions of boxes: outside of `size` (width, height), backwards, boxed twice."""
+    for index in good:
+        box = raw.boxes[index]
+        assert box.polygon is not None, "usable boxes have a polygon"
+        for said in (shape.outside(box.polygon, *size) if size else None, shape.backwards(box.polygon)):
+            if said:
+                yield finding(raw, box, *said)
+    for later, earlier, severity, why in shape.twice(raw.boxes, good):
+        other = f"{raw.name}:{raw.boxes[earlier].line}"
+        yield finding(raw, raw.boxes[later], "duplicate_box", severity, why, other)
+
+
+def texts(raw: Raw, good: list[int]) -> Iterator[Finding]:
+    """Yield boxes whose characters do not fit their width, and pairs whose texts would fit each other's boxes."""
+    judged = [index for index in good if not raw.boxes[index].ignored]
+    quads = [upright(polygon) for index in judged if (polygon := raw.boxes[index].polygon) is not None]
+    if not quads:
+        return
+    sides = np.array([[np.hypot(*(quad[1] - quad[0])), np.hypot(*(quad[3] - quad[0]))] for quad in quads])
+    across, down = sides.T.astype(np.float64)
+    lines = [raw.boxes[index].text for index in judged]
+    letters = np.array([len(line.strip()) for line in lines])
+    tall = (
+        (down > 1.5 * across) & (letters > 1) & (across > 0.6 * np.median(np.minimum(across, down)))
+    )  # runs downwards
+    fit = width.Fit(lines, np.where(tall, down, across), np.where(tall, across, down))
+    taken: set[int] = set()
+    for i, j, why in width.exchanged(fit):
+        one, two = raw.boxes[judged[i]], raw.boxes[judged[j]]
+        taken |= {i, j}
+        yield finding(raw, one, "swapped", WARN, why, f"{raw.name}:{two.line}")
+    for i, kind, severity, why in width.judge(fit):
+        if i not in taken:
+            yield finding(raw, raw.boxes[judged[i]], kind, severity, why)
+
+
+def placed(raw: Raw, places: dict[int, Place | None], text: float) -> Iterator[Finding]:
+    """Yield the boxes that lie beside their ink, or on none; `places` by index, `text` a box's height in pixels."""
+    for index, place in places.items():
+        box = raw.boxes[index]
+        if place is None or box.ignored:
+            continue
+        said = _verdict(place, LITTLE / text)
+        if said:
+            yield finding(raw, box, said[0], said[1], said[2])
+
+
+def _verdict(place: Place, little: float) -> shape.Said | None:
+    """Say how a box lies beside its ink; `little` is what a sloppy edge is, in heights."""
+    if place.inside < BLANK:
+        return "no_ink", ERROR if place.inside == 0 else WARN, f"{place.inside:.1%} of its area is ink"
+    left, top, right, bottom = place.out
+    free_left, free_top, free_right, free_bottom = place.blank
+    if place.held > HELD:
+        top = bottom = 0.0
+    up, down = _cut(top, free_bottom, little), _cut(bottom, free_top, little)
+    sides = (
+        ("top", "bottom", min(up, -2 * place.dy), max(DOWN, little)),
+        ("bottom", "top", min(down, 2 * place.dy), max(DOWN, little)),
+        ("left", "right", min(left, free_right, -2 * place.dx), ALONG),
+        ("right", "left", min(right, free_left, 2 * place.dx), ALONG),
+    )
+    one, other, shift, least = max(sides, key=lambda side: side[2] / side[3])
+    if shift < least:
+        return None
+    why = (
+        f"ink goes on beyond its {one} and the {other} is blank for {shift:.0%} of its height: "
+        f"it holds {place.held:.0%} of what it would hold {_way(place)}"
+    )
+    return "misplaced", WARN, why
+
+
+def _cut(out: float, free: float, little: float) -> float:
+    """Return by how much a line sticks out where the other side is free, in heights.
+
+    Where much is free the box is higher than its text, and a shift by half of that cuts less of it.
+    """
+    return max(min(out, free), min(2 * out, free - DOWN) if out > little / 2 else 0.0)
+
+
+def _way(place: Place) -> str:
+    steps = [
+        f"{abs(step):.1f} heights {words[step > 0]}"
+        for step, words in ((place.dx, ("to the left", "to the right")), (place.dy, ("higher", "lower")))
+        if abs(step) > 0.05
+    ]
+    return " and ".join(steps) or "at its best"
+
+
+def strays(raw: Raw, places: dict[int, Place | None], lines: list[missing.Line], sheet: Sheet) -> Iterator[Finding]:
+    """Yield boxes that lie on the ink of other boxes, or on none, and near by is an unboxed line of their width."""
+    for index, place in places.items():
+        box = raw.boxes[index]
+        if place is None or box.polygon is None or box.ignored or (place.own > STRAY and place.inside > 2 * BLANK):
+            continue
+        low, high = box.polygon.min(axis=0) * sheet.scale, box.polygon.max(axis=0) * sheet.scale
+        wide, tall = high - low
+        for line in lines:
+            x, y, w, h = line.box
+            right, down = x + w / 2 - (low[0] + high[0]) / 2, y + h / 2 - (low[1] + high[1]) / 2
+            if max(abs(right), abs(down)) < AWAY * tall and SIMILAR < w / wide < 1.1 and 0.4 < h / tall < 1.2:
+                px, py = right / sheet.scale, down / sheet.scale
+                why = (
+                    f"{place.own:.0%} of the ink in it is in no other box, and a line as wide without box, "
+                    f"{w / sheet.scale:.0f} px, is {abs(px):.0f} px to the {'right' if px > 0 else 'left'} and "
+                    f"{abs(py):.0f} px {'lower' if py > 0 else 'higher'}"
+                )
+                yield finding(raw, box, "misplaced", WARN, why)
+                break
+
+
+def unboxed(raw: Raw, lines: list[missing.Line], sheet: Sheet, wrong: list[Polygon]) -> Iterator[Finding]:
+    """Yield lines of text without a box; what lies beside a box that is itself misplaced (`wrong`) is explained.
+
+    Of signs that come again and again below each other (stamped, or written in) only the first is a warning.
+    """
+    shown: list[tuple[int, int, int, int]] = []
+    for line in lines:
+        score = missing.likeness(line)
+        x, y, w, h = (value / sheet.scale for value in line.box)
+        if score < missing.TEXT_LIKE or any(_near((x, y, w, h), polygon) for polygon in wrong):
+            continue
+        again = sum(_alike(line.box, other) for other in shown)
+        shown.append(line.box)
+        why = (
+            f"{line.letters} pieces of ink {h:.0f} px high in {w:.0f} px look as the text in the boxes of this page "
+            f"and have no box (log odds {score:.1f})"
+        )
+        points = [[x, y], [x + w, y], [x + w, y + h], [x, y + h]]
+        severity = NOTE if again >= AGAIN else WARN
+        yield Finding("missing_box", raw.name, raw.split, None, points, severity, why)
+
+
+def _alike(one: tuple[int, int, int, int], two: tuple[int, int, int, int]) -> bool:
+    """Tell whether two lines stand below each other and have one size."""
+    return abs(one[0] - two[0]) < 1.5 * one[3] and 0.7 < one[2] / two[2] < 1.4 and 0.7 < one[3] / two[3] < 1.4
+
+
+def _near(line: tuple[float, float, float, float], polygon: Polygon) -> bool:
+    """Tell whether a line is one that a misplaced box was meant for: near it, and not much longer."""
+    x, y, w, h = line
+    low, high = polygon.min(axis=0), polygon.max(axis=0)
+    reach = AWAY * float(min(high - low))
+    centre = np.array([x + w / 2, y + h / 2])
+    return bool((np.abs(centre - (low + high) / 2) < (high - low) / 2 + reach).all() and w < 1.1 * (high - low)[0])
+
+
+def mirrored(raw: Raw, places: dict[int, Place | None], sheet: Sheet) -> Iterator[Finding]:
+    """Yield boxes that lie well only when x and y change places, which also turns the way their points run."""
+    for index, place in places.items():
+        box = raw.boxes[index]
+        if box.polygon is None or geometry.area(box.polygon) >= 0:
+            continue
+        wide, tall = np.ptp(box.polygon, axis=0)
+        if place is not None and lies_well(place) and not (tall > 1.5 * wide and len(box.text.strip()) > 1):
+            continue
+        flipped = look(sheet, np.ascontiguousarray(box.polygon[:, ::-1] * sheet.scale))
+        if flipped is not None and lies_well(flipped):
+            why = f"it fits when x and y change places: {flipped.inside:.0%} of its area is ink then, "
+            why += f"{0 if place is None else place.inside:.0%} as it is"
+            yield finding(raw, box, "swapped", ERROR, why)

@@ -1,0 +1,125 @@
+"""Ink: what on a page is print, as a mask, and what of it belongs to which box.
+
+H W page pixels, N boxes. Black-hat (closing minus image) is how much darker a pixel is than the paper around it,
+whatever the light; a box with light print on dark ground is seen by the top-hat. No threshold is a constant of the
+scanner: both come from the contrast that the annotated boxes of this very page have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.geometry import Polygon
+
+TEXT = 22.0  # pixels; higher lines are reduced to this, which is enough to see where their ink is
+LARGEST = 2400  # pixels of the long side, whatever the lines are
+FAINT = 10  # grey levels; less contrast is paper
+SHARE = 0.4  # of the contrast nearby, that a pixel needs to be ink
+
+Mask = NDArray[np.bool_]
+Gray = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sheet:
+    """One page, perhaps reduced: grey (H, W), ink (H, W), and by how many boxes each pixel is covered (H, W)."""
+
+    gray: Gray
+    ink: Mask
+    covered: NDArray[np.uint8]
+    polygons: list[Polygon | None]  # of this sheet; None where a box has no area
+    scale: float  # sheet pixels per image pixel
+    text: float  # height of a typical box in sheet pixels
+
+
+def sheet(image: NDArray[np.uint8], polygons: Sequence[Polygon | None]) -> Sheet:
+    """Make the ink of a page (H, W, 3) RGB with boxes, N polygons (P, 2) in its pixels or None."""
+    heights = [height(polygon) for polygon in polygons if polygon is not None]
+    typical = float(np.median(heights)) if heights else max(image.shape[:2]) / 60
+    scale = min(1.0, TEXT / max(typical, 1.0), LARGEST / max(image.shape[:2]))
+    gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    if scale < 1:
+        size = (max(1, round(gray.shape[1] * scale)), max(1, round(gray.shape[0] * scale)))
+        gray = cv2.resize(gray, size, interpolation=cv2.INTER_AREA)
+    scaled = [None if polygon is None else np.asarray(polygon * scale, np.float32) for polygon in polygons]
+    text = max(4.0, typical * scale)
+    gray = np.asarray(gray, np.uint8)
+    return Sheet(gray, _ink(gray, scaled, text), coverage(gray.shape, scaled), scaled, scale, text)
+
+
+def height(polygon: Polygon) -> float:
+    """Return the height of the text in a box (P, 2) in pixels: of its smallest rectangle the shorter side."""
+    if len(polygon) == 4:
+        sides = np.hypot(*(np.roll(polygon, -1, axis=0) - polygon).T)
+        return float(min(sides[0] + sides[2], sides[1] + sides[3]) / 2)
+    return float(min(cv2.minAreaRect(polygon.astype(np.float32))[1]))
+
+
+def coverage(shape: tuple[int, ...], polygons: Sequence[Polygon | None]) -> NDArray[np.uint8]:
+    """Return by how many polygons each pixel (H, W) is covered."""
+    covered = np.zeros(shape[:2], np.uint8)
+    for polygon in polygons:
+        if polygon is not None:
+            window, inside = filled(shape, polygon)
+            covered[window] += inside
+    return covered
+
+
+def filled(shape: tuple[int, ...], polygon: Polygon) -> tuple[tuple[slice, slice], NDArray[np.uint8]]:
+    """Return where on a page (H, W) a polygon is: the window around it, and a mask of ones in that window."""
+    low = np.clip(np.floor(polygon.min(axis=0)), 0, (shape[1], shape[0])).astype(int)
+    high = np.clip(np.ceil(polygon.max(axis=0)) + 1, low, (shape[1], shape[0])).astype(int)
+    inside = np.zeros((high[1] - low[1], high[0] - low[0]), np.uint8)
+    if inside.size:
+        cv2.fillPoly(inside, [np.rint(polygon - low).astype(np.int32)], 1)
+    return (slice(low[1], high[1]), slice(low[0], high[0])), inside
+
+
+def _ink(gray: Gray, polygons: Sequence[Polygon | None], text: float) -> Mask:
+    """Return the ink (H, W): dark on light, and inside boxes of light print the light."""
+    size = 2 * round(text * 0.6) + 1
+    kernel = cv2.getStructuringElement(cv2.MORPH_RECT, (size, size))
+    dark = cv2.morphologyEx(gray, cv2.MORPH_BLACKHAT, kernel)
+    ink = _strong(dark, text, _floor(dark, polygons))
+    light: Mask | None = None
+    for polygon in polygons:
+        if polygon is None:
+            continue
+        window, inside = filled(gray.shape, polygon)
+        values = gray[window][inside > 0]
+        if values.size and _inverted(values):
+            if light is None:
+                bright = cv2.morphologyEx(gray, cv2.MORPH_TOPHAT, kernel)
+                light = _strong(bright, text, _floor(bright, [polygon]))
+            ink[window] = np.where(inside > 0, light[window], ink[window])
+    return ink
+
+
+def _floor(contrast: Gray, polygons: Sequence[Polygon | None]) -> float:
+    """Return the least contrast of ink: a quarter of what the boxes of this page have."""
+    found = []
+    for polygon in polygons:
+        if polygon is not None:
+            window, inside = filled(contrast.shape, polygon)
+            values = contrast[window][inside > 0]
+            if values.size:
+                found.append(np.percentile(values, 95))
+    return max(FAINT, 0.25 * float(np.median(found))) if found else 2.5 * FAINT
+
+
+def _strong(contrast: Gray, text: float, floor: float) -> Mask:
+    """Return the pixels (H, W) whose contrast is above `floor`, and above a share of the strongest nearby."""
+    size = 2 * round(text * 0.8) + 1
+    peak = cv2.dilate(contrast, cv2.getStructuringElement(cv2.MORPH_RECT, (size, size)))
+    return np.asarray((contrast >= floor) & (contrast >= SHARE * peak), np.bool_)
+
+
+def _inverted(values: Gray) -> bool:
+    """Tell whether the pixels of a box are light print on dark ground: more of them are near the dark end."""
+    low, middle, high = np.percentile(values, (3, 50, 97))
+    return bool(high - low > 4 * FAINT and middle - low < 0.5 * (high - middle))

@@ -1,0 +1,117 @@
+"""`ocrlab samples check`: what is wrong with a data set; a table, contact sheets, and a cleaned copy when asked."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocrlab.cli import progress
+from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.errors import ConfigError
+from ocrlab.records import SCHEMA, finite
+
+if TYPE_CHECKING:
+    from ocrlab.audit import Finding
+
+SHOWN = 6  # examples of a kind in the table
+WHAT = "find boxes and pages that are probably wrong, and write a cleaned copy"
+EXAMPLES = """
+  ocrlab samples check receipts                           all splits; the sheets go to reports/check-receipts
+  ocrlab samples check receipts --split val --out sheets
+  ocrlab samples check receipts --clean receipts-clean    also write a copy without what is certainly wrong
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("data", type=Path, metavar="DATA", help="data folder, or one annotation file")
+    parser.add_argument("--split", nargs="+", metavar="NAME", help="splits to look at (all)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where contact sheets go (reports/check-DATA)")
+    parser.add_argument("--clean", type=Path, metavar="DIR", help="write a cleaned copy to this new folder")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Check a data set; the exit status is 1 if something must be wrong or probably is, else 0.
+
+    Contact sheets of an earlier check in the same folder are replaced; other files there are left alone.
+    """
+    from ocrlab import audit
+    from ocrlab.audit import clean
+
+    if args.clean is not None and args.clean.exists() and (not args.clean.is_dir() or any(args.clean.iterdir())):
+        raise ConfigError(f"--clean {args.clean} is there already", need="a new or empty folder", do="Name another one")
+    with progress.of_pages("checking") as tick:
+        findings = audit.check(args.data, args.split, tick)
+    told = [finding for finding in findings if finding.severity != "note"]
+    out = args.out or Path("reports") / f"check-{args.data.resolve().stem}"
+    pictures = draw(args.data, told, args.split, out) if told else []
+    record = {
+        "schema": SCHEMA,
+        "data": str(args.data),
+        "counts": _counts(findings),
+        "findings": [finite(asdict(finding)) for finding in findings],
+        "pictures": [str(picture) for picture in pictures],
+    }
+    texts = [_table(findings) if findings else "nothing is wrong", *_where(pictures)]
+    if args.clean is not None:
+        done = clean.copy(args.data, args.clean, findings, args.split)
+        record["clean"] = {
+            "folder": str(done.folder),
+            "pages": done.pages,
+            "boxes": done.boxes,
+            "changes": done.changes,
+        }
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(done.counts.items())) or "nothing was changed"
+        texts.append(f"{done.pages} pages with {done.boxes} boxes in {done.folder}: {counts} (CHANGES.txt)")
+    return Answer(record, "\n".join(texts), status=1 if told else 0)
+
+
+def draw(data: Path, findings: list[Finding], splits: Sequence[str] | None, out: Path) -> list[Path]:
+    """Write the contact sheets of findings as `out`/sheet-001.png and so on, and return their paths."""
+    import cv2
+
+    from ocrlab import flight
+    from ocrlab.audit import contact
+
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("sheet-[0-9][0-9][0-9].png"):
+        old.unlink()
+    pictures = []
+    for number, picture in enumerate(contact.sheets(data, findings, splits), 1):
+        place = out / f"sheet-{number:03}.png"
+        _, encoded = cv2.imencode(".png", picture[..., ::-1])
+        flight.write_bytes(place, encoded.tobytes())
+        pictures.append(place)
+    return pictures
+
+
+def _counts(findings: list[Finding]) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for finding in findings:
+        row = counts.setdefault(finding.kind, {"error": 0, "warn": 0, "note": 0})
+        row[finding.severity] += 1
+    return counts
+
+
+def _table(findings: list[Finding]) -> str:
+    """Return a row a kind, the worst first: counts, what it means, and where."""
+    from ocrlab.audit import KINDS
+
+    rows: list[Sequence[object]] = [("kind", "error", "warn", "note", "meaning", "page:box")]
+    counts = _counts(findings)
+    for kind in sorted(counts, key=lambda kind: [-count for count in counts[kind].values()]):
+        places = [f"{f.page}:{f.box}" if f.box else f.page for f in findings if f.kind == kind]
+        unique = list(dict.fromkeys(places))
+        more = f" and {len(unique) - SHOWN} more" if len(unique) > SHOWN else ""
+        rows.append((kind, *counts[kind].values(), KINDS[kind], " ".join(unique[:SHOWN]) + more))
+    return table(rows)
+
+
+def _where(pictures: list[Path]) -> list[str]:
+    if not pictures:
+        return []
+    return [f"{pictures[0]}" + (f" to {pictures[-1].name}" if len(pictures) > 1 else "")]

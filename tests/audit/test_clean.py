@@ -1,0 +1,43 @@
+"""The cleaned copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocrlab.audit import check, clean
+from ocrlab.data.icdar import read_icdar
+from ocrlab.errors import DataError
+
+
+def test_what_is_certain_is_mended_and_told(draw: Callable[..., Any], tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "clean"
+    page = draw(1)
+    count = len(page.quads)
+    page.quads[0] = page.quads[0][::-1].copy()
+    page.quads.append(page.quads[2].copy())
+    page.texts.append(page.texts[2])
+    page.quads.append(np.float32([[1, 1], [1, 1], [1, 1], [1, 1]]))
+    page.texts.append("nothing")
+    page.write(data, "p")
+    draw(2).write(data, "bad")
+    (data / "train" / "images" / "bad.png").write_bytes(b"no image")
+    before = {file: file.read_bytes() for file in data.rglob("*") if file.is_file()}
+    done = clean.copy(data, target, check(data))
+    assert {file: file.read_bytes() for file in data.rglob("*") if file.is_file()} == before
+    assert (done.pages, done.boxes) == (1, count)
+    assert done.counts == {"boxes reordered": 1, "boxes dropped": 2, "pages left out": 1}
+    kept = read_icdar(target / "train" / "gts" / "gt_p.txt")
+    assert np.array_equal(kept.polygons[0], page.quads[0][::-1])
+    assert [finding for finding in check(target) if finding.severity == "error"] == []
+    assert len((target / "CHANGES.txt").read_text().splitlines()) == 4
+
+
+def test_nothing_is_overwritten(draw: Callable[..., Any], tmp_path: Path) -> None:
+    draw(3).write(tmp_path / "data", "p")
+    with pytest.raises(DataError, match="is there already"):
+        clean.copy(tmp_path / "data", tmp_path / "data", [])

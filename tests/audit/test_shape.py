@@ -1,0 +1,66 @@
+"""Rules on a box's own numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ocrlab.audit import shape
+from ocrlab.audit.source import Box
+
+SQUARE = np.float32([[10, 10], [50, 10], [50, 30], [10, 30]])
+
+
+def box(polygon: object, line: int = 1, text: str = "a", ignored: bool = False) -> Box:
+    return Box(line, None if polygon is None else np.asarray(polygon, np.float32), text, ignored)
+
+
+@pytest.mark.parametrize(
+    ("polygon", "kind"),
+    [
+        (None, "invalid"),
+        ([[0, 0], [np.nan, 0], [1, 1]], "invalid"),
+        ([[0, 0], [9, 9]], "invalid"),
+        ([[0, 0], [9, 9], [18, 18], [3, 3]], "zero_area"),
+        ([[5, 5]] * 4, "zero_area"),
+        (SQUARE[[0, 2, 1, 3]], "self_crossing"),
+    ],
+)
+def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
+    said = shape.broken(box(polygon))
+    assert said is not None
+    assert said[0] == kind
+
+
+def test_a_region_is_one() -> None:
+    assert shape.broken(box(SQUARE)) is None
+    assert shape.broken(box(SQUARE[::-1])) is None
+
+
+def test_outside_is_told_by_how_much() -> None:
+    assert shape.outside(SQUARE, 60, 40) is None
+    assert shape.outside(SQUARE, 49, 40) is None
+    slight = shape.outside(SQUARE, 48, 40)
+    half = shape.outside(SQUARE, 35, 40)
+    gone = shape.outside(SQUARE, 5, 5)
+    assert slight is not None
+    assert half is not None
+    assert gone is not None
+    assert [slight[1], half[1], gone[1]] == ["note", "warn", "error"]
+
+
+def test_order_is_judged_by_where_it_runs_and_starts() -> None:
+    assert shape.backwards(SQUARE) is None
+    upward = np.float32([[10, 100], [10, 20], [30, 20], [30, 100]])  # text that runs up the page
+    assert shape.backwards(upward) is None
+    for wrong, word in ((SQUARE[::-1], "counter"), (np.roll(SQUARE, 2, 0), "right"), (np.roll(SQUARE, 1, 0), "short")):
+        said = shape.backwards(np.asarray(wrong, np.float32))
+        assert said is not None
+        assert word in said[2]
+
+
+def test_a_line_boxed_twice_is_a_pair() -> None:
+    boxes = [box(SQUARE), box(SQUARE + 100, 2), box(SQUARE + 1, 3), box(SQUARE + 100, 4, ignored=True)]
+    pairs = {(later, earlier) for later, earlier, _, _ in shape.twice(boxes, [0, 1, 2, 3])}
+    assert pairs == {(2, 0), (3, 1)}
+    assert list(shape.twice(boxes, [0])) == []
