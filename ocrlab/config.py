@@ -82,7 +82,7 @@ class Augment(Section):
     noise: float = knob(4, "standard deviation in grey levels", ge=0, le=64)
     blur: Unit = knob(0.1, "probability")
     degrade: Unit = knob(0.3, "probability of a bad copy: strong blur or noise, JPEG 10 to 60, or little light")
-    around_text: Unit = knob(0.9, "probability that a crop holds a text box")
+    around_text: Unit = knob(0.9, "probability that a crop holds a text box that counts")
 
 
 class Optim(Section):
@@ -108,7 +108,7 @@ class Post(Section):
     """Maps to polygons."""
 
     threshold: Unit = knob(0.4, "of the probability map")
-    box_threshold: Unit = knob(0.5, "of the mean probability inside a candidate")
+    box_threshold: Unit = knob(0.6, "of the mean probability inside a candidate")
     unclip: Literal["exact"] | Positive = knob(
         "exact", "inverse of the shrink, or a ratio (published: 1.5, polygons 2)"
     )

@@ -154,7 +154,8 @@ def training_crop(
     """Return a random crop (crop, crop, 3) of a page and its target maps, all drawn from `rng`."""
     crop = config.crop
     polygons = [np.asarray(p) for p in sample.polygons]
-    warp = transforms.random_warp(rng, (image.shape[1], image.shape[0]), polygons, crop, config.augment)
+    counted = [p for p, ignored in zip(polygons, sample.ignored, strict=True) if not ignored]
+    warp = transforms.random_warp(rng, (image.shape[1], image.shape[0]), counted or polygons, crop, config.augment)
     canvas = transforms.photometric(rng, transforms.warp_image(image, warp, (crop, crop)), config.augment)
     # The published targets cut coordinates to whole pixels; of a warped polygon that would move it up and left by half
     # a pixel on average, and every detection with it. Rounding moves it nowhere.
