@@ -43,6 +43,7 @@ Positive = Annotated[float, Field(gt=0)]
 UnitRange = Annotated[tuple[Unit, Unit], AfterValidator(rising)]
 PositiveRange = Annotated[tuple[Positive, Positive], AfterValidator(rising)]
 Word = Annotated[str, Field(min_length=1)]
+CheckpointFile = Annotated[str, Field(pattern=r"\.ckpt$")]
 
 
 class Section(BaseModel):
@@ -177,7 +178,9 @@ class Config(Section):
     encoder: Encoder = knob("resnet18_slim", "torchvision's; resnet18_slim has half the channels of resnet18")
     decoder: Decoder = knob("fpn", "what joins the encoder's stages")
     width: int = knob(64, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
-    weights: Literal["imagenet"] | None = knob(None, "of the encoder; none: from random numbers")
+    weights: Literal["imagenet", "receipts"] | CheckpointFile | None = knob(
+        None, "to begin from: imagenet (encoder), receipts (the shipped detector), a .ckpt; none: random"
+    )
     batch_size: int = knob(4, "crops in a batch", ge=1)
     crop: int = knob(512, "pixels, side of a training crop", ge=64, multiple_of=32)
     targets: Targets = Targets()

@@ -92,7 +92,7 @@ def test_overrides_that_work(words, key, value):
         ("data=", ["not empty"]),
         ("crop=500", ["multiple of 32"]),
         ("encoder=resnet19", ["resnet18_slim, resnet18, resnet34, resnet50, mobilenet_v3_large"]),
-        ("weights=coco", ["imagenet or none"]),
+        ("weights=coco", ["imagenet, receipts", "ends in .ckpt", "none"]),
         ("optim.lr=nan", ["a number above 0"]),
         ("optim.lr=inf", ["a number above 0"]),
         ("post.unclip=0", ["exact or a number above 0"]),

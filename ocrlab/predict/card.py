@@ -17,7 +17,7 @@ from typing import Any
 
 from ocrlab.errors import DataError
 from ocrlab.flight import write_text
-from ocrlab.predict.shipped import sha256
+from ocrlab.pretrained import sha256
 from ocrlab.train import checkpoint
 
 LEVELS = ("0.5", "0.7", "0.8")

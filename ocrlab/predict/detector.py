@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ocrlab import flight, postprocess
+from ocrlab import flight, postprocess, pretrained
 from ocrlab.config import Config
 from ocrlab.data import images
 from ocrlab.data.page import Problem
 from ocrlab.errors import CheckpointError
 from ocrlab.model.detector import Detector as Network
-from ocrlab.predict import shipped
 from ocrlab.predict.stream import Source, checked, flow
 from ocrlab.probes import host
 from ocrlab.records import Prediction
@@ -81,13 +80,13 @@ class Detector:
 def choose(path: Path | str | None, runs: Path) -> tuple[Path, str]:
     """Return the checkpoint to use and which one that is, in words; raises CheckpointError."""
     if path is not None:
-        if str(path) == shipped.NAME and not Path(path).is_file():
-            return shipped.find(), f"the shipped detector {shipped.NAME}"
+        if str(path) == pretrained.NAME and not Path(path).is_file():
+            return pretrained.find(), f"the shipped detector {pretrained.NAME}"
         return Path(path), str(path)
     try:
         found = newest_checkpoint(runs)
     except CheckpointError:
-        return shipped.find(), f"the shipped detector {shipped.NAME}, since {runs} has no successful run"
+        return pretrained.find(), f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
     return found, f"{found}, the newest successful run"
 
 

@@ -27,7 +27,7 @@ from ocrlab.model.detector import MULTIPLE
 from ocrlab.model.detector import Detector as Network
 from ocrlab.predict.detector import Detector
 from ocrlab.predict.files import create
-from ocrlab.predict.shipped import sha256
+from ocrlab.pretrained import sha256
 from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:

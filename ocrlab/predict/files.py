@@ -93,10 +93,14 @@ def predict_files(
 ) -> Generator[Found, None, None]:
     """Detect text in image files and yield what became of each, in order; a page that cannot be read is a Problem.
 
-    With `out`, NAME.json, NAME.txt (ICDAR) or NAME.overlay.jpg is written there: whole, and never over a file.
+    With `out`, NAME.json, NAME.txt (ICDAR) or NAME.overlay.jpg is written there: whole, and never over a file. Raises
+    DataError if there can be no such folder.
     """
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{out} cannot be made", got=error.strerror, need="a folder of yours") from error
     formed = tuple(wanted) if out is not None else ()
 
     def finish(page: Page, found: postprocess.Regions) -> tuple[Path, Prediction, dict[str, Write]]:

@@ -16,7 +16,7 @@ from ocrlab import config as configs
 from ocrlab.config import Config
 from ocrlab.errors import CheckpointError
 from ocrlab.flight import write_text
-from ocrlab.predict.shipped import sha256
+from ocrlab.pretrained import sha256
 from ocrlab.train import checkpoint
 
 PRIVATE = ("data", "train_split", "val_split", "runs", "name", "tracking", "runtime")  # of the machine it was made on

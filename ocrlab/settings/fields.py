@@ -118,6 +118,9 @@ def describe(annotation: Any, bounds: Sequence[Any] = ()) -> str:
         return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else str(parts[0])
     if origin is tuple:
         return f"two numbers low, high with low <= high, each {describe(parts[0]).removeprefix('a number ')}"
+    endings = [limit.pattern for limit in bounds if getattr(limit, "pattern", None)]
+    if annotation is str and endings:
+        return f"a name that ends in {endings[0].removesuffix('$').replace(chr(92), '')}"
     if annotation is str:
         return "text that is not empty" if any(getattr(limit, "min_length", 0) for limit in bounds) else "text"
     words = {NoneType: "none", bool: "true or false", int: "a whole number", float: "a number"}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
+from ocrlab import pretrained
 from ocrlab.config import Config
 from ocrlab.errors import CheckpointError, ConfigError
 from ocrlab.model.detector import Detector
@@ -61,14 +63,27 @@ def load(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
     except Exception as error:  # zip, unpickling and truncation errors share no base class
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            got=_seen(path, error),
             need="a whole file written by ocrlab train",
         ) from error
-    if not isinstance(content, dict) or "ocrlab" not in content:
+    about = content.get("ocrlab") if isinstance(content, dict) else None
+    schema = about.get("schema") if isinstance(about, dict) else None
+    if not isinstance(schema, int):
         raise CheckpointError(f"{path} was not written by ocrlab", need="a .ckpt file written by ocrlab train")
-    if content["ocrlab"]["schema"] > SCHEMA:
+    if schema > SCHEMA:
         raise CheckpointError(f"{path} was written by a newer ocrlab", need=f"checkpoint schema {SCHEMA} or older")
     return content
+
+
+def _seen(path: Path, error: Exception) -> str:
+    """Say what a file is that torch does not read. Its own words would advise to let the file run code."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    if isinstance(error, pickle.UnpicklingError) and start.startswith(b"PK"):
+        return "a file that holds more than weights and numbers: reading that could run somebody's code"
+    if start.startswith(b"PK"):
+        return "a file of torch that is cut off or damaged"
+    return f"a file that starts with {start!r}" if start else "an empty file"
 
 
 def card(config: Config, step: int, metrics: dict[str, float]) -> dict[str, Any]:
@@ -85,23 +100,42 @@ def save_detector(model: Detector, path: Path, config: Config, step: int, metric
 def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
     """Return the detector (in evaluation mode, on the CPU), its config and its card; raises CheckpointError."""
     content = load(path)
-    about = content["ocrlab"]
+    about, weights, states = content["ocrlab"], content.get("detector"), content.get("state_dict")
+    if weights is None and isinstance(states, dict):
+        start = "averaged."
+        weights = {name.removeprefix(start): states[name] for name in states if str(name).startswith(start)}
+    good = isinstance(weights, dict) and all(isinstance(tensor, torch.Tensor) for tensor in weights.values())
+    if not (good and weights and isinstance(about.get("config"), dict)):
+        raise CheckpointError(f"{path} holds no detector", need="weights and settings as ocrlab train writes them")
     try:
         config = Config(**about["config"])
-    except ConfigError as error:
+    except (ConfigError, TypeError) as error:  # the latter for names of settings that are no text
         raise CheckpointError(f"{path} holds settings that this ocrlab does not know", got=str(error)) from error
-    weights = content.get("detector") or {
-        name.removeprefix("averaged."): tensor
-        for name, tensor in content["state_dict"].items()
-        if name.startswith("averaged.")
-    }
     model = Detector(config.encoder, config.decoder, config.width)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
             f"The weights in {path} do not fit the detector that it names",
-            got=str(error).splitlines()[1].strip(),
+            got=str(error).splitlines()[1].strip(" \t."),
             need=f"weights of {config.encoder} + {config.decoder}, width {config.width}",
         ) from error
     return model.to(memory_format=torch.channels_last).eval(), config, about
+
+
+def begin_from(weights: str, *detectors: Detector) -> None:
+    """Give detectors the weights of a checkpoint, or of `receipts`, the shipped one; raises CheckpointError.
+
+    What was learned on other pages is a better beginning than random numbers; steps and rates begin anew.
+    """
+    path = pretrained.find() if weights == pretrained.NAME else Path(weights)
+    source, config, _ = load_detector(path)
+    for detector in detectors:
+        if (*detector.names, detector.width) != (*source.names, source.width):
+            raise CheckpointError(
+                f"weights={weights} is another network",
+                got=f"encoder={config.encoder} decoder={config.decoder} width={config.width}",
+                need=f"encoder={detector.names[0]} decoder={detector.names[1]} width={detector.width}, as configured",
+                do="Set encoder, decoder and width to those of the weights",
+            )
+        detector.load_state_dict(source.state_dict())

@@ -83,6 +83,8 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     status = "failed"
     try:
         module, watcher = Training(config, machine), Watcher(config, folder, tracker, progress)
+        if before is None and config.weights not in (None, "imagenet"):
+            checkpoint.begin_from(config.weights, module.detector, module.averaged)
         module.finish_batch = watcher.finish_batch
         _run(module, watcher, train, val, before, last if before else None)
         metrics = final(module, watcher, val, progress)
@@ -118,6 +120,8 @@ def settled(config: Config, machine: Machine, page_count: int) -> Config:
     trainer.val_every = min(trainer.val_every, trainer.max_steps)
     runtime.threads, runtime.workers, runtime.channels_last = machine.threads, machine.workers, machine.channels_last
     config.data = str(Path(config.data).absolute())
+    if config.weights and config.weights.endswith(".ckpt"):
+        config.weights = str(Path(config.weights).absolute())
     return config
 
 

@@ -34,7 +34,8 @@ class Training(lightning.LightningModule):
     def __init__(self, config: Config, machine: Machine) -> None:
         super().__init__()
         self.config, self.machine = config, machine
-        self.detector = Detector(config.encoder, config.decoder, config.width, config.weights)
+        imagenet = config.weights if config.weights == "imagenet" else None
+        self.detector = Detector(config.encoder, config.decoder, config.width, imagenet)
         if machine.channels_last:
             self.detector = self.detector.to(memory_format=torch.channels_last)
         self.averaged = copy.deepcopy(self.detector).eval().requires_grad_(False)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from ocrlab import pretrained
 from ocrlab.errors import CheckpointError, DataError, ShapeError
-from ocrlab.predict import Detector, newest_checkpoint, shipped, threads
+from ocrlab.predict import Detector, newest_checkpoint, threads
 from ocrlab.predict.pack import pack
 
 
@@ -22,7 +23,7 @@ def ships(tmp_path, tiny, monkeypatch) -> Path:
     folder = tmp_path / "pretrained"
     folder.mkdir()
     pack(tiny, folder / "receipts.ckpt")
-    monkeypatch.setattr(shipped, "FOLDER", folder)
+    monkeypatch.setattr(pretrained, "FOLDER", folder)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     return folder / "receipts.ckpt"
@@ -84,11 +85,11 @@ def test_an_empty_sum_is_damage(ships):
 
 def test_what_is_shipped_is_whole():
     """Whatever lies in the package; before the first detector is packed there is nothing."""
-    path = shipped.FOLDER / "receipts.ckpt"
+    path = pretrained.FOLDER / "receipts.ckpt"
     if not path.exists():
         pytest.skip("no detector is packed yet")
     assert path.stat().st_size <= 10_000_000
-    assert shipped.sha256(path) in path.with_suffix(".md").read_text()
+    assert pretrained.sha256(path) in path.with_suffix(".md").read_text()
     assert Detector.load("receipts").detect(np.full((64, 64, 3), 255, np.uint8)).detections == []
 
 

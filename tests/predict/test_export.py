@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from ocrlab import postprocess
+from ocrlab import postprocess, pretrained
 from ocrlab.data import formats, images, synthetic, transforms
 from ocrlab.errors import ConfigError, OcrlabError
-from ocrlab.predict import Detector, export, shipped
+from ocrlab.predict import Detector, export
 from ocrlab.train import pages
 
 
@@ -46,7 +46,7 @@ def test_a_stranger_gets_the_polygons_with_what_the_file_says(exported, tiny):
     """On a page that needs reducing and padding; only the file's metadata are used."""
     session = export.session(exported)
     about = json.loads(session.get_modelmeta().custom_metadata_map["ocrlab"])
-    assert about["checkpoint_sha256"] == shipped.sha256(tiny)
+    assert about["checkpoint_sha256"] == pretrained.sha256(tiny)
     assert (about["schema"], about["images"]) == (1, "(B, 3, H, W) uint8 RGB, as decoded")
     page = synthetic.page(3).image
     detector = Detector.load(tiny)
@@ -102,7 +102,7 @@ def test_the_shipped_detector_gives_the_same_polygons_on_receipts(shared, tmp_pa
     """All 63 pages: as many polygons on each, and one corner in a thousand may move by a pixel."""
     for name in export.NEEDED:
         pytest.importorskip(name, reason=f"{name} is not installed; ocrlab[onnx] brings it")
-    if not (shipped.FOLDER / "receipts.ckpt").exists():
+    if not (pretrained.FOLDER / "receipts.ckpt").exists():
         pytest.skip("no detector is packed yet")
     detector = Detector.load("receipts")
     detector.bf16 = False

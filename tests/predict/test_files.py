@@ -217,7 +217,9 @@ from ocrlab.config import Config
 from ocrlab.train import pages
 import ocrlab.predict, torch
 class Dark(torch.nn.Module):
-    mean = torch.nn.Parameter(torch.zeros(1))
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.nn.Parameter(torch.zeros(1))
     def probability(self, images): return (images.float().mean(1, keepdim=True) < 100).float()
 dark = Detector(Dark(), Config(), False)
 pages.fused_once = lambda model, **_: model

@@ -281,3 +281,24 @@ def test_rate_warms_up_then_falls_to_zero():
     assert max(curve) == 1.0
     assert curve[100] == pytest.approx(0)
     assert all(a >= b for a, b in itertools.pairwise(curve[10:]))
+
+
+def test_training_begins_from_another_checkpoint_and_remembers_it(pages, tmp_path):
+    first = fit.fit(tiny(pages, tmp_path / "a"))
+    begun = tiny(pages, tmp_path / "b", f"weights={first.checkpoint}", "trainer.max_steps=1", "optim.lr=1e-9")
+    second = fit.fit(begun)
+    before, after = (checkpoint.load_detector(run.checkpoint)[0].state_dict() for run in (first, second))
+    name = "encoder.layer4.1.conv2.weight"
+    torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-6)
+    fresh = fit.fit(tiny(pages, tmp_path / "c", "trainer.max_steps=1", "optim.lr=1e-9"))
+    assert not torch.allclose(checkpoint.load_detector(fresh.checkpoint)[0].state_dict()[name], before[name], atol=1e-4)
+    assert f"weights: {first.checkpoint}" in (second.folder / "config.yaml").read_text()
+
+
+def test_training_cannot_begin_from_another_network(pages, tmp_path):
+    first = fit.fit(tiny(pages, tmp_path / "a", "trainer.max_steps=1"))
+    other = tiny(pages, tmp_path / "b", f"weights={first.checkpoint}", "width=16")
+    with pytest.raises(CheckpointError, match=r"another network.*width=32.*width=16.*Set encoder, decoder and width"):
+        fit.fit(other)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        fit.fit(tiny(pages, tmp_path / "c", f"weights={tmp_path}/absent.ckpt"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from importlib.resources import files
 from pathlib import Path
 
 from ocrlab.errors import CheckpointError
 
 NAME = "receipts"  # of the shipped detector; `--checkpoint receipts` asks for it
-FOLDER = Path(str(files("ocrlab"))) / "pretrained"
+FOLDER = Path(__file__).parent
 
 
 def find() -> Path:
