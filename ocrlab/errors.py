@@ -19,19 +19,24 @@ class OcrlabError(Exception):
 
     def __init__(self, what: str, *, got: object = None, need: object = None, do: str | None = None) -> None:
         self.what, self.got, self.need, self.do = what, got, need, do
-        parts = [what.rstrip(".")]
+        parts = [_unended(what)]
         if got is not None:
             parts.append(f"Given: {got}")
         if need is not None:
             parts.append(f"Needed: {need}")
         if do:
-            parts.append(do.rstrip("."))
+            parts.append(_unended(do))
         text = ". ".join(parts)
         super().__init__(text if text.endswith(("?", "!")) else f"{text}.")
 
     def _render_traceback_(self) -> list[str]:
         """Let IPython show one line: the text says what to do, and the frames of this package tell nobody anything."""
         return [f"{type(self).__name__}: {self}"]
+
+
+def _unended(sentence: str) -> str:
+    """Return a sentence without its full stop; the dots of `..` and `...` belong to its last word."""
+    return sentence if sentence.endswith("..") else sentence.removesuffix(".")
 
 
 class ConfigError(OcrlabError, ValueError):

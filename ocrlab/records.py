@@ -157,7 +157,7 @@ def from_json(text: str | bytes, *, source: str) -> dict[str, Any]:
     """Parse one JSON object written by ocrlab and check its schema number; raises DataError naming `source`."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for 100,000 lists in each other
         raise DataError(f"{source} is not JSON", got=str(error), need="a file written by ocrlab") from error
     if not isinstance(found, dict):
         raise DataError(f"{source} is not a JSON object", got=type(found).__name__, need="an object with a schema")

@@ -40,3 +40,8 @@ def test_the_tree_in_the_docstring_names_every_error():
         name for name, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.OcrlabError)
     ]
     assert all(name in errors.__doc__ for name in kinds)
+
+
+def test_a_full_stop_is_taken_off_and_dots_that_mean_something_stay() -> None:
+    told = str(errors.OcrlabError("It leaves the folder.", need="a path", do="Write it without .."))
+    assert told == "It leaves the folder. Needed: a path. Write it without ..."

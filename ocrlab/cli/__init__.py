@@ -20,7 +20,7 @@ from ocrlab.records import SCHEMA, finite
 
 COMMANDS = {
     "train": "train a detector; everything about it stays in one run folder",
-    "evaluate": "score a checkpoint on annotated pages",
+    "evaluate": "score a checkpoint or predictions on annotated pages",
     "predict": "find the text of images: JSON, ICDAR text, overlay pictures",
     "export": "write a checkpoint as ONNX, and prove that it finds the same polygons",
     "samples": "make pages, look at them, check them, convert them between formats",
@@ -65,7 +65,9 @@ def perform(words: list[str]) -> Answer:
     parser = Parser(f"ocrlab {name}", COMMANDS[name], command.EXAMPLES)
     command.arguments(parser)
     ours = before_dashes(words[1:]) if getattr(command, "TAKES_PROGRAM", False) else words[1:]
-    args = parser.parse_intermixed_args(ours)
+    # argparse cannot take options between words where there are subcommands; each subcommand can.
+    parse = parser.parse_args if getattr(command, "WORDS", None) else parser.parse_intermixed_args
+    args = parse(ours)
     args.program = words[len(ours) + 2 :]  # what stands after --, for a command that runs a program
     answer: Answer = command.run(args)
     return answer
@@ -107,12 +109,17 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
     """
     if os.environ.get("OCRLAB_TRACEBACK") == "1":
         traceback.print_exception(error)
+    if status == BROKEN_PIPE:
+        return  # `ocrlab ... | head` is no failure
     if status > 128:
         print(f"ocrlab: {_signal(status)}", file=sys.stderr)
     elif isinstance(error, OcrlabError) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
         print(f"ocrlab: {error}", file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("ocrlab"):
         print(f"ocrlab: {error.name} is not installed; pip install 'ocrlab[{extra}]' brings it", file=sys.stderr)
+    elif isinstance(error, OSError) and error.strerror:
+        what = f"{error.filename} cannot be used" if error.filename else "The system refused"
+        print(f"ocrlab: {what}. Given: {error.strerror}.", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocrlab.cli import oracle, pages, progress
+from ocrlab.cli import oracle, pages, places, progress
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
@@ -26,15 +26,16 @@ EXAMPLES = """
 """
 FIGURES = ("hmean", "precision", "recall")
 WORST = 5
+NOTHING = "WARNING: no box of these pages counts: recall and hmean say nothing, 0.0000 is no failure."
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     what = parser.add_argument_group("what is scored, one of these")
-    what.add_argument("--checkpoint", type=Path, metavar="CKPT", help="a .ckpt file of ocrlab train")
-    told = "a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl; NAME as the image's"
-    what.add_argument("--predictions", type=Path, metavar="PATH", help=told)
-    parser.add_argument("--per-image", type=Path, metavar="FILE", help="write one line a page, .jsonl or .csv")
+    what.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.CHECKPOINT)
+    told = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
+    what.add_argument("--predictions", type=places.path, metavar="PATH", help=told)
+    parser.add_argument("--per-image", type=places.path, metavar="FILE", help="write one line a page, .jsonl or .csv")
     parser.add_argument(
         "settings",
         nargs="*",
@@ -52,6 +53,8 @@ def run(args: argparse.Namespace) -> Answer:
         need = "one of --checkpoint CKPT, --predictions PATH, --oracle DATA"
         raise ConfigError("evaluate was not told what to score", got=" and ".join(chosen) or "none", need=need)
     if args.oracle is not None:
+        if args.per_image:
+            raise ConfigError("--per-image has no effect on --oracle", do="Its --json names every box that is lost")
         return oracle.run(args)
     refuse_oracle_words(args)
     words = [word for word in args.settings if not word.startswith("split=")]
@@ -65,6 +68,8 @@ def run(args: argparse.Namespace) -> Answer:
     scored, about = of_predictions(args, words, split) if args.predictions else of_checkpoint(args, words, split)
     figures = scored.record()
     record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **about, "worst": scored.worst(WORST)}
+    if no_box(figures):
+        record["warning"] = NOTHING
     if args.per_image:
         write_rows(args.per_image, scored)
     return Answer(record, shown(scored, figures))
@@ -87,8 +92,7 @@ def check_target(path: Path | None) -> None:
         raise ConfigError(
             "--per-image takes another kind of file", got=str(path), need="a name ending in .jsonl or .csv"
         )
-    if path.exists():
-        raise ConfigError(f"{path} exists already", do="Name another file for --per-image")
+    places.new_file(path, "--per-image")
     if not path.parent.is_dir():
         raise ConfigError(f"There is no folder {path.parent}", do="Make it, or name another file for --per-image")
 
@@ -96,6 +100,9 @@ def check_target(path: Path | None) -> None:
 def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:
     """Score a detector; returns every page, and what was scored on what."""
     asked = pages.check(words, also=("data",))
+    from ocrlab.data import folder
+
+    folder.find(Path(asked.data).expanduser(), split)  # says at once, before a network is loaded, that it is not there
     detector = pages.open_detector(args.checkpoint, words, asked)
     from ocrlab import predict
 
@@ -156,9 +163,18 @@ def shown(scored: Scored, figures: dict[str, float]) -> str:
     columns |= {"DetEval": "deteval_hmean", "CLEval": "cleval_hmean"}
     worst = [[_short(row[key]) for key in columns.values()] for row in scored.worst(WORST)]
     parts.append(table([list(columns), *worst]))
+    if no_box(figures):
+        parts.append(NOTHING)
     left_out = f", {scored.skipped} left out" if scored.skipped else ""
     parts.append(f"{len(scored.pages)} pages in {scored.seconds:.1f} s{left_out}")
     return "\n\n".join(parts)
+
+
+def no_box(figures: dict[str, float]) -> bool:
+    """Tell whether the pages have no box that counts, so that there was nothing to find."""
+    from ocrlab.metrics.page import SIZES
+
+    return not any(figures[f"truth/{size}"] for size in SIZES)
 
 
 def _short(value: str | float) -> str:

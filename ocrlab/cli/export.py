@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ocrlab.cli import pages
+from ocrlab.cli import pages, places
 from ocrlab.cli.answer import Answer, Parser, add_json
 from ocrlab.records import SCHEMA
 
@@ -19,17 +18,19 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.add_argument("form", choices=("onnx",), help="images (B, 3, H, W) uint8 RGB in, probability map out")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="kept in the file's metadata, such as post.*")
-    parser.add_argument("--checkpoint", type=Path, metavar="CKPT", help=pages.CHECKPOINT)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file")
+    parser.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
+    parser.add_argument("--out", type=places.path, required=True, metavar="FILE", help="a new file")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Export, and answer with the file and by how much its probabilities differ from torch's."""
     asked = pages.check(args.settings)
+    places.new_file(args.out, "--out")
     detector = pages.open_detector(args.checkpoint, args.settings, asked, "cpu")
     from ocrlab.predict import export
 
+    places.make(args.out.parent, "--out")
     apart = export.to_onnx(detector, args.out)
     size = args.out.stat().st_size
     record = {

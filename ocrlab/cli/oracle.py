@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ocrlab import config as configs
-from ocrlab.cli import progress
+from ocrlab.cli import places, progress
 from ocrlab.cli.answer import Answer, Parser, table
 from ocrlab.records import SCHEMA
 
@@ -30,9 +29,9 @@ def unclip(text: str) -> Literal["exact"] | float:
 def arguments(parser: Parser) -> None:
     """Add the words of the oracle to those of evaluate."""
     group = parser.add_argument_group("oracle", "perfect maps through post-processing: what the settings alone lose")
-    group.add_argument("--oracle", type=Path, metavar="DATA", help="a data folder; no checkpoint is needed")
+    group.add_argument("--oracle", type=places.path, metavar="DATA", help="a data folder; no checkpoint is needed")
     group.add_argument("--split", default="val", help="of DATA (default val)")
-    group.add_argument("--config", type=Path, metavar="YAML", help="judge these settings instead of the defaults")
+    group.add_argument("--config", type=places.path, metavar="YAML", help="judge these settings, not the defaults")
     group.add_argument("--long-side", type=int, nargs="+", default=LONG_SIDES, metavar="PX", help="(640 960 1280)")
     group.add_argument("--shrink", type=float, nargs="+", default=SHRINKS, metavar="R", help="(0.4 0.5 0.6 0.7)")
     group.add_argument("--unclip", type=unclip, nargs="+", default=UNCLIPS, metavar="U", help="(exact 1.5 2.0)")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ocrlab.predict import Detector
 
 OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
-CHECKPOINT = "a .ckpt file, or receipts for the shipped one; without it the newest run's best, else the shipped one"
+CHECKPOINT = "a .ckpt file, or receipts for the shipped one"
+NEWEST = f"{CHECKPOINT}; without it the newest run's best, else the shipped one"
 
 
 def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.cli import pages, progress
+from ocrlab.cli import pages, places, progress
 from ocrlab.cli.answer import Answer, Parser, add_json
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
@@ -23,21 +23,25 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
+TAKES_PROGRAM = True  # words behind -- are not looked at: there they are files, whose names may start with a dash
 EXAMPLES = """
   ocrlab predict page.jpg                                 the newest run's detector, else the shipped one; into found/
   ocrlab predict scans more/page.png --out found --checkpoint best.ckpt
   ocrlab predict scans --jsonl - | jq .detections         one line of JSON a page, as soon as it is done
   find scans -name '*.tif' | ocrlab predict - --checkpoint receipts --format json overlay
   ocrlab predict scans post.threshold=0.4 evaluate.long_side=960 --json
+
+A word that names no file is an error before anything is done. A page that cannot be read, or a line on stdin that
+names no file, is told and left out.
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = "images, folders, - for a list of them on stdin, and settings such as post.threshold=0.4"
+    what = "images, folders, - for a list of them on stdin, settings such as post.threshold=0.4; behind -- only paths"
     parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
-    parser.add_argument("--checkpoint", type=Path, metavar="CKPT", help=pages.CHECKPOINT)
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder for what is found ({OUT})")
+    parser.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
+    parser.add_argument("--out", type=places.path, metavar="DIR", help=f"folder for what is found ({OUT})")
     parser.add_argument("--format", nargs="+", choices=FORMATS, help="what to write into it (all three)")
     what = "one JSON object a page into a new file, - is stdout; then no other file unless --out or --format is given"
     parser.add_argument("--jsonl", metavar="FILE", help=what)
@@ -52,14 +56,15 @@ def run(args: argparse.Namespace) -> Answer:
     With `--json` the answer holds every page's detections; without it no page stays in memory.
     """
     settings = [word for word in args.words if is_override(word) and not Path(word).exists()]
-    paths = [word for word in args.words if word not in settings]
+    paths = [*(word for word in args.words if word not in settings), *getattr(args, "program", [])]
     asked = pages.check(settings)
-    _check(args, paths)
     out = None if args.jsonl and not args.out and not args.format else args.out or OUT
+    _check(args, paths, out)
+    files = _files(paths)
     detector = pages.open_detector(args.checkpoint, settings, asked, args.device)
     start = time.perf_counter()
     with _lines(args.jsonl) as write:
-        record = _predict(detector, args, _files(paths), out, write)
+        record = _predict(detector, args, files, out, write)
     record["seconds"] = time.perf_counter() - start
     where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
     left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
@@ -70,14 +75,20 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, text, 0 if record["pages"] else 1)
 
 
-def _check(args: argparse.Namespace, paths: list[str]) -> None:
-    """Raise ConfigError for words that do not go together."""
+def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None:
+    """Raise ConfigError for words that do not go together, and for places that cannot be written."""
     if not paths:
         raise ConfigError("predict was given no image", need="files or folders", do="See ocrlab predict --help")
     if args.jsonl == "-" and args.json:
         raise ConfigError("--json and --jsonl - both want stdout", do="Choose one of them, or --jsonl FILE")
-    if args.jsonl and args.jsonl != "-" and os.path.lexists(args.jsonl):
-        raise ConfigError("Nothing is overwritten", got=f"--jsonl {args.jsonl}, which exists", need="a new file")
+    if address := next((word for word in paths if "://" in word), None):
+        raise ConfigError("A page is a file, not an address", got=address, need="a path", do="Download it first")
+    if args.jsonl == "":
+        raise ConfigError("--jsonl was given no name", need="a new file, or - for stdout")
+    if args.jsonl and args.jsonl != "-":
+        places.new_file(Path(args.jsonl), "--jsonl")
+    if out is not None:
+        places.folder(out, "--out")
 
 
 def _files(paths: list[str]) -> list[Path]:

@@ -19,6 +19,8 @@ EXAMPLES = """
   ocrlab samples show receipts --split val --out sheet.png
   ocrlab samples check receipts                           boxes and pages that are probably wrong
   ocrlab samples convert receipts receipts-coco --to coco
+
+`ocrlab samples WORD --help` says more; each WORD takes --json.
 """
 
 
@@ -28,8 +30,6 @@ def arguments(parser: Parser) -> None:
     for word, what in WORDS.items():
         command = module(word)
         command.arguments(commands.add_parser(word, help=what, what=what, examples=command.EXAMPLES))
-    # argparse cannot take options between words where there are subcommands; each subcommand can.
-    setattr(parser, "parse_intermixed_args", parser.parse_args)  # noqa: B010
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ocrlab.cli import progress
+from ocrlab.cli import places, progress
 from ocrlab.cli.answer import Answer, add_json, table
 from ocrlab.records import SCHEMA
 
@@ -23,8 +22,8 @@ The source is only read, nothing is overwritten, and the new folder is there who
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("source", type=Path, metavar="SRC", help="data folder, or one annotation file")
-    parser.add_argument("target", type=Path, metavar="DST", help="a new folder")
+    parser.add_argument("source", type=places.path, metavar="SRC", help="data folder, or one annotation file")
+    parser.add_argument("target", type=places.path, metavar="DST", help="a new folder")
     parser.add_argument("--to", required=True, choices=TO, help="format to write")
     parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to take (all)")
     how = "copy (default), link (hard links) or none: annotations only"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ocrlab.cli import progress
+from ocrlab.cli import places, progress
 from ocrlab.cli.answer import Answer, add_json
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
@@ -18,7 +17,7 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="data folder to write into")
+    parser.add_argument("folder", type=places.path, metavar="DIR", help="data folder to write into")
     parser.add_argument("--train", type=int, default=48, metavar="N", help="pages to learn from (48)")
     parser.add_argument("--val", type=int, default=16, metavar="N", help="pages to measure on (16)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other pages (0)")
@@ -29,6 +28,9 @@ def run(args: argparse.Namespace) -> Answer:
     """Write synthetic receipts into the folder."""
     if min(args.train, args.val, args.seed) < 0:
         raise ConfigError("samples make was given a number below its least", need="--train, --val, --seed from 0")
+    if not args.train and not args.val:
+        raise ConfigError("samples make was given no page to make", got="--train 0 --val 0", need="at least one page")
+    places.folder(args.folder, "DIR")
     from ocrlab.data import synthetic
 
     with progress.of_pages("making") as tick:

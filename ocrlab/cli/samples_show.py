@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ocrlab.cli import places
 from ocrlab.cli.answer import Answer, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
@@ -25,10 +28,10 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="data folder, or one annotation file")
+    parser.add_argument("folder", type=places.path, metavar="DIR", help="data folder, or one annotation file")
     parser.add_argument("--split", default="train", metavar="NAME", help="split to look at (train)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages on the sheet (12)")
-    parser.add_argument("--out", type=Path, metavar="PNG", help="the sheet (reports/samples-DIR-SPLIT.png)")
+    parser.add_argument("--out", type=places.path, metavar="PNG", help="a new file (reports/samples-DIR-SPLIT.png)")
     add_json(parser)
 
 
@@ -36,16 +39,17 @@ def run(args: argparse.Namespace) -> Answer:
     """Count pages and boxes of a split and draw its first pages."""
     if args.pages < 1:
         raise ConfigError("samples show was given too few pages", got=args.pages, need="--pages from 1")
-    picture = args.out or Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png"
+    picture = args.out or unused(Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png")
     if picture.suffix.lower() != ".png":
         raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
+    places.new_file(picture, "--out")
     import cv2
 
     from ocrlab import flight
     from ocrlab.data import formats
 
     index = formats.load(args.folder, args.split)
-    picture.parent.mkdir(parents=True, exist_ok=True)
+    places.make(picture.parent, "--out")
     _, data = cv2.imencode(".png", sheet(index.samples[: args.pages])[..., ::-1])
     flight.write_bytes(picture, data.tobytes())
     boxes = sorted(len(sample.polygons) for sample in index.samples)
@@ -63,6 +67,12 @@ def run(args: argparse.Namespace) -> Answer:
     }
     shown = [(name, value) for name, value in record.items() if name not in ("schema", "problems")]
     return Answer(record, "\n".join([table(shown), *map(str, index.problems)]))
+
+
+def unused(picture: Path) -> Path:
+    """Return NAME.png, or NAME-2.png ... where that is there already."""
+    numbered = (picture.with_stem(f"{picture.stem}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([picture], numbered) if not os.path.lexists(path))
 
 
 def sheet(samples: list[Sample]) -> NDArray[np.uint8]:

@@ -40,7 +40,8 @@ def coco(document: Document) -> Contents:
     entries, known = [], Counter(_id(image, "id") for image in images)
     for image in images:
         key = _id(image, "id")
-        read = partial(_coco_page, of_image.get(key, [])) if known[key] == 1 else partial(_twice, key, known[key])
+        read = partial(_coco_page, image, of_image.get(key, []))
+        read = read if known[key] == 1 else partial(_twice, key, known[key])
         entries.append(Entry(image.get("file_name") if isinstance(image, dict) else None, read))
     notes = _orphans([key for key in of_image if key not in known], sum(map(len, of_image.values())))
     categories = document.data.get("categories")
@@ -65,15 +66,15 @@ def coco_text(document: Document) -> Contents:
         keys = [str(name) for name in own] if isinstance(own, list) else of_image.get(key, [])
         part = image.get("set") if isinstance(image, dict) else None
         name = image.get("file_name") if isinstance(image, dict) else None
-        read = partial(_coco_text_page, annotations, keys)
+        read = partial(_coco_text_page, image, annotations, keys)
         entries.append(Entry(name, read, part if isinstance(part, str) else None))
     lost = [key for key, keys in of_image.items() if key not in images and not listed.issuperset(keys)]
     empty = [key for key in images if not (index or {}).get(key) and key not in of_image]
     return Contents(entries, _orphans(lost, len(annotations)) + _silent(empty, len(images)))
 
 
-def _coco_page(annotations: list[Any]) -> Boxes:
-    boxes = Boxes()
+def _coco_page(image: Any, annotations: list[Any]) -> Boxes:
+    boxes = Boxes(size=_size(image))
     for annotation in annotations:
         try:
             ignored = any(values.flag(annotation.get(key), key) for key in ("iscrowd", "ignore"))
@@ -83,8 +84,8 @@ def _coco_page(annotations: list[Any]) -> Boxes:
     return boxes
 
 
-def _coco_text_page(annotations: dict[str, Any], keys: list[str]) -> Boxes:
-    boxes = Boxes()
+def _coco_text_page(image: Any, annotations: dict[str, Any], keys: list[str]) -> Boxes:
+    boxes = Boxes(size=_size(image))
     for key in keys:
         annotation = annotations.get(key)
         try:
@@ -119,6 +120,12 @@ def _outline(annotation: dict[str, Any]) -> Polygon:
         return parts[0]
     hull = shapely.convex_hull(shapely.multipoints(np.concatenate(parts).astype(np.float64)))
     return np.asarray(shapely.get_coordinates(hull)[:-1], np.float32)
+
+
+def _size(image: Any) -> tuple[int, int] | None:
+    """Return width and height of an image as its row has them; some files have none, or zeros."""
+    width, height = (image.get(key) if isinstance(image, dict) else None for key in ("width", "height"))
+    return (width, height) if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0 else None
 
 
 def _id(row: Any, key: str) -> str:

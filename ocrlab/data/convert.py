@@ -22,6 +22,7 @@ from ocrlab.data.page import Page, PageError, Problem
 from ocrlab.errors import DataError
 
 Images = Literal["copy", "link", "none"]
+LEFT_OUT = "pages, left out for a problem named below"
 
 
 @dataclass
@@ -59,6 +60,7 @@ def convert(
         for split in found:
             readers, errors, notes = formats.opened(source, split)
             made.problems += [*notes, *(error.problem for error in errors)]
+            made.lost[LEFT_OUT] += len(errors)
             place = folder / write.PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
             records = _records(readers, place, images, quads, made, progress)
@@ -76,6 +78,8 @@ def _check(source: Path, target: Path, to: str) -> None:
         raise DataError(
             f"{target} is there already", need="a new folder", do="Name another one; nothing is overwritten"
         )
+    if not source.exists():
+        formats.opened(source, "train")  # says what is there instead
     home = (source if source.is_dir() else source.parent).resolve()
     if target.resolve().is_relative_to(home):
         raise DataError(f"{target} lies inside {home}", need="a folder outside the source, which stays as it is")
@@ -126,6 +130,7 @@ def _records(
             yield write.record(page, file, (header.width, header.height), quads, made.lost)
         except PageError as error:
             made.problems.append(error.problem)
+            made.lost[LEFT_OUT] += 1
         if progress:
             progress(number, len(readers))
 

@@ -46,7 +46,7 @@ def cord(data: dict[str, Any]) -> tuple[Any, Boxes]:
 
 def _quad(word: Any) -> Polygon:
     quad = word.get("quad", word) if isinstance(word, dict) else None
-    if not isinstance(quad, dict) or any(not values.is_position(quad.get(k)) for xy in CORNERS for k in xy):
+    if not isinstance(quad, dict) or not values.are_positions([quad.get(k) for xy in CORNERS for k in xy]):
         raise PageError("no quad", got=values.kind(word if quad is None else quad), need='{"x1": 0, "y1": 0, ...}')
     return values.flat_points([quad[key] for xy in CORNERS for key in xy], "quad")
 

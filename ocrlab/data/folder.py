@@ -50,6 +50,8 @@ class Source:
 
 def find(path: Path, split: str) -> Source:
     """Recognise the layout of a data folder, or of one file; raises DataError that says what is there instead."""
+    if not split or split in (".", "..") or "/" in split or "\\" in split:
+        raise DataError("A split is the name of a folder inside the data folder", got=repr(split), need="train or val")
     if path.is_file():
         if path.suffix.lower() not in JSON_SUFFIXES:
             what = FOREIGN.get(path.suffix.lower(), "a file")

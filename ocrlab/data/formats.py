@@ -119,6 +119,9 @@ def _judge(page: Page, exif: bool, dropped: Counter[str]) -> Sample:
     header = read_header(page.image)
     width, height = header.size(exif)
     boxes = page.boxes
+    if boxes.size not in (None, (header.width, header.height), (header.height, header.width)):
+        need, got = (f"{w} x {h} pixels" for w, h in ((header.width, header.height), boxes.size or (0, 0)))
+        raise PageError("its annotation is for another resolution", file=page.image, got=got, need=need)
     if _looks_turned(boxes.polygons, width, height):
         tag = f"{width} x {height} pixels, EXIF orientation {header.orientation}"
         do = "Turn the image, or correct its annotation"

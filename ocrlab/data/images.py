@@ -7,6 +7,7 @@ tag of the format itself, and OpenCV and Pillow both apply it, whatever they are
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ MAX_PIXELS = (
     178_000_000  # A3 at 1200 dpi is refused, A4 is not; above it Pillow takes a header for a decompression bomb
 )
 ORIENTATION_TAG = 274
+DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 258 for each 2 bits)
+if "OPENCV_LOG_LEVEL" not in os.environ:  # what is wrong with a file is said here, not on stderr by a decoder
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
 PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
 
@@ -70,7 +74,8 @@ def read_image(path: Path | str, *, exif: bool = False) -> NDArray[np.uint8]:
     except OSError as error:
         raise _unreadable(path, error) from error
     header = _header(io.BytesIO(data), path)
-    rgb = _decode_opencv(data) if header.opencv and _complete(data, header.form) else None
+    whole = _complete(data, header.form) and _large_enough(data, header)
+    rgb = _decode_opencv(data) if header.opencv and whole else None
     if rgb is None or rgb.shape[:2] != (header.height, header.width):
         rgb = _decode_pillow(data, path)
     return upright(rgb, header.orientation) if exif else rgb
@@ -134,6 +139,11 @@ def _complete(data: bytes, form: str) -> bool:
     if form in ("JPEG", "MPO"):
         return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")  # end of image after the last start of scan
     return form != "PNG" or b"IEND" in data[-64:]
+
+
+def _large_enough(data: bytes, header: Header) -> bool:
+    """Tell whether a PNG can hold its pixels: of one that is cut short, libpng complains on stderr by itself."""
+    return header.form != "PNG" or header.width * header.height <= DEFLATE * 8 * len(data)
 
 
 def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:

@@ -30,7 +30,7 @@ def locate(name: object, source: Source, line: int | None = None, beside: Path |
         relative = os.path.relpath(os.path.normpath(beside / relative), source.root)
     path = PurePosixPath(relative)
     if path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive:
-        raise _error(f"image {name!r} leaves the data folder", source, line, do="Correct the path, without ..")
+        raise _error(f"image {name!r} leaves the data folder", source, line, do="Correct the path: no '..' in it")
     file = _find(relative, source)
     if file is None:
         searched = ", ".join(map(str, source.images))

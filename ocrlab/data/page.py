@@ -59,6 +59,7 @@ class Boxes:
     polygons: list[Polygon | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ignored: list[bool] = field(default_factory=list)
+    size: tuple[int, int] | None = None  # width and height of the image that they were drawn on, where the file says
 
     def add(self, polygon: Polygon | None, text: str = "", ignored: bool = False) -> None:
         """Append one box; the transcription `###` makes it ignored."""

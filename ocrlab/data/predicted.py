@@ -4,7 +4,9 @@
     FOLDER of NAME.json, or one FILE.json              predictions as `ocrlab predict` writes them
     FILE.jsonl                                         the same, one page a line
 
-NAME is that of the image, without its ending. An ICDAR line may end with a confidence or a text.
+NAME is that of the image, without its ending. An ICDAR line may end with a confidence or a text. Where a folder has
+both for a page, JSON is taken: it has the size of the page. A page that could not be predicted (`error` in its JSON) is
+left out, as one that cannot be read is.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Predicted:
     polygons: Sequence[Any]
     texts: Sequence[str] | None
     size: tuple[int, int] | None  # width and height of the image in pixels, where the file says
+    failed: bool = False  # the page could not be read when it was predicted
 
 
 def score(index: Index, predictions: dict[str, Predicted]) -> Scored:
@@ -59,8 +62,12 @@ def score(index: Index, predictions: dict[str, Predicted]) -> Scored:
     if missing:
         do = "A page on which nothing was found needs a prediction, too, without detections"
         raise DataError("These pages have no prediction", got=_few(missing), need="one for each page", do=do)
-    judged = {sample.name: _judge(sample, predictions[name]) for name, sample in names.items()}
-    return Scored(judged, len(index.problems), time.perf_counter() - start)
+    judged = {
+        sample.name: _judge(sample, predictions[name]) for name, sample in names.items() if not predictions[name].failed
+    }
+    if not judged:
+        raise DataError("No page was predicted", got="an error for each page", need="one page with detections or none")
+    return Scored(judged, len(index.problems) + len(names) - len(judged), time.perf_counter() - start)
 
 
 def _in_full(predictions: dict[str, Predicted], names: Iterable[str]) -> dict[str, Predicted]:
@@ -85,12 +92,12 @@ def read(path: Path) -> dict[str, Predicted]:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
         texts, jsons = ([file for file in files if file.suffix.lower() == ending] for ending in (".txt", ".json"))
-        if bool(texts) == bool(jsons):
-            got = f"{len(texts)} .txt and {len(jsons)} .json"
-            raise DataError(
-                f"{path} is no folder of predictions", got=got, need="one file a page, all .txt or all .json"
-            )
-        return _by_name(_icdar(file) for file in texts) if texts else _by_name(_page(file) for file in jsons)
+        alone = {file.stem for file in texts} - {file.stem for file in jsons}
+        if not (texts or jsons) or (jsons and alone):
+            got = f"{len(texts)} .txt and {len(jsons)} .json" + (f", none for {_few(sorted(alone))}" if alone else "")
+            need = "a .txt for each page, or a .json for each page"
+            raise DataError(f"{path} is no folder of predictions", got=got, need=need)
+        return _by_name(_page(file) for file in jsons) if jsons else _by_name(_icdar(file) for file in texts)
     if not path.is_file():
         raise DataError(f"There are no predictions at {path}", need="a folder of .txt or .json, or a .jsonl")
     if path.suffix.lower() == ".jsonl":
@@ -132,6 +139,8 @@ def _prediction(text: str, file: Path, place: str) -> tuple[str, Predicted]:
     """Return the name of the page and what was found on it, from one JSON object."""
     found = from_json(text, source=place)
     image, detections = found.get("image"), found.get("detections")
+    failed = "error" in found and detections is None
+    detections = [] if failed else detections
     if not isinstance(image, str) or not isinstance(detections, list):
         raise DataError(f"{place} is no prediction", got=json.dumps(found)[:80], need=NEED)
     if not all(isinstance(one, dict) and "polygon" in one for one in detections):
@@ -141,7 +150,7 @@ def _prediction(text: str, file: Path, place: str) -> tuple[str, Predicted]:
     texts = [str(one.get("text") or "") for one in detections]
     polygons = [one["polygon"] for one in detections]
     name = str(PurePosixPath(image).with_suffix("")) if image else ""
-    return name, Predicted(file, polygons, texts if any(texts) else None, size)
+    return name, Predicted(file, polygons, texts if any(texts) else None, size, failed)
 
 
 def _nfc(name: str) -> str:

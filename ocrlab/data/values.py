@@ -11,6 +11,8 @@ import numpy as np
 from ocrlab.data.page import LIMIT, PageError
 from ocrlab.geometry import Polygon
 
+NUMBERS = frozenset({int, float})  # and not bool
+
 
 def parse(text: str) -> Any:
     """Parse JSON; raises PageError, whose line counts inside `text`, also for a key that an object has twice."""
@@ -29,15 +31,20 @@ def points(value: Any, key: str) -> Polygon | None:
         return None
     if not isinstance(value, list):
         raise PageError(f"{key} is not a list", got=kind(value), need="[[x, y], ...]")
-    for index, point in enumerate(value):
-        if not (isinstance(point, list) and len(point) == 2 and all(map(is_position, point))):
-            raise PageError(f"{key}[{index}] is not a point", got=json.dumps(point)[:80], need="[x, y] in pixels")
-    return np.array(value, np.float32).reshape(-1, 2)
+    try:
+        flat = [number for x, y in value for number in (x, y)]
+    except (TypeError, ValueError):  # a point that is none
+        flat = [None]
+    if not are_positions(flat):
+        for index, point in enumerate(value):
+            if not (isinstance(point, list) and len(point) == 2 and are_positions(point)):
+                raise PageError(f"{key}[{index}] is not a point", got=json.dumps(point)[:80], need="[x, y] in pixels")
+    return np.array(flat, np.float32).reshape(-1, 2)
 
 
 def flat_points(value: Any, key: str) -> Polygon:
     """Return a list x1, y1, ..., xP, yP as (P, 2) float32."""
-    good = isinstance(value, list) and len(value) % 2 == 0 and all(map(is_position, value))
+    good = isinstance(value, list) and len(value) % 2 == 0 and are_positions(value)
     if not good:
         raise PageError(f"{key} is not a polygon", got=json.dumps(value)[:80], need="[x1, y1, ..., xN, yN] in pixels")
     return np.array(value, np.float32).reshape(-1, 2)
@@ -45,7 +52,7 @@ def flat_points(value: Any, key: str) -> Polygon:
 
 def box(value: Any, key: str) -> Polygon:
     """Return [left, top, width, height] as a quad (4, 2) float32, clockwise from the top left."""
-    good = isinstance(value, list) and len(value) == 4 and all(map(is_position, value)) and min(value[2:]) >= 0
+    good = isinstance(value, list) and len(value) == 4 and are_positions(value) and min(value[2:]) >= 0
     if not good:
         raise PageError(f"{key} is not a box", got=json.dumps(value)[:80], need="[left, top, width, height] in pixels")
     left, top, width, height = value
@@ -76,9 +83,14 @@ def first(value: dict[str, Any], keys: Sequence[str]) -> Any:
     return next((value[key] for key in keys if key in value), None)
 
 
-def is_position(value: Any) -> bool:
-    """Tell whether a value is a number that can be a position in pixels."""
-    return type(value) in (int, float) and abs(value) <= LIMIT  # NaN fails too
+def are_positions(values: Sequence[Any]) -> bool:
+    """Tell whether all values are numbers that can be positions in pixels; a large data set has millions."""
+    if not values:
+        return True
+    if not NUMBERS.issuperset(map(type, values)) or min(values) < -LIMIT or max(values) > LIMIT:
+        return False
+    total = sum(values)
+    return bool(total == total)  # or one of them is NaN, which no comparison above has seen
 
 
 def kind(value: Any) -> str:

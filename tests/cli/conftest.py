@@ -11,6 +11,7 @@ import pytest
 
 import ocrlab
 from ocrlab.config import Config
+from ocrlab.data import folder
 from ocrlab.data.page import Problem
 from ocrlab.errors import DataError
 from ocrlab.records import Detection, Prediction, to_json
@@ -76,6 +77,8 @@ def calls(monkeypatch) -> SimpleNamespace:
             "threads": lambda count: setattr(seen, "threads", count),
         },
     }
+    find = folder.find  # for the stand-ins a data folder is a name and need not be there
+    monkeypatch.setattr(folder, "find", lambda data, split: find(data, split) if data.exists() else None)
     for name, members in fake.items():
         module = ModuleType(f"ocrlab.{name}")
         module.__dict__.update(members)

@@ -134,3 +134,23 @@ def test_the_oracle_takes_over(monkeypatch):
     monkeypatch.setattr(evaluate.oracle, "run", lambda args: asked.append(args) or Answer({}, "best"))
     assert main(["evaluate", "--oracle", "receipts", "--split", "dev", "--shrink", "0.4", "0.5"]) == 0
     assert (asked[0].oracle, asked[0].split, asked[0].shrink) == (Path("receipts"), "dev", [0.4, 0.5])
+
+
+def test_a_split_without_a_box_that_counts_is_told(calls, monkeypatch, capsys):
+    from ocrlab.metrics.page import judge
+    from ocrlab.metrics.scored import Scored
+
+    def score(*_args, **_kwargs):
+        return Scored({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)
+
+    monkeypatch.setattr(sys.modules["ocrlab.predict"], "score", score, raising=False)
+    assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0
+    assert "no box" in json.loads(capsys.readouterr().out)["warning"]
+    assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0
+    assert "no box" in capsys.readouterr().out
+
+
+def test_the_data_are_looked_at_before_a_network_is_loaded(calls, tmp_path, capsys):
+    assert main(["evaluate", "--checkpoint", "c.ckpt", f"data={tmp_path}"]) == 1
+    assert "has no split 'val'" in capsys.readouterr().err
+    assert calls.load is None

@@ -150,3 +150,15 @@ def test_wrong_use(pages, words, told, calls, capsys):
 def test_a_place_for_lines_that_is_none(pages, calls, capsys):
     assert main(["predict", "a.jpg", "--jsonl", "nowhere/lines.jsonl"]) == 2
     assert "nowhere/lines.jsonl" in capsys.readouterr().err
+
+
+def test_behind_dashes_there_are_only_files(pages, calls):
+    for name in ("-rf.jpg", "post.threshold=0.4"):
+        Path(name).touch()
+    assert main(["predict", "--out", "here", "--", "-rf.jpg", "post.threshold=0.4"]) == 0
+    assert calls.files.paths == [Path("-rf.jpg"), Path("post.threshold=0.4")]
+
+
+def test_an_address_is_no_file(pages, calls, capsys):
+    assert main(["predict", "https://example.org/a.jpg"]) == 2
+    assert "Given: https://example.org/a.jpg." in capsys.readouterr().err

@@ -45,3 +45,18 @@ def test_show_without_out_keeps_to_reports(folder, tmp_path, monkeypatch, capsys
     assert main(["samples", "show", "data", "--pages", "1"]) == 0
     assert (tmp_path / "reports" / "samples-data-train.png").is_file()
     assert "samples-data-train.png" in capsys.readouterr().out
+
+
+def test_nothing_is_overwritten(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.png"
+    mine.write_bytes(b"mine")
+    assert main(["samples", "show", "data", "--out", "mine.png"]) == 2
+    assert "Nothing is overwritten" in capsys.readouterr().err
+    assert mine.read_bytes() == b"mine"
+    for _ in range(2):
+        assert main(["samples", "show", "data", "--pages", "1"]) == 0
+    assert {path.name for path in (tmp_path / "reports").iterdir()} == {
+        "samples-data-train.png",
+        "samples-data-train-2.png",
+    }

@@ -92,7 +92,7 @@ def test_public_names_are_the_documented_ones():
     assert ocrlab.__all__ == ["Config", "Detector", "__version__"]
     assert set(ocrlab.__all__) <= set(dir(ocrlab))
     assert ocrlab.Config.__module__ == "ocrlab.config"
-    assert ocrlab.Detector.__module__ == "ocrlab.predict"
+    assert ocrlab.Detector.__module__ == "ocrlab.predict.detector"
     with pytest.raises(AttributeError, match="Detector"):
         _ = ocrlab.Detecter
 

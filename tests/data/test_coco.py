@@ -170,3 +170,14 @@ def test_usual_folders(tmp_path: Path) -> None:
         (folder / name).write_text(data)
         index = load(folder, "train")
         assert len(index.samples) == 2 and not index.problems
+
+
+@pytest.mark.parametrize(
+    ("size", "good"), [((100, 90), 2), ((90, 100), 2), ((0, 0), 2), ((None, 5), 2), ((50, 45), 1), ((9, 9), 1)]
+)
+def test_boxes_drawn_at_another_resolution_are_a_problem(tmp_path: Path, size: tuple[Any, Any], good: int) -> None:
+    data = coco([{"id": 7, "image_id": 1, "bbox": BOX}])
+    data["images"][0] |= {"width": size[0], "height": size[1]}
+    index = loaded(tmp_path, data)
+    assert len(index.samples) == good, "turned by a quarter is right, and none is none"
+    assert any("another resolution" in problem.message for problem in index.problems) == (good == 1)

@@ -81,3 +81,9 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_splits(tmp_path: Path) -> None:
     touch(tmp_path, "b/images/a.jpg", "b/gts/a.txt", "a/ufo.json", "val.json", "extra.json", ".git/x.json", "none/x.md")
     assert splits(tmp_path) == ["a", "b", "val"]
+
+
+@pytest.mark.parametrize("split", ["", ".", "..", "/etc", "../val", "a\\b", "images/val"])
+def test_a_split_is_a_name_and_leads_nowhere_else(split: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="name of a folder inside"):
+        find(tmp_path, split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zlib
 from pathlib import Path
 
@@ -169,3 +170,19 @@ def test_a_size_bomb_is_not_decoded(tmp_path: Path, side: int) -> None:
 
 def test_a_jpeg_with_a_bad_code_is_still_read(shared: Path) -> None:
     assert read_image(shared / "data/sroie/defects/raw_images/427.jpg").ndim == 3
+
+
+def test_decoders_say_nothing_by_themselves(tmp_path, capfd):
+    """A PNG of 3000 x 3000 pixels in 74 bytes, and a TIFF of NaN: our error is the only word."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 3000, 3000, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    (tmp_path / "lie.png").write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+    Image.fromarray(np.full((50, 50), np.nan, np.float32)).save(tmp_path / "nan.tif")
+    for name in ("lie.png", "nan.tif"):
+        with pytest.raises(PageError, match=name):
+            images.read_image(tmp_path / name)
+    assert capfd.readouterr() == ("", "")

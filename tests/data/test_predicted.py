@@ -102,3 +102,25 @@ def test_a_path_that_is_no_prediction_is_named(tmp_path: Path) -> None:
     (tmp_path / "found.zip").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"\.jsonl, a \.json, or a folder"):
         predicted.read(tmp_path / "found.zip")
+
+
+def test_a_folder_as_predict_writes_it_holds_json_and_text(data: Path, tmp_path: Path) -> None:
+    texts = {"a.json": one("a.png"), "a.txt": "", "b-2.json": one("b.png"), "b-2.txt": ""}
+    assert hmean(data, files(tmp_path / "found", texts)) == 1, "JSON is taken"
+
+
+def test_a_page_that_could_not_be_predicted_is_left_out(data: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "found.jsonl"
+    failed = json.dumps({"schema": 1, "image": "b.png", "error": "is damaged"})
+    lines.write_text(f"{one('a.png')}\n{failed}\n", encoding="utf-8")
+    scored = predicted.score(formats.load(data, "val"), predicted.read(lines))
+    assert (list(scored.pages), scored.skipped, scored.record()["hmean@0.5"]) == (["a"], 1, 1)
+    lines.write_text("\n".join([failed, failed.replace("b.png", "a.png")]))
+    with pytest.raises(DataError, match="No page was predicted"):
+        predicted.score(formats.load(data, "val"), predicted.read(lines))
+
+
+def test_json_too_deep_to_be_read_is_told_as_no_json(tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 200_000)
+    with pytest.raises(DataError, match=r"deep\.jsonl:1 is not JSON"):
+        predicted.read(tmp_path / "deep.jsonl")

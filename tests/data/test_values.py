@@ -33,3 +33,17 @@ def test_the_line_of_a_key() -> None:
     assert values.line_of(text, "é") == 2
     assert values.line_of(text, "b", "a") == 4
     assert values.line_of(text, "none") is None
+
+
+@pytest.mark.parametrize(
+    "numbers", [[float("nan")], [1, float("nan"), 2], [float("inf")], [1, -1e7], [10**400, 0.5], [True], ["1"], [None]]
+)
+def test_what_is_no_position(numbers) -> None:
+    assert not values.are_positions(numbers)
+    assert values.are_positions([]) and values.are_positions([0, -3.5, 1e6])
+
+
+@pytest.mark.parametrize("point", [{"x": 1, "y": 2}, "ab", [1], [1, 2, 3], None, 7])
+def test_a_point_that_is_none_is_named(point) -> None:
+    with pytest.raises(PageError, match=r"points\[1\] is not a point"):
+        values.points([[1, 2], point], "points")

@@ -1,0 +1,53 @@
+"""Checkpoints of strangers: one error that says what was given, and no advice to let the file run code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from ocrlab.config import Config
+from ocrlab.errors import CheckpointError
+from ocrlab.train import checkpoint
+
+CARD = checkpoint.card(Config(), 1, {})
+
+
+class Runs:
+    """What would run a command when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda path: path.touch(), "Given: an empty file"),
+        (lambda path: path.write_text("hello"), "starts with b'hello'"),
+        (lambda path: torch.save({"state_dict": Runs()}, path), "could run somebody's code"),
+        (lambda path: torch.save({"ocrlab": 1}, path), "was not written by ocrlab"),
+        (lambda path: torch.save({"ocrlab": {"schema": 2}}, path), "newer ocrlab"),
+        (lambda path: torch.save({"ocrlab": CARD}, path), "holds no detector"),
+        (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": 1}}, path), "holds no detector"),
+        (lambda path: torch.save({"ocrlab": {"schema": 1}, "detector": {"a": torch.ones(1)}}, path), "no detector"),
+        (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": torch.ones(1)}}, path), "do not fit"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_one_clear_error(tmp_path: Path, write, told: str) -> None:
+    path = tmp_path / "some.ckpt"
+    write(path)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.load_detector(path)
+    assert told in str(caught.value)
+    assert "weights_only" not in str(caught.value) and ".." not in str(caught.value).replace(str(path), "")
+
+
+def test_a_cut_file_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "cut.ckpt"
+    checkpoint.save({"ocrlab": CARD, "detector": {"a": torch.ones(1000)}}, path)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(CheckpointError, match="cut off or damaged"):
+        checkpoint.load(path)
