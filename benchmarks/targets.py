@@ -5,7 +5,7 @@
 `db_peers.py` says what can be a peer. Each page's boxes are scaled so that the page fits into the square; the made-up
 pages of `--golden` (turned, tiny, curved, over the border) are as they are. The sides take turns, and the order changes
 every round; a side's figure is the median of its rounds, each the mean over all pages. As in a data loader, the results
-of the last four pages stay alive, so that new arrays are really new.
+of the last four pages stay alive, so that new arrays are really new. Then ours alone on pages made to be slow.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ FACTORS = {"ours, new arrays": 5.0, "ours, reused arrays": 16.0}  # times as fas
 RIVAL = "PaddleOCR"  # the fastest of the others
 BASES = (RIVAL, "official")
 HELD = 4  # pages, a batch
+SLOWEST = 1.0  # seconds for any page
 
 
 @dataclass
@@ -66,6 +67,9 @@ def main() -> None:
                 met, text = report(sides, boxes, size, kind)
                 fine &= met
                 parts.append(text)
+    met, text = slow()
+    fine &= met
+    parts.append(text)
     publish("targets", page("Target maps", "\n\n".join(parts)), save=args.save)
     sys.exit(0 if fine else 1)
 
@@ -202,6 +206,33 @@ def equality(sides: Sequence[Side], boxes: Sequence[Boxes]) -> str:
             "The official threshold map has holes: on edges, rounding can take its cosine beyond 1, which gives NaN."
         )
     return "\n".join(f"- {line}" for line in lines)
+
+
+def slow() -> tuple[bool, str]:
+    """Return whether pages made to be slow keep to the limit, and the table of them."""
+    rng, size = np.random.default_rng(0), (1280, 1280)
+    turn = np.linspace(0, 2 * np.pi, 100_000, endpoint=False)
+    ring = np.stack([np.cos(turn), np.sin(turn)], axis=1)
+    corners = np.array([[0.0, 0], [14, 0], [14, 9], [0, 9]])
+    pages = {
+        "5,000 boxes": list(corners + rng.uniform(0, 1266, (5000, 1, 2))),
+        "a circle of 100,000 points": [640 + 500 * ring],
+        "100,000 points anywhere": [rng.uniform(0, 1280, (100_000, 2))],
+        "100 curves of 200 points": [100 * rng.uniform(1, 12, 2) + 40 * ring[::500] for _ in range(100)],
+    }
+    rows, worst = [], 0.0
+    for name, polygons in pages.items():
+        boxes, cells = Boxes(polygons, np.zeros(len(polygons), bool), size), []
+        for side in ours(size)[1::2]:
+            assert side.draw is not None
+            start = time.perf_counter()
+            side.draw(boxes)
+            cells.append(time.perf_counter() - start)
+        worst = max(worst, cells[0])
+        rows.append([name, *(f"{cell:.2f} s" for cell in cells)])
+    words = f"Slowest of the compiled: {worst:.2f} s; limit {SLOWEST:g} s: {judged(worst <= SLOWEST)}."
+    table = markdown(("page", "ours, reused arrays", "ours, NumPy, reused arrays"), rows)
+    return worst <= SLOWEST, f"## Pages made to be slow, 1280 x 1280\n\n{table}\n\n{words}"
 
 
 if __name__ == "__main__":

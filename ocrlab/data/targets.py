@@ -28,6 +28,8 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 FAR = 1e6  # pixels; points farther out are moved here, where OpenCV's fixed-point numbers still work
+MOST = 300  # points of a polygon that are drawn; Clipper and the border take the square of their number
+FINE = (0.25, 0.5, 1.0, 2.0)  # pixels by which a polygon of more points may move so that it has fewer
 
 
 @dataclass
@@ -78,8 +80,9 @@ def make(
 
     A polygon is also ignored if its width or height is below `min_text_size` pixels, or if nothing is left of it when
     shrunk; one of less than three points or with a coordinate that is not finite is ignored and not drawn. Polygons may
-    leave the page. With `out` (see `buffers`) its arrays are overwritten and returned. `compiled=False` takes the NumPy
-    path, which gives the same maps. Raises ShapeError for arrays of a wrong shape or dtype.
+    leave the page; one of more than `MOST` points is drawn without those that it can do without. With `out` (see
+    `buffers`) its arrays are overwritten and returned. `compiled=False` takes the NumPy path, which gives the same
+    maps. Raises ShapeError for arrays of a wrong shape or dtype.
     """
     flags = np.array(ignored, bool)  # a copy, written to below
     points, starts = _flat(polygons)
@@ -150,7 +153,7 @@ def _draw(polygon: Floats, ignored: bool, maps: Maps, settings: Settings) -> boo
     shrink_map, shrink_mask, threshold_map, threshold_mask = maps
     if len(polygon) < 3 or not np.isfinite(polygon).all():
         return False
-    polygon = np.clip(polygon, -FAR, FAR)
+    polygon = thinned(np.clip(polygon, -FAR, FAR))
     distance = geometry.shrink_distance(polygon, settings.shrink_ratio)
     inner: list[geometry.Polygon] = []
     if distance > 0 and not ignored and np.ptp(polygon, axis=0).min() >= settings.min_text_size:
@@ -166,6 +169,17 @@ def _draw(polygon: Floats, ignored: bool, maps: Maps, settings: Settings) -> boo
         if (box[:2] <= box[2:]).all():
             settings.border(polygon, distance, box, settings.low, settings.high, threshold_map)
     return True
+
+
+def thinned(polygon: Floats) -> Floats:
+    """Return a polygon (P, 2) of at most `MOST` points: itself, or what is left without those that it needs least.
+
+    Source: Douglas and Peucker 1973, with the first of the distances `FINE` that suffices; after that every nth point.
+    """
+    for far in FINE:
+        if len(polygon) > MOST:
+            polygon = cv2.approxPolyDP(polygon.astype(np.float32)[:, None], far, True)[:, 0].astype(np.float64)
+    return polygon[:: -(-len(polygon) // MOST)].copy() if len(polygon) > MOST else polygon
 
 
 def _border(polygon: Floats, distance: float, box: Ints, low: float, high: float, canvas: Map) -> None:

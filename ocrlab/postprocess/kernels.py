@@ -204,15 +204,25 @@ def after_peak(polygon: Ints) -> int:
     return ((flat if flat >= 0 else pointed) + 1) % n
 
 
-@compiled("boolean(float32[:, ::1], float32, boolean[:, ::1])", SUMS)
-def above(values: Map, limit: np.float32, mask: NDArray[np.bool_]) -> bool:
-    """Set `mask` (h, w) where `values` are above `limit`; return whether all values are in 0..1."""
+@compiled("boolean(float32[:, ::1], float32, boolean[:, ::1], boolean[::1], boolean[::1])", SUMS)
+def above(
+    values: Map, limit: np.float32, mask: NDArray[np.bool_], rows: NDArray[np.bool_], columns: NDArray[np.bool_]
+) -> bool:
+    """Set `mask` (h, w) where `values` are above `limit`, and `rows` (h,) and `columns` (w,) where any of theirs is.
+
+    `columns` must be unset before. Returns whether all values are in 0..1.
+    """
     fine = True
     for y in range(values.shape[0]):
+        hit = False
         for x in range(values.shape[1]):
             value = values[y, x]
-            mask[y, x] = value > limit
+            text = value > limit
+            mask[y, x] = text
+            columns[x] |= text
+            hit |= text
             fine &= (value >= np.float32(0)) & (value <= np.float32(1))
+        rows[y] = hit
     return fine
 
 

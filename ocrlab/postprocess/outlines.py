@@ -20,29 +20,34 @@ SAMPLED = 64  # one of so many rows is looked at
 STRIP = 1 << 17  # pixels that are first looked at
 
 
-def last(mask: Mask, count: int) -> Sequence[Outline]:
+def last(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Outline]:
     """Return the first `count` outlines in OpenCV's order, those of holes too: the ones that begin lowest on the page.
 
-    Of a busy mask only a strip at the bottom is read: outlines that begin below its first row are all in it, whole.
+    `first` is where the first pixel of the mask is on the page (x, y). Of a busy mask only a strip at the bottom is
+    read: outlines that begin below its first row are all in it, whole.
     """
-    height, width = mask.shape
+    if mask.size == 0:
+        return ()
+    (height, width), (left, above) = mask.shape, first
     rows = STRIP // width + 2 if busy(mask) else height
     while True:
         top = max(height - rows, 0)
-        found = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(0, top))[0]
-        if top == 0 or (len(found) >= count and min(o[0, 0, 1] for o in found[:count]) > top):
+        found = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(left, above + top))[0]
+        if top == 0 or (len(found) >= count and min(o[0, 0, 1] for o in found[:count]) > above + top):
             return found[:count]
         rows *= 2
 
 
-def largest(mask: Mask, count: int) -> Sequence[Outline]:
+def largest(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Outline]:
     """Return the `count` outer outlines of most area, in OpenCV's order; of a busy mask those of most pixels."""
+    if mask.size == 0:
+        return ()
     if busy(mask):
         number, labels, facts, _ = cv2.connectedComponentsWithStats(mask)
         chosen = np.zeros(number, np.uint8)
         chosen[1 + np.argsort(-facts[1:, cv2.CC_STAT_AREA], kind="stable")[:count]] = 1
         mask = chosen[labels]
-    outlines: Sequence[Outline] = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]
+    outlines: Sequence[Outline] = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=first)[0]
     if len(outlines) <= count:
         return outlines
     area = np.array([cv2.contourArea(outline) for outline in outlines])

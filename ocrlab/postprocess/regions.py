@@ -77,17 +77,17 @@ def decode(
         return Regions([], np.zeros(0, np.float32))
     heat = np.ascontiguousarray(probability)
     loops = kernels() if compiled else None
-    mask = binarise(heat, threshold, loops)
+    mask, first = binarise(heat, threshold, loops)
     if size is None and to_page is None:
         size = (heat.shape[1], heat.shape[0])
     kind = quads if shape == "quad" else polygons
     if unclip == "exact":
         found, scores = kind.exact(
-            heat, outlines.largest(mask, max_candidates), shrink_ratio, min_size, box_threshold, loops
+            heat, outlines.largest(mask, max_candidates, first), shrink_ratio, min_size, box_threshold, loops
         )
     else:
         found, scores = kind.published(
-            heat, outlines.last(mask, max_candidates), float(unclip), min_size, box_threshold, loops
+            heat, outlines.last(mask, max_candidates, first), float(unclip), min_size, box_threshold, loops
         )
     return Regions(on_page(found, to_page, size, whole=unclip != "exact"), np.asarray(scores, dtype=np.float32))
 

@@ -22,14 +22,16 @@ ONE = np.float32(1).view(np.uint32)  # its bits; those of all other numbers in 0
 AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
 
 
-def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> NDArray[np.uint8]:
-    """Return a mask (h, w) of 0 and 1, 1 where a contiguous map is above `threshold`.
+def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Return a mask of 0 and 1, 1 where a contiguous map is above `threshold`, and which pixel (x, y) is its first.
 
-    Raises ShapeError if the map holds NaN or anything outside 0..1.
+    The mask ends where the text does, on all sides, since OpenCV reads each of its pixels twice; without text it has
+    no pixel. Raises ShapeError if the map holds NaN or anything outside 0..1.
     """
-    mask, limit = np.empty(probability.shape, bool), np.float32(threshold)
+    (height, width), limit = probability.shape, np.float32(threshold)
+    mask, filled, columns = np.empty((height, width), np.bool_), np.zeros(height, np.bool_), np.zeros(width, np.bool_)
     if loops:
-        fine = loops.above(probability, limit, mask)
+        fine = loops.above(probability, limit, mask, filled, columns)
     else:
         fine, rows = True, AT_ONCE // probability.shape[1] + 1
         for start in range(0, len(probability), rows):
@@ -44,7 +46,18 @@ def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> ND
             need="float32 in 0..1",
             do="Apply the sigmoid of the head, and look for NaN in its weights",
         )
-    return mask.view(np.uint8)
+    if not loops:
+        mask.any(axis=1, out=filled)
+        mask.any(axis=0, out=columns)
+    if not filled.any():
+        return np.zeros((0, 0), np.uint8), (0, 0)
+    (top, bottom), (left, right) = ends(filled), ends(columns)
+    return mask.view(np.uint8)[top:bottom, left:right], (left, top)
+
+
+def ends(flags: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the place of the first flag that is set, and the one after the last."""
+    return int(flags.argmax()), len(flags) - int(flags[::-1].argmax())
 
 
 def box_scores(probability: Map, boxes: NDArray[np.float32], loops: ModuleType | None) -> NDArray[np.float64]:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+import shapely
 from numpy.typing import NDArray
 
 from ocrlab.data import targets
@@ -152,6 +154,44 @@ def test_odd_polygons_harm_nothing(odd: Any, compiled: bool) -> None:
             assert np.isfinite(one).all() and one.min() >= 0 and one.max() <= 1
         assert (made.shrink_map >= alone.shrink_map).all()
         assert (made.threshold_map >= alone.threshold_map).all()
+
+
+def round_polygon(number: int) -> NDArray[np.float64]:
+    turn = np.linspace(0, 2 * np.pi, number, endpoint=False)
+    return 100 + 60 * np.stack([np.cos(turn), np.sin(turn)], axis=1)
+
+
+@pytest.mark.parametrize("number", [targets.MOST, 1000, 100_000])
+def test_a_polygon_of_any_number_of_points_is_drawn_with_few(number: int) -> None:
+    """Clipper takes minutes for 100,000."""
+    fine = round_polygon(number)
+    few = targets.thinned(fine)
+    assert few is fine if number == targets.MOST else 30 < len(few) <= targets.MOST
+    distances = np.abs(shapely.distance(shapely.Polygon(few).exterior, shapely.points(fine)))
+    assert distances.max() <= targets.FINE[0]
+    how: dict[str, Any] = {"shrink_ratio": 0.4, "threshold_range": (0.3, 0.7)}
+    drawn = targets.make([fine], np.zeros(1, bool), (200, 200), **how)
+    like = targets.make([round_polygon(targets.MOST)], np.zeros(1, bool), (200, 200), **how)
+    assert drawn.ignored.tolist() == [False]
+    assert (drawn.shrink_map != like.shrink_map).mean() < 0.01
+    assert (drawn.threshold_mask != like.threshold_mask).mean() < 0.01
+
+
+def test_a_polygon_that_needs_all_its_points_is_drawn_with_fewer() -> None:
+    wild = np.random.default_rng(0).uniform(0, 200, (5000, 2))
+    assert 3 <= len(targets.thinned(wild)) <= targets.MOST
+    assert targets.make([wild], np.zeros(1, bool), (200, 200), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
+    spot = np.tile([[5.0, 5.0]], (1000, 1))
+    drawn = targets.make([spot], np.zeros(1, bool), (20, 20), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
+    assert drawn.ignored.all() and not drawn.shrink_map.any()
+
+
+def test_five_thousand_boxes_are_five_thousand_boxes() -> None:
+    places = np.stack(np.meshgrid(np.arange(100), np.arange(50)), axis=-1).reshape(-1, 1, 2) * (12.0, 20.0) + 8
+    boxes = list(places + np.array([[0, 0], [8, 0], [8, 14], [0, 14]]))
+    drawn = targets.make(boxes, np.zeros(5000, bool), (1280, 1280), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
+    assert not drawn.ignored.any()
+    assert cv2.connectedComponents(drawn.shrink_map.astype(np.uint8))[0] == 5001
 
 
 def test_a_box_over_the_border_is_what_is_inside_of_it_on_a_larger_page() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
@@ -38,6 +40,17 @@ def test_the_lowest_outlines_are_those_of_the_whole_mask(
     found = outlines.last(mask, count)
     assert len(found) == len(whole)
     assert all(np.array_equal(a, b) for a, b in zip(found, whole, strict=True))
+
+
+@pytest.mark.parametrize("find", [outlines.last, outlines.largest])
+def test_a_part_of_a_mask_has_the_outlines_of_the_whole(find: Any) -> None:
+    mask = blobs()
+    mask[:70] = mask[590:] = 0
+    mask[:, :30] = mask[:, 800:] = 0
+    whole, part = find(mask, 10**7), find(mask[70:590, 30:800], 10**7, (30, 70))
+    assert len(whole) == len(part) > 100
+    assert all(np.array_equal(a, b) for a, b in zip(whole, part, strict=True))
+    assert len(find(mask[:0, :0], 10)) == 0
 
 
 def test_the_largest_outlines_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,12 +74,22 @@ def test_without_numba_there_are_no_loops(monkeypatch: pytest.MonkeyPatch) -> No
 @LOOPS
 def test_a_mask_is_what_lies_above_the_threshold_in_float32(loops: Any) -> None:
     probability = np.array([[0.3, 0.30001], [0, 1]], np.float32)
-    assert scores.binarise(probability, 0.3, loops).tolist() == [[0, 1], [0, 1]]
+    mask, first = scores.binarise(probability, 0.3, loops)
+    assert mask.tolist() == [[1], [1]] and first == (1, 0)
+
+
+@LOOPS
+def test_a_mask_ends_where_the_text_does(loops: Any) -> None:
+    probability = np.zeros((300, 400), np.float32)
+    assert scores.binarise(probability, 0.3, loops)[0].size == 0
+    probability[20:31, 100] = probability[25, 90:250] = 1
+    mask, first = scores.binarise(probability, 0.3, loops)
+    assert mask.shape == (11, 160) and first == (90, 20) and mask.sum() == 170
 
 
 @LOOPS
 def test_minus_zero_is_a_probability(loops: Any) -> None:
-    assert scores.binarise(np.array([[-0.0, 0.9]], np.float32), 0.5, loops).tolist() == [[0, 1]]
+    assert scores.binarise(np.array([[-0.0, 0.9]], np.float32), 0.5, loops)[0].tolist() == [[1]]
 
 
 @LOOPS
