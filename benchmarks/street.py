@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import decoders
+import runs
 import street_score as score
 from table import page, parser, publish
 
-import runs
 from ocrlab.data import formats
 from ocrlab.errors import DataError
 
