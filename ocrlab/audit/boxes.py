@@ -10,7 +10,8 @@ from ocrlab import geometry
 from ocrlab.audit import missing, shape, width
 from ocrlab.audit.finding import ERROR, NOTE, WARN, Finding
 from ocrlab.audit.ink import Sheet
-from ocrlab.audit.place import Place, lies_well, look, upright
+from ocrlab.audit.place import Place, lies_well, look
+from ocrlab.audit.place import upright as turned
 from ocrlab.audit.source import Box, Raw
 from ocrlab.geometry import Polygon
 
@@ -42,12 +43,16 @@ def usable(raw: Raw) -> tuple[list[Finding], list[int]]:
 
 def numbers(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator[Finding]:
     """Yield what is wrong with the positions of boxes: outside of `size` (width, height), backwards, boxed twice."""
+    upright = shape.habits(raw.boxes, good)
     for index in good:
         box = raw.boxes[index]
         assert box.polygon is not None, "usable boxes have a polygon"
-        for said in (shape.outside(box.polygon, *size) if size else None, shape.backwards(box.polygon)):
+        order = shape.backwards(box.polygon, box.text, upright=upright)
+        for said in (shape.outside(box.polygon, *size) if size else None, order):
             if said:
                 yield finding(raw, box, *said)
+    for index, kind, severity, why in shape.swallowing(raw.boxes, good):
+        yield finding(raw, raw.boxes[index], kind, severity, why)
     for later, earlier, severity, why in shape.twice(raw.boxes, good):
         other = f"{raw.name}:{raw.boxes[earlier].line}"
         yield finding(raw, raw.boxes[later], "duplicate_box", severity, why, other)
@@ -56,7 +61,7 @@ def numbers(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator
 def texts(raw: Raw, good: list[int]) -> Iterator[Finding]:
     """Yield boxes whose characters do not fit their width, and pairs whose texts would fit each other's boxes."""
     judged = [index for index in good if not raw.boxes[index].ignored]
-    quads = [upright(polygon) for index in judged if (polygon := raw.boxes[index].polygon) is not None]
+    quads = [turned(polygon) for index in judged if (polygon := raw.boxes[index].polygon) is not None]
     if not quads:
         return
     sides = np.array([[np.hypot(*(quad[1] - quad[0])), np.hypot(*(quad[3] - quad[0]))] for quad in quads])
@@ -161,7 +166,11 @@ def unboxed(raw: Raw, lines: list[missing.Line], sheet: Sheet, wrong: list[Polyg
     for line in lines:
         score = missing.likeness(line)
         x, y, w, h = (value / sheet.scale for value in line.box)
-        if score < missing.TEXT_LIKE or any(_near((x, y, w, h), polygon) for polygon in wrong):
+        if (
+            score < missing.TEXT_LIKE
+            or not missing.is_print(line)
+            or any(_near((x, y, w, h), polygon) for polygon in wrong)
+        ):
             continue
         again = sum(_alike(line.box, other) for other in shown)
         shown.append(line.box)

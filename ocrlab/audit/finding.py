@@ -24,6 +24,7 @@ KINDS = {
     "wide": "too many pixels for its characters",
     "swapped": "the text or the coordinates belong elsewhere",
     "missing_box": "ink that looks like a line of text and has no box",
+    "no_document": "most of what looks like ink is outside the boxes: a photograph, or boxes for a part only",
     "duplicate_page": "the same image under two names",
     "near_duplicate_page": "two images of the same page, or of the same form with the same text",
     "leak": "a page that is in two splits",

@@ -18,6 +18,7 @@ from ocrlab.geometry import Polygon
 
 FEWEST = 5  # boxes, below which a page cannot be judged as a whole
 POOR, GOOD = 0.5, 0.75  # share of boxes that lie well: below it the page is wrong, above it an explanation holds
+SAMPLE = 200  # boxes of a page, as many tell whether they fit
 MOST = 20  # pages that seem to be others are tried on each other
 SCALES = np.exp(np.linspace(np.log(0.15), np.log(6), 120))
 
@@ -41,6 +42,7 @@ def share(sheet: ink.Sheet, polygons: list[Polygon]) -> float:
 
 def fits(image: Image, polygons: list[Polygon]) -> float:
     """Return the share of boxes (P, 2) that lie well on an image (H, W, 3)."""
+    polygons = polygons[:: -(-len(polygons) // SAMPLE) or 1]
     inside = [p for p in polygons if (p.max(axis=0) > 0).all() and (p.min(axis=0) < image.shape[1::-1]).all()]
     if len(inside) < 0.5 * len(polygons):
         return 0.0
@@ -65,6 +67,7 @@ def explain(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
 def _scale(image: Image, polygons: list[Polygon]) -> float | None:
     """Return by what the boxes must be multiplied to lie on the ink, None if nothing does it clearly."""
     base = ink.sheet(image, [])
+    polygons = polygons[:: -(-len(polygons) // (3 * SAMPLE)) or 1]
     reduced = base.scale
     total = max(int(base.ink.sum()), 1)
     scores = []

@@ -27,11 +27,12 @@ Gray = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sheet:
-    """One page, perhaps reduced: grey (H, W), ink (H, W), and by how many boxes each pixel is covered (H, W)."""
+    """One page, perhaps reduced: grey, ink, contrast, and by how many boxes each pixel is covered, all (H, W)."""
 
     gray: Gray
     ink: Mask
-    covered: NDArray[np.uint8]
+    contrast: Gray  # how much darker than the paper around it
+    covered: NDArray[np.uint16]
     polygons: list[Polygon | None]  # of this sheet; None where a box has no area
     scale: float  # sheet pixels per image pixel
     text: float  # height of a typical box in sheet pixels
@@ -49,7 +50,8 @@ def sheet(image: NDArray[np.uint8], polygons: Sequence[Polygon | None]) -> Sheet
     scaled = [None if polygon is None else np.asarray(polygon * scale, np.float32) for polygon in polygons]
     text = max(4.0, typical * scale)
     gray = np.asarray(gray, np.uint8)
-    return Sheet(gray, _ink(gray, scaled, text), coverage(gray.shape, scaled), scaled, scale, text)
+    ink, contrast = _ink(gray, scaled, text)
+    return Sheet(gray, ink, contrast, coverage(gray.shape, scaled), scaled, scale, text)
 
 
 def height(polygon: Polygon) -> float:
@@ -60,9 +62,9 @@ def height(polygon: Polygon) -> float:
     return float(min(cv2.minAreaRect(polygon.astype(np.float32))[1]))
 
 
-def coverage(shape: tuple[int, ...], polygons: Sequence[Polygon | None]) -> NDArray[np.uint8]:
+def coverage(shape: tuple[int, ...], polygons: Sequence[Polygon | None]) -> NDArray[np.uint16]:
     """Return by how many polygons each pixel (H, W) is covered."""
-    covered = np.zeros(shape[:2], np.uint8)
+    covered = np.zeros(shape[:2], np.uint16)
     for polygon in polygons:
         if polygon is not None:
             window, inside = filled(shape, polygon)
@@ -80,8 +82,8 @@ def filled(shape: tuple[int, ...], polygon: Polygon) -> tuple[tuple[slice, slice
     return (slice(low[1], high[1]), slice(low[0], high[0])), inside
 
 
-def _ink(gray: Gray, polygons: Sequence[Polygon | None], text: float) -> Mask:
-    """Return the ink (H, W): dark on light, and inside boxes of light print the light."""
+def _ink(gray: Gray, polygons: Sequence[Polygon | None], text: float) -> tuple[Mask, Gray]:
+    """Return the ink (H, W), dark on light, and inside boxes of light print the light; and the contrast (H, W)."""
     size = 2 * round(text * 0.6) + 1
     kernel = cv2.getStructuringElement(cv2.MORPH_RECT, (size, size))
     dark = cv2.morphologyEx(gray, cv2.MORPH_BLACKHAT, kernel)
@@ -97,7 +99,7 @@ def _ink(gray: Gray, polygons: Sequence[Polygon | None], text: float) -> Mask:
                 bright = cv2.morphologyEx(gray, cv2.MORPH_TOPHAT, kernel)
                 light = _strong(bright, text, _floor(bright, [polygon]))
             ink[window] = np.where(inside > 0, light[window], ink[window])
-    return ink
+    return ink, np.asarray(dark, np.uint8)
 
 
 def _floor(contrast: Gray, polygons: Sequence[Polygon | None]) -> float:

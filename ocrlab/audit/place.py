@@ -17,6 +17,7 @@ from ocrlab.geometry import Polygon
 
 REACH = 1.25  # of the height of the box: how far it is moved
 FOREIGN = 0.1  # of the ink in a box, below which it has none of its own
+HIGHEST = 20  # typical heights; what is higher is no line
 LINK = 0.7  # of the height of the box: letters of one line are closer than this
 
 
@@ -34,10 +35,10 @@ class Place:
 
 
 def look(sheet: Sheet, polygon: Polygon) -> Place | None:
-    """Measure one box (P, 2) of a sheet; None if it is too small to have a place (below 3 pixels)."""
+    """Measure one box (P, 2) of a sheet; None if it is no line: below 3 pixels, too high, or wider than the page."""
     quad = upright(polygon)
     width, height = np.hypot(*(quad[1] - quad[0])), np.hypot(*(quad[3] - quad[0]))
-    if min(width, height) < 3:
+    if min(width, height) < 3 or height > HIGHEST * sheet.text or width > 2 * max(sheet.ink.shape):
         return None
     w, h = round(float(width)), round(float(height))
     margin = round(REACH * h)
@@ -64,6 +65,11 @@ def lies_well(place: Place) -> bool:
     """Tell whether a box lies on a line of ink: enough of it, and little of it cut by the edges."""
     cut = max(min(place.out[1], 1.0), min(place.out[3], 1.0))
     return place.inside >= 0.04 and place.held >= 0.75 and cut < 0.25
+
+
+def settled(place: Place) -> bool:
+    """Tell whether a box lies on ink and would hold no more beside: so it may be loose or slanted, but not shifted."""
+    return place.inside >= 0.04 and max(abs(place.dx), abs(place.dy)) <= 0.3
 
 
 def upright(polygon: Polygon) -> Polygon:

@@ -22,6 +22,7 @@ FEW = 8  # boxes with text, below which a page has no median of its own
 NARROW, SURE = -0.55, -1.0  # of the logarithm of the deviation: 58 % and 37 % of what is usual
 WIDE = 1.0  # 2.7 times what is usual, after the doubled width is allowed for
 ODD, FITS, GAIN = 1.6, 1.8, 9.0  # in spreads: each of a pair is odd, both fit when exchanged, and it is worth that much
+PAIRS = 60  # boxes of each kind that are tried on each other
 SPREAD = ((3, 0.24), (8, 0.15), (10**9, 0.12))  # of the logarithm, by the number of characters
 
 
@@ -45,12 +46,15 @@ class Fit:
             weights = np.minimum(self.units[usable], 12)
             self.pitch = _median(pitches, weights)
 
-    def deviation(self, units: Floats | None = None) -> Floats:
-        """Return log(width / usual width) (N,), with the box's height as far as it brings it nearer to 0."""
-        count = self.units if units is None else units
+    def deviation(self, units: Floats | None = None, at: slice | list[int] = slice(None)) -> Floats:
+        """Return log(width / usual width) (N,), with the box's height as far as it brings it nearer to 0.
+
+        With `units` it is that of the boxes `at`, if their texts were as wide as these.
+        """
+        count = self.units[at] if units is None else units
         with np.errstate(all="ignore"):
-            plain = np.log(self._net() / (count * self.pitch))
-            tall = np.clip(np.log(self.heights / self.typical), -0.7, 1.2)  # a larger font is wider
+            plain = np.log(self._net()[at] / (count * self.pitch))
+            tall = np.clip(np.log(self.heights[at] / self.typical), -0.7, 1.2)  # a larger font is wider
             scaled = plain - tall
         nearer = np.where(np.abs(plain) < np.abs(scaled), plain, scaled)
         return np.where((count > 0) & np.isfinite(plain), np.where(plain * scaled > 0, nearer, 0.0), np.nan)
@@ -86,13 +90,13 @@ def exchanged(fit: Fit) -> Iterator[tuple[int, int, str]]:
     """Yield pairs of boxes (indices) whose texts fit when they change places, and do not as they are; with why."""
     deviation, spread = fit.deviation(), spreads(fit.letters)
     score = np.nan_to_num(deviation / spread)
-    low, high = np.flatnonzero(score < -ODD).tolist(), np.flatnonzero(score > ODD).tolist()
+    rank = score.argsort()  # the oddest first: thousands of odd boxes are no exchanged pairs
+    low = [int(i) for i in rank[:PAIRS] if score[i] < -ODD]
+    high = [int(i) for i in rank[::-1][:PAIRS] if score[i] > ODD]
     gains: list[tuple[float, int, int]] = []
     for i in low:
         for j in high:
-            swapped = fit.units.copy()
-            swapped[[i, j]] = fit.units[[j, i]]
-            after = fit.deviation(swapped)[[i, j]] / spread[[j, i]]
+            after = fit.deviation(fit.units[[j, i]], [i, j]) / spread[[j, i]]
             gain = score[i] ** 2 + score[j] ** 2 - float(np.square(after).sum())
             if np.abs(after).max() < FITS and gain > GAIN:
                 gains.append((float(gain), i, j))

@@ -37,17 +37,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Check a data set; the exit status is 1 if something must be wrong or probably is, else 0.
 
-    Contact sheets of an earlier check in the same folder are replaced; other files there are left alone.
+    Nothing is overwritten: sheets of an earlier check in --out are an error, and without --out a new folder is made.
     """
     from ocrlab import audit
     from ocrlab.audit import clean
 
     if args.clean is not None and args.clean.exists() and (not args.clean.is_dir() or any(args.clean.iterdir())):
         raise ConfigError(f"--clean {args.clean} is there already", need="a new or empty folder", do="Name another one")
+    out = args.out or _free(Path("reports") / f"check-{args.data.resolve().stem}")
+    if out.exists() and (not out.is_dir() or _sheets(out)):
+        raise ConfigError(
+            f"--out {out} holds sheets already", need="a folder without sheet-NNN.png", do="Name another one"
+        )
     with progress.of_pages("checking") as tick:
         findings = audit.check(args.data, args.split, tick)
     told = [finding for finding in findings if finding.severity != "note"]
-    out = args.out or Path("reports") / f"check-{args.data.resolve().stem}"
     pictures = draw(args.data, told, args.split, out) if told else []
     record = {
         "schema": SCHEMA,
@@ -78,8 +82,6 @@ def draw(data: Path, findings: list[Finding], splits: Sequence[str] | None, out:
     from ocrlab.audit import contact
 
     out.mkdir(parents=True, exist_ok=True)
-    for old in out.glob("sheet-[0-9][0-9][0-9].png"):
-        old.unlink()
     pictures = []
     for number, picture in enumerate(contact.sheets(data, findings, splits), 1):
         place = out / f"sheet-{number:03}.png"
@@ -87,6 +89,20 @@ def draw(data: Path, findings: list[Finding], splits: Sequence[str] | None, out:
         flight.write_bytes(place, encoded.tobytes())
         pictures.append(place)
     return pictures
+
+
+def _sheets(folder: Path) -> list[Path]:
+    return sorted(folder.glob("sheet-*.png"))
+
+
+def _free(folder: Path) -> Path:
+    """Return `folder`, or the first of folder-2, folder-3 ... without sheets of an earlier check."""
+    number = 2
+    free = folder
+    while free.exists() and (not free.is_dir() or _sheets(free)):
+        free = folder.with_name(f"{folder.name}-{number}")
+        number += 1
+    return free
 
 
 def _counts(findings: list[Finding]) -> dict[str, dict[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ocrlab.audit import boxes
+from ocrlab.audit.finding import KINDS, SEVERITIES, Finding
 from ocrlab.audit.source import Box, Raw
 
 QUAD = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
@@ -29,3 +30,10 @@ def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
     raw = page(*(QUAD + 40 * row for row in range(12)), np.array([[5, 5], [6, 5], [6, 40], [5, 40]], np.float32))
     [finding] = boxes.texts(raw, list(range(13)))
     assert (finding.kind, finding.severity, finding.box) == ("narrow", "error", 13)
+
+
+def test_a_finding_is_of_a_known_kind() -> None:
+    found, _ = boxes.usable(page(QUAD * np.nan))
+    assert isinstance(found[0], Finding)
+    assert found[0].kind in KINDS
+    assert found[0].severity in SEVERITIES

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ocrlab.audit import KINDS, SEVERITIES, Finding, check
+from ocrlab.audit import KINDS, SEVERITIES, Finding, check, survey
 from ocrlab.errors import DataError
 
 
@@ -161,6 +161,75 @@ def test_five_thousand_boxes_are_looked_at(tmp_path: Path) -> None:
     lines = [f"{x},{y},{x + 9},{y},{x + 9},{y + 9},{x},{y + 9},###\n" for x, y in rows]
     (tmp_path / "train" / "gts" / "gt_p.txt").write_text("".join(lines))
     assert told(tmp_path) == []
+
+
+def test_a_box_far_outside_costs_nothing(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(14)
+    for at, (corner, far) in enumerate(((2, 1e9), (2, 1e6), (2, 3e4))):
+        page.quads[at][corner] = far
+    page.write(tmp_path, "p")
+    kinds = {finding.box: finding.kind for finding in told(tmp_path) if finding.kind in ("invalid", "outside")}
+    assert kinds == {1: "invalid", 2: "outside", 3: "outside"}
+
+
+def test_what_nobody_foresaw_is_an_error_of_one_page(
+    draw: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, name in enumerate("ab"):
+        draw(seed).write(tmp_path, name)
+    whole = survey.ink.sheet
+
+    def broken(image: Any, polygons: Any) -> Any:
+        if len(polygons) == 28 and not seen:
+            seen.append(1)
+            raise ValueError("a case of its own")
+        return whole(image, polygons)
+
+    seen: list[int] = []
+    monkeypatch.setattr(survey.ink, "sheet", broken)
+    [finding] = told(tmp_path)
+    assert (finding.kind, finding.severity, finding.page) == ("unreadable_annotation", "error", "a")
+    assert "ValueError: a case of its own" in finding.why
+
+
+def test_a_single_letter_starts_where_the_others_do(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(15)
+    x, y = page.quads[1][0] + (-30, 0)
+    page.quads[1] = np.roll(np.float32([[x, y], [x + 9, y], [x + 9, y + 16], [x, y + 16]]), 1, axis=0)
+    page.texts[1] = "S"
+    page.write(tmp_path, "p")
+    assert at(told(tmp_path), "reversed") == [2]
+
+
+def test_a_box_over_the_page_is_wide(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(16)
+    page.quads[4] = np.float32([[0, 0], [519, 0], [519, 600], [0, 600]])
+    page.write(tmp_path, "p")
+    assert 5 in at(told(tmp_path), "wide")
+
+
+def test_rows_of_stars_and_cloth_are_no_text(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(17)
+    page.image = np.vstack([page.image, np.full((200, 520, 3), 235, np.uint8)])
+    cv2.putText(page.image, "*" * 30, (40, 640), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 2, cv2.LINE_AA)
+    weave = np.random.default_rng(0).normal(0, 40, (60, 260)).repeat(2, 0).repeat(2, 1)
+    page.image[690:810] = np.clip(180 + weave, 0, 255)[..., None].astype(np.uint8)
+    page.write(tmp_path, "p")
+    assert told(tmp_path) == []
+
+
+def test_photographs_are_judged_by_numbers(draw: Callable[..., Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        page = draw(number, lines=8)
+        noise = rng.normal(0, 60, (190, 260, 3)).repeat(2, 0).repeat(2, 1)
+        page.image = np.clip(128 + noise, 0, 255).astype(np.uint8)
+        page.quads, page.texts = page.quads[:6], page.texts[:6]
+        page.quads[0] = page.quads[0][::-1].copy()
+        page.write(tmp_path, f"p{number}")
+    findings = check(tmp_path)
+    assert [finding.kind for finding in findings if finding.severity == "note"] == ["no_document"]
+    assert {finding.kind for finding in findings if finding.severity != "note"} == {"reversed"}
 
 
 def test_empty_pages_and_ignored_boxes_are_no_mistake(draw: Callable[..., Any], tmp_path: Path) -> None:

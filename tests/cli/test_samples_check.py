@@ -38,6 +38,16 @@ def test_it_says_what_is_wrong_and_shows_it(data: Path, tmp_path: Path, capsys: 
     assert record["pictures"] == [str(out / "sheet-001.png")]
     assert cv2.imread(str(out / "sheet-001.png")) is not None
     assert (out / "mine.txt").read_text() == "kept"
+    before = (out / "sheet-001.png").read_bytes()
+    assert main(["samples", "check", str(data), "--out", str(out)]) == 2
+    assert (out / "sheet-001.png").read_bytes() == before
+
+
+def test_without_out_a_new_folder_is_made(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("check-data", "check-data-2"):
+        assert main(["samples", "check", str(data)]) == 1
+        assert (tmp_path / "reports" / folder / "sheet-001.png").is_file()
 
 
 def test_a_cleaned_copy_is_clean(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +57,6 @@ def test_a_cleaned_copy_is_clean(data: Path, tmp_path: Path, capsys: pytest.Capt
     assert "reversed" in text
     assert "p:2" in text
     assert "1 boxes reordered" in text
-    assert main(["samples", "check", clean, "--out", out]) == 0
+    assert main(["samples", "check", clean, "--out", f"{out}-2"]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
-    assert main(["samples", "check", str(data), "--out", out, "--clean", clean]) == 2
+    assert main(["samples", "check", str(data), "--out", f"{out}-3", "--clean", clean]) == 2
