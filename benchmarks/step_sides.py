@@ -88,7 +88,7 @@ def made_up(size: int) -> Batch:
 def ours(batch: Batch, threads: int, *, bf16: bool) -> tuple[Step, int]:
     """Return the step of `ocrlab train`, made of its own parts, and the number of parameters."""
     keep_freed_memory()
-    config = Config()
+    config = Config(encoder="resnet18", width=128)  # the encoder that the peers have
     module = Training(config, Machine("cpu", threads, 0, bf16, channels_last=True, reasons={}))
     wired = module.configure_optimizers()
     optimiser, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]

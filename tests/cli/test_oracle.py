@@ -47,7 +47,7 @@ GRID = ("--long-side", "640", "--shrink", "0.5", "--unclip", "exact", "1.5")
 
 
 def test_the_config_is_always_a_row_and_marked(data: Path) -> None:
-    found = answer("evaluate.long_side=320", "post.unclip=2", "--oracle", str(data), *GRID)
+    found = answer("evaluate.long_side=320", "targets.shrink_ratio=0.5", "post.unclip=2", "--oracle", str(data), *GRID)
     rows = [line.split() for line in found.text.splitlines() if line[:3] in ("320", "640")]
     assert len(rows) == 6 and [row[:3] for row in rows if "config" in row] == [["320", "0.5", "2.0"]]
     assert sum("best" in row for row in rows) == 1
@@ -56,7 +56,8 @@ def test_the_config_is_always_a_row_and_marked(data: Path) -> None:
 
 
 def test_the_record_is_json_with_every_row_and_all_lost_boxes(data: Path) -> None:
-    record = json.loads(json.dumps(answer("evaluate.long_side=640", "--oracle", str(data), *GRID).record))
+    half = ("evaluate.long_side=640", "targets.shrink_ratio=0.5")
+    record = json.loads(json.dumps(answer(*half, "--oracle", str(data), *GRID).record))
     about = {"schema": 1, "pages": 2, "boxes": 16, "split": "val", "shape": "quad", "skipped": 0}
     assert {key: record[key] for key in about} == about
     settings = [(row["long_side"], row["shrink_ratio"], row["unclip"]) for row in record["rows"]]

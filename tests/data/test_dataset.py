@@ -117,7 +117,8 @@ def test_targets_lie_where_the_text_is(samples, config):
     rng = np.random.default_rng(0)
     box = np.array([[100, 100], [260, 100], [260, 130], [100, 130]], np.float32)
     page = dataclasses.replace(samples[0], polygons=(box,), ignored=np.zeros(1, bool), texts=("a",))
-    plain = configs.load(overrides=["crop=384", "augment.rotate=0", "augment.around_text=1", "augment.noise=0"])
+    still = ["crop=384", "augment.rotate=0", "augment.around_text=1", "augment.noise=0", "augment.degrade=0"]
+    plain = configs.load(overrides=still)
     apart = []
     for _ in range(60):
         image = np.full((400, 400, 3), 255, np.uint8)

@@ -48,7 +48,7 @@ def test_pages_and_their_boxes(config: Config) -> None:
 def test_one_crop_and_its_targets(config: Config) -> None:
     view = training.targets(config)
     assert view.html.count("<svg") == 3
-    assert re.match(r"Text shrunk by 0\.5 covers \d+\.\d % of this crop of 128 px", view.text)
+    assert re.match(r"Text shrunk by 0\.7 covers \d+\.\d % of this crop of 128 px", view.text)
     assert training.targets(config) == view  # seeded
 
 
