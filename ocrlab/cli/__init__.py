@@ -22,7 +22,7 @@ COMMANDS = {
     "train": "train a detector; everything about it stays in one run folder",
     "evaluate": "score a checkpoint or predictions on annotated pages",
     "predict": "find the text of images: JSON, ICDAR text, overlay pictures",
-    "export": "write a checkpoint as ONNX, and prove that it finds the same polygons",
+    "export": "write a detector as ONNX, compared with torch before it is kept",
     "samples": "make pages, look at them, check them, convert them between formats",
     "doctor": "check this machine: what torch needs, what is broken, and the command that mends it",
     "watch": "run any program, and name the cause when it crashes or hangs",

@@ -102,8 +102,6 @@ def test_the_shipped_detector_gives_the_same_polygons_on_receipts(shared, tmp_pa
     """All 63 pages: as many polygons on each, and one corner in a thousand may move by a pixel."""
     for name in export.NEEDED:
         pytest.importorskip(name, reason=f"{name} is not installed; ocrlab[onnx] brings it")
-    if not (pretrained.FOLDER / "receipts.ckpt").exists():
-        pytest.skip("no detector is packed yet")
     detector = Detector.load("receipts")
     detector.bf16 = False
     export.to_onnx(detector, tmp_path / "receipts.onnx")
