@@ -36,7 +36,7 @@ LR, CLIP = 1e-3, 5.0  # docTR's defaults
 
 
 def main() -> None:
-    """Read the job, train for its minutes, predict its pages, write what was found."""
+    """Read the job, train for its CPU seconds, predict its pages, write what was found."""
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("job", type=Path, help="JSON written by street.py")
     job = json.loads(made.parse_args().job.read_text(encoding="utf-8"))
@@ -73,19 +73,19 @@ def mask_ignored(model: Any) -> None:
 
 
 def train(model: Any, job: dict[str, Any]) -> dict[str, float]:
-    """Train for `minutes` of wall time, loading included; return steps, seconds and the last losses' mean."""
+    """Train for `cpu_seconds` of this process, loading included; return steps, seconds and the last losses' mean."""
     batches = loader(job)
     optimizer = torch.optim.Adam(model.parameters(), LR, betas=(0.95, 0.999), eps=1e-6)
-    normalize, limit = Normalize(mean=MEAN, std=STD), 60 * job["minutes"]
+    normalize = Normalize(mean=MEAN, std=STD)
     steps, losses, passed = 0, [], 0
     model.train()
-    start = time.monotonic()
+    start, begun = time.monotonic(), time.process_time()
     for images, target in endless(batches):
-        spent = (time.monotonic() - start) / limit
+        spent = (time.process_time() - begun) / job["cpu_seconds"]
         if spent >= 1 or (job["steps"] and steps >= job["steps"]):
             break
         for group in optimizer.param_groups:
-            group["lr"] = LR * (1 - spent)  # PolynomialLR of power 1, by the clock
+            group["lr"] = LR * (1 - spent)  # PolynomialLR of power 1
         optimizer.zero_grad()
         try:
             with half(job):
@@ -99,7 +99,8 @@ def train(model: Any, job: dict[str, Any]) -> dict[str, float]:
         steps += 1
         losses.append(float(loss.detach()))
     mean = float(np.mean(losses[-50:])) if losses else float("nan")
-    return {"steps": steps, "passed_over": passed, "seconds": time.monotonic() - start, "loss": mean}
+    seconds = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - begun}
+    return {"steps": steps, "passed_over": passed, **seconds, "loss": mean}
 
 
 def endless(batches: Any) -> Iterator[Any]:
@@ -148,8 +149,8 @@ def loader(job: dict[str, Any]) -> Any:
         ]
     )
     data = DetectionDataset(job["images"], str(file), use_polygons=True, img_transforms=pixels, sample_transforms=both)
-    batch, workers = job["batch"], job["workers"]
-    return DataLoader(data, batch, shuffle=True, drop_last=True, num_workers=workers, collate_fn=data.collate_fn)
+    batch = job["batch"]
+    return DataLoader(data, batch, shuffle=True, drop_last=True, collate_fn=data.collate_fn)
 
 
 def predict(model: Any, job: dict[str, Any]) -> dict[str, list[Any]]:

@@ -39,16 +39,21 @@ def report(place: Path) -> tuple[bool | None, str]:
             *cells, low = compared(stacks)
             rows.append((name, f"median of {len(seeds)}", *cells))
             met.append(low > 0)
-    terms = {(r["about"]["minutes"], r["about"]["threads"]) for found in sides.values() for r in found.values()}
-    if len(terms) > 1:
+    unequal = [s for s in seeds if not fair(*(sides[side][s]["about"] for side in ("ours", "doctr")))]
+    if unequal:
         met = []  # not the same chances
     header = ("thresholds", "seed", f"ours hmean@{AT}", f"docTR hmean@{AT}", "ours - docTR")
     verdict = judged(all(met) if met else None)
     text = [markdown(header, rows), "In brackets: 95 % of a bootstrap over the pages, the same draws for both sides."]
     text += [f"Ours ahead, whole interval above 0, with both kinds of thresholds: {verdict}."]
-    if len(terms) > 1:
-        text.append(f"NOT comparable: minutes and threads differ: {sorted(terms)}.")
+    if unequal:
+        text.append(f"NOT comparable: threads differ, or docTR got less CPU time: seeds {unequal}.")
     return (all(met) if met else None), "\n\n".join([*text, told(sides)])
+
+
+def fair(ours: Mapping[str, Any], doctr: Mapping[str, Any]) -> bool:
+    """Return whether docTR had the same threads and at least 0.98 of the CPU seconds."""
+    return bool(ours["threads"] == doctr["threads"] and doctr["cpu_seconds"] >= 0.98 * ours["cpu_seconds"])
 
 
 def finished(place: Path, side: str) -> dict[int, dict[str, Any]]:
