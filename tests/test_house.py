@@ -18,7 +18,7 @@ import ocrlab
 ROOT = Path(__file__).parents[1]
 LINES, FUNCTION_LINES, SMALL_BYTES = 400, 60, 30_000
 VAGUE = re.compile(r"^_*(utils?|helpers?|common|misc|base)$")
-WATCHES = ("probes", "diagnose", "watch", "doctor", "report", "metrics", "geometry", "flight", "redact")
+WATCHES = ("probes", "diagnose", "watch", "doctor", "report", "rerun", "metrics", "geometry", "flight", "redact")
 WATCHES += ("config", "settings", "records", "errors")
 ACROSS = {"contracts", "faults", "notebooks", "browser", "gpu", "conftest", "house", "packaging", "benchmarks"}
 ACROSS |= {"end_to_end", "main", "messages"}  # of the commands; real messages against the whole catalogue
