@@ -1,1 +1,1 @@
-"""Instruments inside the training process: what each module computes, waits for and keeps; nothing of training itself."""
+"""Instruments inside the training process: what each module computes, waits for and keeps; nothing of training."""
