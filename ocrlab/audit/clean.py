@@ -14,6 +14,7 @@ import numpy as np
 from ocrlab import geometry
 from ocrlab.audit.finding import ERROR, Finding
 from ocrlab.audit.source import Box, Raw, pages
+from ocrlab.data.convert import whole
 from ocrlab.data.icdar import write_icdar
 from ocrlab.data.images import read_header
 from ocrlab.data.page import IGNORED, PageError
@@ -39,7 +40,7 @@ def copy(
 ) -> Cleaned:
     """Write the data set that was checked, without its certain mistakes, to a new `folder`; raises DataError if it is.
 
-    Images are copied byte for byte, annotations are written as ICDAR text (quads; SPLIT/images, SPLIT/gts), CHANGES.txt
+    All of it is written or nothing. Images are copied byte for byte, annotations are written as ICDAR text (quads; SPLIT/images, SPLIT/gts), CHANGES.txt
     lists what was changed. Only errors change something: pages that cannot be used and copies of pages are left out,
     boxes without area, twice, or on nothing are dropped, those outside the image are clipped, the others put in order.
     """
@@ -49,15 +50,15 @@ def copy(
     by_page: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         by_page.setdefault((finding.split, finding.page), []).append(finding)
-    for read in pages(path, splits):
-        raw = read()
-        _page(raw, by_page.get((raw.split, raw.name), []), done)
-    done.folder.mkdir(parents=True, exist_ok=True)
-    (done.folder / "CHANGES.txt").write_text("".join(f"{line}\n" for line in done.changes), encoding="utf-8")
+    with whole(done.folder) as place:
+        for read in pages(path, splits):
+            raw = read()
+            _page(raw, by_page.get((raw.split, raw.name), []), place, done)
+        (place / "CHANGES.txt").write_text("".join(f"{line}\n" for line in done.changes), encoding="utf-8")
     return done
 
 
-def _page(raw: Raw, findings: list[Finding], done: Cleaned) -> None:
+def _page(raw: Raw, findings: list[Finding], folder: Path, done: Cleaned) -> None:
     """Write one page, unless something is wrong with all of it."""
     whole = [f for f in findings if f.box is None and f.severity == ERROR and f.kind in GONE]
     whole += [f for f in findings if f.kind == "unreadable_annotation" and f.severity == ERROR]
@@ -72,7 +73,7 @@ def _page(raw: Raw, findings: list[Finding], done: Cleaned) -> None:
         _tell(done, "pages left out", raw, None, error.problem.message)
         return
     kept = [box for box in (_box(raw, box, findings, size, done) for box in raw.boxes) if box is not None]
-    place = done.folder / (raw.split or "all")
+    place = folder / (raw.split or "all")
     image = place / "images" / f"{raw.name}{raw.image.suffix}"
     text = place / "gts" / Path(raw.name).parent / f"gt_{Path(raw.name).name}.txt"
     for file in (image, text):

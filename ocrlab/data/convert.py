@@ -56,7 +56,7 @@ def convert(
     _check(source, target, to)
     found = list(splits) or formats.splits(source) or ["train"]
     made = Converted(target)
-    with _whole(target) as folder:
+    with whole(target) as folder:
         for split in found:
             readers, errors, notes = formats.opened(source, split)
             made.problems += [*notes, *(error.problem for error in errors)]
@@ -86,8 +86,8 @@ def _check(source: Path, target: Path, to: str) -> None:
 
 
 @contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """Yield a folder to write into, that becomes `target` if all goes well and is removed if not."""
+def whole(target: Path) -> Iterator[Path]:
+    """Yield a folder to write into, that becomes `target` if all goes well and is removed if not; raises DataError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -98,7 +98,7 @@ def _whole(target: Path) -> Iterator[Path]:
     try:
         yield folder
         folder.chmod(0o777 & ~_umask())
-        if os.path.lexists(target):
+        if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
             raise DataError(f"{target} was made by somebody else meanwhile", need="a new folder")
         folder.rename(target)
     except OSError as error:

@@ -41,3 +41,26 @@ def test_nothing_is_overwritten(draw: Callable[..., Any], tmp_path: Path) -> Non
     draw(3).write(tmp_path / "data", "p")
     with pytest.raises(DataError, match="is there already"):
         clean.copy(tmp_path / "data", tmp_path / "data", [])
+
+
+def test_what_was_ended_midway_leaves_nothing(
+    draw: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw(4).write(tmp_path / "data", "p")
+    draw(5).write(tmp_path / "data", "q")
+    (tmp_path / "clean").mkdir()
+    written = []
+
+    def ended(*given: Any, **more: Any) -> None:
+        written.append(given[0])
+        if len(written) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(clean, "write_icdar", ended)
+    with pytest.raises(KeyboardInterrupt):
+        clean.copy(tmp_path / "data", tmp_path / "clean", [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clean", "data"] and not any(
+        (tmp_path / "clean").iterdir()
+    )
+    monkeypatch.undo()
+    assert clean.copy(tmp_path / "data", tmp_path / "clean", []).pages == 2
