@@ -40,9 +40,10 @@ def copy(
 ) -> Cleaned:
     """Write the data set that was checked, without its certain mistakes, to a new `folder`; raises DataError if it is.
 
-    All of it is written or nothing. Images are copied byte for byte, annotations are written as ICDAR text (quads; SPLIT/images, SPLIT/gts), CHANGES.txt
-    lists what was changed. Only errors change something: pages that cannot be used and copies of pages are left out,
-    boxes without area, twice, or on nothing are dropped, those outside the image are clipped, the others put in order.
+    All of it is written or nothing. Images are copied byte for byte, annotations are written as ICDAR text (quads;
+    SPLIT/images, SPLIT/gts), CHANGES.txt lists what was changed. Only errors change something: pages that cannot be
+    used and copies of pages are left out, boxes without area, twice, or on nothing are dropped, those outside the image
+    are clipped, the others put in order.
     """
     done = Cleaned(Path(folder).expanduser())
     if done.folder.exists() and (not done.folder.is_dir() or any(done.folder.iterdir())):

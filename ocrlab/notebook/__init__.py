@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import sys
 
-from ocrlab.notebook import crash, doctor, isolated, training
+from ocrlab.notebook import crash, doctor, isolated, loader, training
 from ocrlab.notebook.isolated import register
 from ocrlab.notebook.lab import Lab, setup
 
-__all__ = ["Lab", "crash", "doctor", "register", "setup", "training"]
+__all__ = ["Lab", "crash", "doctor", "loader", "register", "setup", "training"]
 
 if "IPython" in sys.modules:
     isolated.register_here()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning
 import numpy as np
@@ -24,11 +26,13 @@ from ocrlab.config import Config
 from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, readable, single_threaded
 from ocrlab.data.formats import Index, load
 from ocrlab.errors import ConfigError, RunError
+from ocrlab.flight import record_program
 from ocrlab.metrics.page import Running
 from ocrlab.probes import host
 from ocrlab.train import checkpoint, cuda_info, pages, tracking
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training, figures
+from ocrlab.train.recorder import Recorder
 from ocrlab.train.watcher import Progress, Watcher, handled
 
 
@@ -51,6 +55,8 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
 
     The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
     """
+    if record_program.job() is not None:
+        again(config)
     if resume is not None:
         config = configuration.load(Path(resume) / "config.yaml")
     slug = config.name or f"{config.encoder}-{config.decoder}"
@@ -97,6 +103,38 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     folder.succeed(metrics)
     progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
     return RunResult(folder.path, "success", metrics, watcher.best_path)
+
+
+def again(config: Config) -> NoReturn:
+    """Run recorded steps of a training again, as OCRLAB_REPLAY says: no run folder, no tracker, no checkpoint.
+
+    The process ends when the last of them is done; raises what the training raises.
+    """
+    config.trainer.max_minutes = None  # they have been used up
+    keep_freed_memory()
+    lightning.seed_everything(config.seed, verbose=False)
+    train, val = (load(config.data, split, exif=config.exif) for split in (config.train_split, config.val_split))
+    module = Training(config, choose(config))
+    if config.weights not in (None, "imagenet"):
+        checkpoint.begin_from(str(config.weights), module.detector, module.averaged)
+    with known_warnings():
+        trainer = trainer_for(module, [recorder(config, Path(config.runs), len(train.samples))], Path(config.runs))
+        trainer.fit(module, loader(train, config, None), validation(val, config))
+    raise RunError("The replay ended before its last step", need="the data and the settings of the run")
+
+
+def recorder(config: Config, folder: Path, page_count: int) -> Recorder:
+    """Return the flight recorder of a run."""
+    wanted = config.recorder
+    return Recorder(
+        folder,
+        batches=wanted.batches,
+        snapshot_every=wanted.snapshot_every and wanted.snapshot_every * config.trainer.accumulate_grad_batches,
+        steps=wanted.steps,
+        kind="ocrlab train",
+        epoch_of=lambda micro: micro * config.batch_size // page_count,
+        model_of=lambda module: module.detector,
+    )
 
 
 def settled(config: Config, machine: Machine, page_count: int) -> Config:
@@ -151,41 +189,12 @@ def _run(
     module: Training, watcher: Watcher, train: Index, val: Index, before: dict[str, Any] | None, last: Path | None
 ) -> None:
     """Build loaders and trainer, and fit."""
-    config, machine, folder = module.config, module.machine, watcher.folder
+    config, folder = module.config, watcher.folder
     old = handled(watcher)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its devices and hints; ours say what was chosen
+    recorders = [recorder(config, folder.path, len(train.samples))] if config.recorder.on else []
     try:
-        trainer = lightning.Trainer(
-            accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
-            devices=config.trainer.devices,
-            precision="bf16-mixed" if machine.bf16 else "32-true",
-            max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
-            max_steps=config.trainer.max_steps,
-            max_time=timedelta(minutes=config.trainer.max_minutes) if config.trainer.max_minutes else None,
-            accumulate_grad_batches=config.trainer.accumulate_grad_batches,
-            gradient_clip_val=config.optim.grad_clip or None,
-            val_check_interval=config.trainer.val_every * config.trainer.accumulate_grad_batches,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=min(2, len(val.samples)),
-            callbacks=[watcher],
-            plugins=[checkpoint.AtomicIO()],
-            default_root_dir=folder.path,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            benchmark=True if machine.accelerator == "cuda" else None,
-        )
-        with warnings.catch_warnings():
-            for known in (
-                "does not have many workers",
-                "not resumable",
-                "LeafSpec",
-                "module.s. in eval mode",
-                "val_check_interval",
-            ):
-                warnings.filterwarnings("ignore", f".*{known}.*")  # chosen so: see machine.py, PageOrder, `averaged`
+        trainer = trainer_for(module, [watcher, *recorders], folder.path, min(2, len(val.samples)))
+        with known_warnings():
             trainer.fit(module, loader(train, config, before), validation(val, config), ckpt_path=last)
     finally:
         for number, handler in old.items():
@@ -194,6 +203,44 @@ def _run(
         raise SystemExit(128 + watcher.stop_signal)
     if trainer.global_step == 0:
         raise RunError("Training made no step", need="trainer.max_steps or trainer.max_minutes long enough for one")
+
+
+def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: int = 0) -> lightning.Trainer:
+    """Return the trainer of a run; its devices and hints stay unsaid, ours say what was chosen."""
+    config, machine = module.config, module.machine
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    return lightning.Trainer(
+        accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
+        devices=config.trainer.devices,
+        precision="bf16-mixed" if machine.bf16 else "32-true",
+        max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
+        max_steps=config.trainer.max_steps,
+        max_time=timedelta(minutes=config.trainer.max_minutes) if config.trainer.max_minutes else None,
+        accumulate_grad_batches=config.trainer.accumulate_grad_batches,
+        gradient_clip_val=config.optim.grad_clip or None,
+        val_check_interval=config.trainer.val_every * config.trainer.accumulate_grad_batches,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=sanity,
+        callbacks=callbacks,
+        plugins=[checkpoint.AtomicIO()],
+        default_root_dir=folder,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        benchmark=True if machine.accelerator == "cuda" else None,
+    )
+
+
+@contextlib.contextmanager
+def known_warnings() -> Iterator[None]:
+    """Keep quiet about what was chosen so: see machine.py, PageOrder, `averaged`."""
+    known = ("does not have many workers", "not resumable", "LeafSpec", "module.s. in eval mode", "val_check_interval")
+    with warnings.catch_warnings():
+        for words in known:
+            warnings.filterwarnings("ignore", f".*{words}.*")
+        yield
 
 
 def loader(train: Index, config: Config, before: dict[str, Any] | None) -> DataLoader[Any]:

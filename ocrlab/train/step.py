@@ -1,6 +1,7 @@
-"""One training step on a small made-up batch, as a child process: `python -m ocrlab.train.step --device cuda`.
+"""Training steps in a child process, so that what crashes, hangs or computes nonsense does so here.
 
-A device that crashes, hangs or computes nonsense does so here and not in the training. Prints one JSON object.
+`python -m ocrlab.train.step --device cuda` makes one on a small made-up batch and prints one JSON object;
+`python -m ocrlab.train.step JOB` runs recorded steps of an `ocrlab train` run again, as the file JOB says.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
+from pathlib import Path
+from typing import NoReturn
 
 
 def run(device: str) -> dict[str, object]:
@@ -37,11 +41,34 @@ def run(device: str) -> dict[str, object]:
     return {"schema": 1, "device": device, "loss": value, "seconds": time.perf_counter() - start}
 
 
+def replay(path: Path) -> NoReturn:
+    """Run the recorded steps of a job again with the config of its run; ends the process, raises what training raises.
+
+    `cell["config"]` of the job holds settings that win over the run's: {"trainer.accelerator": "cpu"}.
+    """
+    from ocrlab import config as configs
+    from ocrlab.flight import record_program
+    from ocrlab.records import from_json
+
+    job = from_json(path.read_bytes(), source=str(path))
+    os.environ[record_program.REPLAY] = str(path.absolute())
+    overrides = (job.get("cell") or {}).get("config") or {}
+    config = configs.load(Path(job["run"], "config.yaml"), overrides)
+
+    from ocrlab.train.fit import again
+
+    again(config)
+
+
 def main() -> None:
     """Parse the command line and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job", nargs="?", type=Path, help="the job of a replay")
     parser.add_argument("--device", default="cpu")
-    print(json.dumps(run(parser.parse_args().device)))
+    args = parser.parse_args()
+    if args.job is not None:
+        replay(args.job)
+    print(json.dumps(run(args.device)))
 
 
 if __name__ == "__main__":
