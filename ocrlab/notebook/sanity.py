@@ -1,0 +1,221 @@
+"""The sections of the sanity notebook: the checks, one crop with its maps, the page learned by heart, the gradients.
+
+The checks run in a child, and what it sends back is arrays and words, so that this kernel needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.config import Config
+from ocrlab.notebook.lab import Lab
+from ocrlab.records import Check
+from ocrlab.report import ladder, pictures, plots
+from ocrlab.report.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View, say
+
+if TYPE_CHECKING:
+    from ocrlab.train.sanity import Report
+
+MOST = 40  # parameters that are drawn
+CSS = """
+.ocrlab .checks { display: grid; grid-template-columns: max-content minmax(150px, max-content) minmax(0, 1fr);
+  gap: 0; margin: 6px 0; max-width: 900px; }
+.ocrlab .checks > * { padding: 5px 16px 5px 0; border-bottom: 1px solid rgba(95, 107, 122, .22); margin: 0;
+  min-width: 0; overflow-wrap: anywhere; }
+.ocrlab .checks .need { opacity: .7; font-size: 12.5px; }
+.ocrlab .checks .do { font-size: 13px; margin: 2px 0 0; }
+@media (max-width: 640px) { .ocrlab .checks { grid-template-columns: max-content minmax(0, 1fr); }
+  .ocrlab .checks .seen { grid-column: 1 / -1; } }
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the checks found: the checks, the contract's findings in words, and the arrays of the pictures."""
+
+    checks: list[Check]
+    findings: list[str]
+    norms: dict[str, float]  # of the gradient, by parameter, in the order of the network
+    crop: NDArray[np.uint8]  # (H, W, 3); of no size where there is none
+    maps: list[NDArray[np.float32]]  # shrink map and mask, threshold map and mask, (H, W)
+    page: str
+    threshold_range: tuple[float, float]
+    learned: dict[str, Any]  # page, canvas, polygons, ignored, found, pairs, counts, curve
+
+
+def checks(config: Config, progress: Callable[[dict[str, Any]], None]) -> Found:
+    """Return what every check of train.sanity says; it imports torch, so call it with `lab.run`. Raises DataError."""
+    from ocrlab.train import sanity
+
+    return found(sanity.check(config, progress=progress), config)
+
+
+def found(report: Report, config: Config) -> Found:
+    """Return a report of the checks as arrays and words."""
+    from ocrlab.metrics import iou
+
+    batch, learned = report.batch, report.learned
+    crop, maps, page = np.zeros((0, 0, 3), np.uint8), [], ""
+    if batch is not None:
+        crop = np.ascontiguousarray(batch.images[0].permute(1, 2, 0).numpy())
+        maps, page = [m[0, 0].numpy() for m in batch.maps], batch.pages[0]
+    told: dict[str, Any] = {}
+    if learned is not None and learned.canvas.size:
+        match = iou.match(learned.polygons, learned.ignored, learned.found)
+        told = {**vars(learned), "pairs": match.pairs[0.5], "counts": match.detection_counts, "hmean": learned.hmean}
+    contract = report.contract
+    return Found(
+        report.checks,
+        [str(finding) for finding in contract.findings] if contract else [],
+        contract.norms if contract else {},
+        crop,
+        maps,
+        page,
+        config.targets.threshold_range,
+        told,
+    )
+
+
+def table(seen: Found) -> View:
+    """Return every check with what was measured against its limit, and below the contract's findings."""
+    counts = {word: sum(check.judgement == word for check in seen.checks) for word in ("fail", "warn", "ok", "skip")}
+    judged = len(seen.checks) - counts["skip"]
+    finding = f"Data, model and loss agree: {counts['ok']} of {judged} checks are ok"
+    if counts["warn"]:
+        finding = f"Nothing fails; {counts['warn']} of {judged} checks deserve a look"
+    if counts["fail"]:
+        finding = f"Data, model and loss do not agree: {counts['fail']} of {judged} checks fail"
+    told = f"{counts['skip']} skipped." if counts["skip"] else ""
+    cells = "".join(_cells(check) for check in seen.checks)
+    more = "".join(f"<p><code>{escape(text)}</code></p>" for text in seen.findings)
+    note = f'<p class="note">{told}</p>' if told else ""
+    html = f'<style>{ladder.CSS}{CSS}</style>{say(finding)}<div class="checks">{cells}</div>{more}{note}'
+    lines = [f"{c.judgement:<4} {c.name}: {c.seen} (needed: {c.need}) {c.do}".rstrip() for c in seen.checks]
+    return View(html, "\n".join([finding, *lines, *seen.findings]))
+
+
+def _cells(check: Check) -> str:
+    do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
+    need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
+    name, seen = escape(check.name), escape(check.seen)
+    return f'<div>{ladder.pill(check.judgement)}</div><div>{name}</div><div class="seen">{seen}{need}{do}</div>'
+
+
+def targets(seen: Found) -> View:
+    """Return the first training crop beside the four maps that are learned from it."""
+    if not seen.maps:
+        return View(say("No batch could be loaded"), "No batch could be loaded")
+    shrink, mask, border, band = seen.maps
+    low, high = seen.threshold_range
+    name, width = escape(seen.page), 178
+    drawn = [pictures.picture(seen.crop, f"crop of {seen.page}", (), f"<b>Crop</b> of {name}", width)]
+    scaled = (border - low) / ((high - low) or 1)
+    for values, title, legend in (
+        (shrink, "Shrink map", ""),
+        (mask, "Shrink mask", ""),
+        (scaled, "Threshold map", pictures.scale(low, high)),
+        (band, "Threshold mask", ""),
+    ):
+        drawn.append(pictures.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
+    counted = 100 * float(mask.mean())
+    finding = f"{100 * float(shrink.mean()):.1f} % of this crop is text to learn, {counted:.0f} % of it counts"
+    note = (
+        "Yellow is 1, dark is 0: text pixels lie inside the border's mask, and the shrink mask is dark where ignored."
+    )
+    return pictures.row(finding, drawn, note=note)
+
+
+def learned(seen: Found) -> View:
+    """Return the curve of the page that was learned by heart, and what was found on it."""
+    got = seen.learned
+    if not got or not got["curve"]:
+        return View(say("No page was learned by heart"), "No page was learned by heart")
+    layers = pictures.compared(got["polygons"], got["ignored"], got["found"], got["pairs"], got["counts"])
+    count = int((~np.asarray(got["ignored"])).sum())
+    text = f"{len(got['pairs'])} of {count} boxes found"
+    caption = f"<b>{escape(got['page'])}</b> · {text}"
+    page = pictures.picture(got["canvas"], f"part of page {got['page']}: {text}", layers, caption, width=330)
+    plot = _curve(got["curve"])
+    steps = f"{got['curve'][-1]['step']:.0f} steps"
+    finding = f"hmean@0.5 {got['hmean']:.3f} on a part of one page after {steps}"
+    return pictures.row(finding, [f'<div style="width:560px;max-width:100%">{plot.html}</div>', page],
+                        pictures.legend([layers]))  # fmt: skip
+
+
+def _curve(rows: Sequence[dict[str, float]]) -> View:
+    import matplotlib
+
+    with matplotlib.rc_context(plots.STYLE):
+        figure, [axes] = plots.blank(width=5.6, height=3.3)
+        axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], color=ACCENT, linewidth=1.4)
+        axes.set_xlabel("optimiser step")
+        axes.set_ylabel("loss", color=ACCENT)
+        axes.set_ylim(bottom=0)
+        looks = [(r["step"], r["hmean@0.5"]) for r in rows if "hmean@0.5" in r]
+        right = axes.twinx()
+        right.grid(visible=False)
+        right.set_ylim(0, 1.05)
+        right.set_ylabel("hmean@0.5, 0 to 1", color=GOOD)
+        if looks:
+            right.plot(*zip(*looks, strict=True), color=GOOD, marker="o", markersize=4)
+        first, last = rows[0]["loss"], rows[-1]["loss"]
+        title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
+        axes.set_title(title)
+        told = ", ".join(f"{value:.2f} at step {step:.0f}" for step, value in looks[-3:])
+        return plots.finished(figure, f"{title} in {len(rows)} steps. hmean@0.5 {told}.")
+
+
+def gradients(seen: Found) -> View:
+    """Return the norm of the gradient of each parameter, in the order of the network; those of zero are marked."""
+    import matplotlib
+
+    if not seen.norms:
+        return View(say("No gradient was measured"), "No gradient was measured")
+    names, norms = list(seen.norms), np.array(list(seen.norms.values()))
+    positive = norms[np.isfinite(norms) & (norms > 0)]
+    least = float(positive.min()) if positive.size else 1.0
+    fine = np.isfinite(norms) & (norms > 0)
+    with matplotlib.rc_context(plots.STYLE):
+        figure, [axes] = plots.blank(height=3.4)
+        at = np.arange(len(norms))
+        axes.set_yscale("log")
+        axes.vlines(at[fine], least / 3, norms[fine], color=LINE, linewidth=1)
+        axes.plot(at[fine], norms[fine], "o", color=ACCENT, markersize=3.5)
+        if (~fine).any():
+            axes.plot(at[~fine], np.full((~fine).sum(), least / 2), "x", color=BAD, markersize=6)
+        _stages(axes, names)
+        axes.set_ylabel("norm of the gradient, log scale")
+        axes.set_ylim(bottom=least / 3)
+        title = f"All {len(names)} parameters have a gradient, {least:.1e} to {float(positive.max(initial=least)):.1e}"
+        if (~fine).any():
+            title = f"{int((~fine).sum())} of {len(names)} parameters have none, or one that is not finite"
+        axes.set_title(title)
+        worst = names[int(np.where(fine, norms, np.inf).argmin())]
+        return plots.finished(figure, f"{title}. The smallest is that of {worst}.")
+
+
+def _stages(axes: Any, names: Sequence[str]) -> None:
+    """Write the stages of the network below the parameters that belong to them."""
+    stages = [".".join(name.split(".")[:2]) for name in names]
+    begins = [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
+    middles = [(a + b - 1) / 2 for a, b in zip(begins, [*begins[1:], len(names)], strict=True)]
+    for begin in begins[1:]:
+        axes.axvline(begin - 0.5, color=LINE, linewidth=0.8)
+    axes.set_xticks(middles, [stages[i] for i in begins], rotation=30, ha="right", color=MUTED)
+    axes.set_xlim(-1, len(names))
+    axes.grid(visible=False, axis="x")
+    axes.tick_params(axis="x", labelcolor=INK)
+
+
+def judge(lab: Lab, seen: Found) -> None:
+    """Judge the share of checks that are ok, and the page by heart; checks that only warn make the outcome WARN."""
+    counted = [check for check in seen.checks if check.judgement != "skip"]
+    share = sum(check.judgement == "ok" for check in counted) / len(counted) if counted else 0.0
+    fails = any(check.judgement == "fail" for check in counted)
+    lab.outcome("share of checks that are ok", share, limit=1.0, warn=1.0 if fails or not counted else share)

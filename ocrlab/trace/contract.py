@@ -1,0 +1,215 @@
+"""The contract of a whole training step, for any module: what holds from the batch to the moved weights, and what not.
+
+    report = contract.check(model, batch, loss, optimizer=optimizer)
+    print(report)            # every violated rule: where, what was measured, what is needed, what to do
+
+One step is made and everything is put back: weights, buffers, gradients, optimiser, random states, modes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ocrlab.trace import contract_rules as rules
+from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, names_in, sticky, tried
+from ocrlab.trace.contract_calls import Calls, Stopped
+from ocrlab.trace.contract_forward import Forward, Stage
+from ocrlab.trace.contract_state import Kept, scalar
+
+__all__ = ["Finding", "Range", "Report", "Stage", "check"]
+
+Loss = Callable[..., Any]
+
+
+@dataclass
+class Report:
+    """What was found: the violated rules, the stages of the forward pass in order, and what could not be checked."""
+
+    findings: list[Finding] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    loss: float | None = None
+    norms: dict[str, float] = field(default_factory=dict)  # of the gradient, by parameter
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule that makes training wrong is violated."""
+        return not any(finding.judgement == "fail" for finding in self.findings)
+
+    def table(self) -> Any:
+        """Return the findings as a pandas DataFrame."""
+        import pandas
+
+        columns = ["judgement", "rule", "where", "got", "need", "do"]
+        return pandas.DataFrame([[getattr(f, c) for c in columns] for f in self.findings], columns=columns)
+
+    def __str__(self) -> str:
+        head = f"{len(self.findings)} findings, {len(self.stages)} modules, loss {self.loss}"
+        return "\n".join([head, *map(str, self.findings), *(f"not checked: {text}" for text in self.unchecked)])
+
+
+def check(
+    model: nn.Module,
+    batch: Any,
+    loss: Loss,
+    *,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    ranges: Sequence[Range] = (),
+    outputs: Sequence[Range] = (),
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
+) -> Report:
+    """Make one training step and return every rule that it violates; nothing of it stays.
+
+    `batch` is any tree of tensors. `loss(model, batch)` does the whole forward pass and returns a scalar, or something
+    with a `loss` or `total`, or a sequence that begins with it. A module or function of torch (nn.CrossEntropyLoss(),
+    functional.mse_loss) is called as loss(model(inputs), targets) with a batch (inputs, targets). `ranges` are those of
+    the batch's tensors, `outputs` those of what `model` returns, `shapes` those of modules' outputs by name (None: any
+    size). What the loss raises becomes a finding. After a CUDA error that kills the context nothing is put back.
+    """
+    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    report = Report(findings=list(rules.standing(model, optimizers)))
+    if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
+        report.unchecked.append("the step: there are no weights yet")
+        return report
+    named = list(leaves(batch))
+    names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
+    report.findings += judge(named, ranges, names, "batch")
+    report.findings += rules.types(model, named)
+    kept, error = Kept(model, optimizers), None
+    try:
+        error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
+    finally:
+        if sticky(error):
+            kept.restore_modes()
+            report.unchecked.append("all that follows: the CUDA context is dead; start the process again")
+        else:
+            kept.restore()
+            kept.restore_cuda_random()
+    return report
+
+
+def _whole(loss: Loss) -> Loss:
+    """Return a loss of (model, batch), also of a torch loss of (outputs, targets)."""
+    module = getattr(loss, "__module__", "") or ""
+    if not (isinstance(loss, nn.Module) or module.startswith("torch.nn") or module == "torch._C._nn"):
+        return loss
+
+    def with_targets(model: nn.Module, batch: Any) -> Any:
+        inputs, targets = batch
+        return loss(model(inputs), targets)
+
+    return with_targets
+
+
+@dataclass
+class _Step:
+    """One training step and the look at it."""
+
+    model: nn.Module
+    batch: Any
+    loss: Loss
+    optimizers: list[Optimizer]
+    kept: Kept
+    report: Report
+    names: list[str] | None
+    outputs: Sequence[Range]
+    shapes: dict[str, Sequence[int | None]]
+
+    def run(self) -> BaseException | None:
+        """Go through the step as far as it goes; return what was raised."""
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = None
+        with _eager():
+            total, error = self._forward()
+            if error is None and total is not None:
+                error = self._backward(total)
+                if error is None:
+                    error = self._move()
+            return error if sticky(error) else self._evaluate() or error
+
+    def _forward(self) -> tuple[Tensor | None, BaseException | None]:
+        """Return the loss where it can be trained on, and what was raised."""
+        found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
+        back: list[Any] = []
+        with forward, Calls(found, forward.place, self.names):
+            error = tried(lambda: back.append(self.loss(self.model, self.batch)))
+        self.report.stages = forward.stages
+        found += forward.findings
+        if error is None:
+            found += forward.missing()
+            total = scalar(back[0])
+            wrong = list(rules.loss(total))
+            found += wrong
+            if isinstance(total, Tensor) and total.numel() == 1 and total.device.type != "meta":
+                self.report.loss = float(total.detach())
+            usable = isinstance(total, Tensor) and total.requires_grad and total.numel() == 1
+            if not usable:
+                self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
+            return (total if usable else None), None
+        if not isinstance(error, Stopped):
+            place = f"{forward.place()}, {rules.last_line(error)}"
+            text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
+            found.append(Finding("step.raised", place, text, "a loss", rules.advice(error, self.batch, self.model)))
+        self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
+        return None, error
+
+    def _backward(self, total: Tensor) -> BaseException | None:
+        error = tried(total.sum().backward)
+        if error is not None:
+            text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
+            do = "Run it under torch.autograd.set_detect_anomaly(True): it names the forward line"
+            self.report.findings.append(Finding("backward.raised", "the backward pass", text, "gradients", do))
+            self.report.unchecked.append("gradients and weights: the backward pass did not end")
+            return error
+        called = {stage.name for stage in self.report.stages}
+        self.report.findings += rules.gradients(self.model, called)
+        self.report.norms = rules.norms(self.model)
+        return None
+
+    def _move(self) -> BaseException | None:
+        """Make the optimiser's step and compare the weights."""
+        self.report.findings += rules.statistics(self.model, self.kept)
+        if not self.optimizers:
+            self.report.unchecked.append("whether weights move: no optimizer was given")
+            return None
+        for optimizer in self.optimizers:
+            error = tried(optimizer.step)
+            if isinstance(error, TypeError) and "closure" in str(error):
+                self.report.unchecked.append(f"whether weights move: {type(optimizer).__name__} needs a closure")
+                return None
+            if error is not None:
+                text = f"{type(error).__name__}: {error}".partition("\n")[0]
+                do = "Look at the optimiser's groups and its options"
+                self.report.findings.append(Finding("optimizer.raised", type(optimizer).__name__, text, "a step", do))
+                return error
+        self.report.findings += rules.moved(self.model, self.optimizers, self.kept)
+        return None
+
+    def _evaluate(self) -> BaseException | None:
+        """Look whether eval mode leaves all as it is and gives the same twice."""
+        self.kept.restore()
+        self.model.eval()
+        values: list[Any] = []
+        with torch.no_grad():
+            error = tried(lambda: values.extend(scalar(self.loss(self.model, self.batch)) for _ in range(2)))
+        if error is not None:
+            self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
+            return error
+        self.report.findings += rules.evaluation(self.model, self.kept, values)
+        return None
+
+
+def _eager() -> Any:
+    """Return a context in which compiled modules run as they are written: hooks see nothing inside a compiled graph."""
+    compiled = "torch._dynamo" in sys.modules  # importing it takes seconds, and without it nothing is compiled
+    stance = getattr(torch.compiler, "set_stance", None)
+    return stance("force_eager") if compiled and stance else contextlib.nullcontext()

@@ -1,0 +1,124 @@
+"""Indices and probabilities, looked at right before the function that takes them.
+
+On a GPU an index out of range is an assertion in a kernel, after which the process can do nothing more; so the step is
+stopped before it. On the CPU torch raises by itself for most, but tells neither the sample nor the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
+
+Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
+
+
+class Stopped(Exception):
+    """The step would have read or written out of bounds; the finding says where."""
+
+
+class Calls(TorchFunctionMode):
+    """While it is entered, indices are compared with what they index, and targets of the BCE with 0 and 1."""
+
+    def __init__(self, found: list[Finding], place: Callable[[], str], names: Sequence[str] | None) -> None:
+        super().__init__()
+        self.found, self.place, self.names = found, place, names
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        look = LOOKS.get(func)
+        if look is not None:
+            self._judge(look(*args, **kwargs), getattr(func, "__name__", str(func)))
+        return func(*args, **kwargs)
+
+    def _judge(self, bounds: Iterator[Bound], function: str) -> None:
+        fatal = False
+        for name, values, low, high, spared in bounds:
+            if not plain(values):
+                continue
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                values = values.detach()
+                broken = ~((values >= low) & (values <= high))
+                if spared is not None:
+                    broken &= values != spared
+                if not bool(broken.any()):
+                    continue
+                where = f"{self.place()}, {name} of {function}, {spot(broken, self.names)}"
+                got, need = value_at(values, broken), f"{low:g} to {high:g}"
+            index = not values.is_floating_point()
+            rule = "indices.bounds" if index else "probabilities.range"
+            do = "Look at how the labels are numbered, and at the number of classes" if index else RANGE_DO[name]
+            self.found.append(Finding(rule, where, got, need, do))
+            fatal |= index or name == "input"
+        if fatal:
+            raise Stopped
+
+
+RANGE_DO = {
+    "input": "Use binary_cross_entropy_with_logits, which takes any number",
+    "target": "Scale the targets to 0..1",
+}
+
+
+def _classes(input: Tensor, target: Tensor, weight: Any = None, *rest: Any, **named: Any) -> Iterator[Bound]:
+    """Bounds of cross_entropy and nll_loss (weight, size_average, ignore_index are positional in both)."""
+    if not target.is_floating_point():
+        spared = named.get("ignore_index", rest[1] if len(rest) > 1 else -100)
+        yield "target", target, 0, input.shape[1 if input.ndim > 1 else 0] - 1, spared
+
+
+def _rows(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> Iterator[Bound]:
+    yield "input", input, 0, weight.shape[0] - 1, None
+
+
+def _along(input: Tensor, dim: Any = None, index: Any = None, *_: Any, **__: Any) -> Iterator[Bound]:
+    if isinstance(dim, int) and isinstance(index, Tensor) and input.ndim:
+        yield "index", index, 0, input.shape[dim] - 1, None
+
+
+def _getitem(input: Tensor, key: Any) -> Iterator[Bound]:
+    keys = key if isinstance(key, tuple) else (key,)
+    if any(
+        item is Ellipsis or item is None or (isinstance(item, Tensor) and item.dtype == torch.bool) for item in keys
+    ):
+        return  # these move the dimensions; torch's own message has to do
+    for dim, item in enumerate(keys):
+        if isinstance(item, Tensor) and not item.is_floating_point() and dim < input.ndim:
+            yield "index", item, -input.shape[dim], input.shape[dim] - 1, None
+
+
+def _hot(tensor: Tensor, num_classes: int = -1) -> Iterator[Bound]:
+    yield "tensor", tensor, 0, num_classes - 1 if num_classes > 0 else float("inf"), None
+
+
+def _chances(input: Tensor, target: Tensor, *_: Any, **__: Any) -> Iterator[Bound]:
+    yield "input", input, 0, 1, None
+    yield "target", target, 0, 1, None
+
+
+def _targets(input: Tensor, target: Tensor, *_: Any, **__: Any) -> Iterator[Bound]:
+    yield "target", target, 0, 1, None
+
+
+LOOKS: dict[Any, Callable[..., Iterator[Bound]]] = {
+    functional.cross_entropy: _classes,
+    functional.nll_loss: _classes,
+    functional.embedding: _rows,
+    functional.embedding_bag: _rows,
+    functional.one_hot: _hot,
+    functional.binary_cross_entropy: _chances,
+    functional.binary_cross_entropy_with_logits: _targets,
+    Tensor.__getitem__: _getitem,
+    **{
+        function: _along
+        for name in ("gather", "index_select", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_add_")
+        for function in (getattr(torch, name, None), getattr(Tensor, name))
+        if function is not None
+    },
+}

@@ -1,0 +1,151 @@
+"""The forward pass of any module, watched: what each stage gives, its shape, and the first that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, not_finite, plain, spot, value_at
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of a module: its name and class, and of each tensor that it returned shape, type, device and format."""
+
+    name: str
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    device: str
+    format: str
+
+
+class Forward:
+    """While it is entered, every module of a model reports what it returns; the hooks are gone for certain after it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str] | None,
+        outputs: Sequence[Range],
+        shapes: Mapping[str, Sequence[int | None]],
+    ) -> None:
+        self.model, self.names, self.outputs, self.shapes = model, names, outputs, dict(shapes)
+        self.stages: list[Stage] = []
+        self.findings: list[Finding] = []
+        self.within: list[str] = []
+        self.spoilt = 0  # modules with a value that is not finite, after the first
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Forward:
+        for name, module in self.model.named_modules():
+            hooks = (self._before(name), self._after(name))
+            self._handles.append(module.register_forward_pre_hook(hooks[0]))
+            self._handles.append(module.register_forward_hook(hooks[1]))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def place(self) -> str:
+        """Return the module that is running, or ran last."""
+        if self.within:
+            return self.within[-1] or "the model itself"
+        return f"the loss, after {self.stages[-1].name or 'the model'}" if self.stages else "before any module"
+
+    def missing(self) -> Iterator[Finding]:
+        """Yield the modules whose shape was to be checked and that never ran."""
+        seen = {stage.name for stage in self.stages}
+        for name in self.shapes:
+            if name not in seen:
+                known = any(name == module for module, _ in self.model.named_modules())
+                got = "it was not called" if known else "there is no module of this name"
+                yield Finding("shape.missing", name, got, "an output", "Correct the name, or call it in forward")
+
+    def _before(self, name: str) -> Any:
+        def enter(_module: nn.Module, _args: Any) -> None:
+            self.within.append(name)
+
+        return enter
+
+    def _after(self, name: str) -> Any:
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            while self.within and self.within.pop() != name:
+                pass
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                self._look(name, module, args, output)
+
+        return leave
+
+    def _look(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        given = list(leaves(output))
+        first = given[0][1] if given else None
+        shapes = tuple(tuple(t.shape) for _, t in given)
+        kinds = tuple(str(t.dtype).removeprefix("torch.") for _, t in given)
+        device, layout = (str(first.device), memory_format(first)) if first is not None else ("", "")
+        self.stages.append(Stage(name, type(module).__name__, shapes, kinds, device, layout))
+        label = name or "the model itself"
+        self._finite(label, module, args, given)
+        self._formats(label, module, args, first)
+        if name in self.shapes and shapes and not fits(shapes[0], self.shapes[name]):
+            need = " x ".join("any" if n is None else str(n) for n in self.shapes[name])
+            got = " x ".join(map(str, shapes[0]))
+            do = "Look at strides and padding between the stage before and this one"
+            self.findings.append(Finding("shape.stage", label, got, need, do))
+        if not name and self.outputs:
+            finite = [(n if n != "batch" else "output", t) for n, t in given if not_finite(t) is None]
+            self.findings += judge(finite, self.outputs, self.names, "output")
+
+    def _finite(self, label: str, module: nn.Module, args: Any, given: list[tuple[str, Tensor]]) -> None:
+        """Report the first module that returns NaN or infinity; what follows it only passes it on."""
+        for name, tensor in given:
+            broken = not_finite(tensor)
+            if broken is None:
+                continue
+            self.spoilt += 1
+            if self.spoilt > 1:
+                return
+            came_in = any(not_finite(t) is not None for _, t in leaves(args))
+            weights = [n for n, p in module.named_parameters(recurse=False) if not_finite(p) is not None]
+            source = "its input is not finite either" if came_in else "its input is finite"
+            source += f"; its {', '.join(weights)} is not" if weights else ""
+            part = f", output {name}" if name != "batch" else ""
+            got = f"{value_at(tensor, broken)}, {tensor.dtype}; {source}".replace("torch.", "")
+            low = tensor.dtype in (torch.float16, torch.bfloat16)
+            do = (
+                "Compute this module in float32"
+                if low and not weights and not came_in
+                else "Look at its weights and input"
+            )
+            where = f"{label} ({type(module).__name__}){part}, {spot(broken, self.names)}"
+            self.findings.append(Finding("forward.finite", where, got, "finite", do))
+            return
+
+    def _formats(self, label: str, module: nn.Module, args: Any, first: Tensor | None) -> None:
+        """Report a module that gets channels_last and returns something else: the next one copies, every step."""
+        given = [t for _, t in leaves(args)][:1]
+        if first is None or not given or next(module.children(), None) is not None:
+            return
+        if memory_format(given[0]) == "channels_last" and memory_format(first) == "contiguous":
+            do = "Keep channels_last through this module, or put a .contiguous(memory_format=...) where it is meant"
+            where = f"{label} ({type(module).__name__})"
+            self.findings.append(Finding("format.lost", where, "contiguous", "channels_last as it came", do, "warn"))
+
+
+def fits(shape: Sequence[int], rule: Sequence[int | None]) -> bool:
+    """Return whether a shape is as a rule wants it."""
+    return len(shape) == len(rule) and all(want is None or n == want for n, want in zip(shape, rule, strict=True))
+
+
+def memory_format(tensor: Tensor) -> str:
+    """Return `channels_last`, `contiguous` or `other`; a 4-D tensor that is both at once counts as `any`."""
+    if not plain(tensor):
+        return "other"
+    contiguous = tensor.is_contiguous()
+    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return "any" if contiguous and last else "channels_last" if last else "contiguous" if contiguous else "other"

@@ -1,0 +1,279 @@
+"""The rules of a training step, one function for each moment of it; each yields a finding for what is violated."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from ocrlab.trace.contract_batch import Finding, entries, leaves, not_finite, plain, value_at
+from ocrlab.trace.contract_state import Kept, rates
+
+SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
+
+
+def standing(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+    """Yield what is wrong before anything runs: weights, devices, modes, optimiser groups."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    lazy = [name for name, p in named if is_lazy(p)]
+    if lazy:
+        do = "Run one batch through the model first, and make the optimiser after that"
+        yield Finding("weights.lazy", some(lazy), "not initialised", "weights", do)
+        return
+    meta = [name for name, t in named if t.device.type == "meta"]
+    if meta:
+        do = "Use to_empty(device=...) and load or initialise the weights"
+        yield Finding("weights.meta", some(meta), "on the meta device", "a device that holds values", do)
+        return
+    devices = sorted({str(t.device) for _, t in named})
+    if len(devices) > 1:
+        by = {device: [name for name, t in named if str(t.device) == device] for device in devices}
+        fewest = min(by.values(), key=len)
+        do = "Register tensors with register_buffer so that .to() moves them, and call model.to(device) once"
+        yield Finding("device.model", some(fewest), ", ".join(devices), "one device", do)
+    for name, tensor in named:
+        broken = not_finite(tensor)
+        if broken is not None:
+            do = "The checkpoint or the last step is broken; look at the loss curve"
+            yield Finding("weights.finite", f"{name}{index(broken)}", value_at(tensor, broken), "finite", do)
+    if not any(p.requires_grad for p in model.parameters()):
+        yield Finding("weights.frozen", "the model", "no parameter is trainable", "one", "Set requires_grad_(True)")
+    yield from modes(model)
+    yield from groups(model, optimizers)
+
+
+def modes(model: nn.Module) -> Iterator[Finding]:
+    """Yield modules in the wrong mode for a training step."""
+    if not model.training:
+        yield Finding("mode.eval", "the model", "eval mode", "train mode", "Call model.train() before the step")
+        return
+    for name, module in model.named_modules():
+        if not isinstance(module, _BatchNorm | nn.SyncBatchNorm):
+            continue
+        weights = list(module.parameters(recurse=False))
+        frozen = bool(weights) and not any(p.requires_grad for p in weights)
+        if not module.training and not frozen and weights:
+            do = "Call model.train() after the last eval(), or freeze its weights as well where it is meant"
+            yield Finding("mode.batchnorm", name, "eval mode in a model that trains", "train mode", do, "warn")
+        if module.training and frozen and module.track_running_stats:
+            do = "Put frozen BatchNorm into eval mode; model.train() sets it back at every epoch"
+            got = "frozen weights, but its running statistics still move"
+            yield Finding("mode.batchnorm_frozen", name, got, "eval mode", do, "warn")
+
+
+def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+    """Yield parameters that no optimiser moves, that it moves for nothing, or that are not the model's."""
+    if not optimizers:
+        return
+    lr, named = rates(optimizers), dict(model.named_parameters())
+    without = [name for name, p in named.items() if p.requires_grad and id(p) not in lr]
+    if without:
+        do = "Make the optimiser from the parameters that the model has now"
+        yield Finding("optimizer.missing", grouped(model, without), "in no group", "each trainable one in one", do)
+    idle = [name for name, p in named.items() if p.requires_grad and lr.get(id(p)) == 0]
+    if idle:
+        do = "Give the group a rate, or freeze it with requires_grad_(False); the first step of a warm-up may be 0"
+        yield Finding("optimizer.rate", grouped(model, idle), "learning rate 0", "above 0", do, "warn")
+    frozen = [name for name, p in named.items() if not p.requires_grad and id(p) in lr]
+    if frozen:
+        do = "Leave frozen parameters out of the optimiser: an old gradient or momentum would still move them"
+        yield Finding(
+            "optimizer.frozen", grouped(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
+        )
+    stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None]
+    if stale:
+        do = "Set .grad = None where you freeze"
+        yield Finding("gradient.stale", grouped(model, stale), "a gradient of earlier", "none", do, "warn")
+    strangers = len(lr.keys() - {id(p) for p in named.values()})
+    if strangers:
+        do = "Make the optimiser after the model is built, moved and wrapped"
+        yield Finding(
+            "optimizer.stranger", "the optimiser", f"{strangers} tensors not of this model", "none", do, "warn"
+        )
+
+
+def types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield tensors of a batch on another device than the weights, or in float64 beside float32 weights."""
+    first = next(iter(model.parameters()), None)
+    for name, tensor in named if first is not None else ():
+        assert first is not None
+        if tensor.device != first.device and tensor.ndim:
+            do = "Move the batch to the model's device before the step"
+            yield Finding("device.batch", f"batch.{name}", str(tensor.device), str(first.device), do, "warn")
+        if tensor.dtype == torch.float64 and first.dtype != torch.float64:
+            do = "Use .float(); NumPy's arrays are float64 by default"
+            yield Finding("dtype.batch", f"batch.{name}", "float64", str(first.dtype)[6:], do, "warn")
+
+
+def loss(total: Any) -> Iterator[Finding]:
+    """Yield why a loss cannot be trained on."""
+    if not isinstance(total, Tensor):
+        do = "Return the loss tensor itself, without .item()"
+        yield Finding("loss.type", "the loss", type(total).__name__, "a tensor", do)
+        return
+    if total.numel() != 1:
+        yield Finding("loss.scalar", "the loss", f"shape {tuple(total.shape)}", "a scalar", "Take its mean or sum")
+    if not total.requires_grad:
+        do = "Look for detach(), .data, no_grad(), or a step by NumPy between the model and the loss"
+        yield Finding("loss.gradient", "the loss", "it does not depend on any trainable weight", "a graph", do)
+    broken = not_finite(total)
+    if broken is not None:
+        do = "See the first module above whose output is not finite; if none is, it is the loss itself"
+        yield Finding("loss.finite", "the loss", value_at(total, broken), "finite", do)
+    if total.dtype in (torch.float16, torch.bfloat16):
+        do = "Compute the loss in float32: sums over a batch lose their last digits"
+        yield Finding("loss.dtype", "the loss", str(total.dtype)[6:], "float32", do, "warn")
+
+
+def gradients(model: nn.Module, called: set[str]) -> Iterator[Finding]:
+    """Yield trainable parameters that no gradient reaches, or one that is not finite, or only zeros."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for rest in split(model, [name for name, p in named if p.grad is None]):
+        owner = rest[0].rpartition(".")[0]
+        ran = owner in called or not called
+        got = "no gradient; the module ran" if ran else "no gradient; the module was never called"
+        do = "Look for detach(), argmax or an output that the loss does not use" if ran else "Call it, or remove it"
+        yield Finding("gradient.missing", grouped(model, rest), got, "a gradient", do)
+    for name, p in named:
+        broken = None if p.grad is None else not_finite(entries(p.grad))
+        if broken is not None and p.grad is not None:
+            do = "Look for sqrt, log or a division at 0, or scale the loss where it is float16"
+            yield Finding("gradient.finite", f"{name}{index(broken)}", value_at(entries(p.grad), broken), "finite", do)
+    zero = [
+        n
+        for n, p in named
+        if p.grad is not None and plain(entries(p.grad)) and not bool(entries(p.grad).count_nonzero())
+    ]
+    for rest in split(model, zero):
+        do = "Look for a ReLU that is never above 0, a mask of zeros, or a weight of 0 in the loss"
+        yield Finding("gradient.zero", grouped(model, rest), "only zeros", "a gradient", do, "warn")
+
+
+def norms(model: nn.Module) -> dict[str, float]:
+    """Return the norm of the gradient of every trainable parameter that has one."""
+    named = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None and p.requires_grad]
+    return {name: float(entries(grad).float().norm()) for name, grad in named if plain(entries(grad))}
+
+
+def statistics(model: nn.Module, kept: Kept) -> Iterator[Finding]:
+    """Yield BatchNorm in train mode whose running mean a step did not move, or made useless."""
+    for name, module in model.named_modules():
+        if not isinstance(module, _BatchNorm) or not module.training or not module.track_running_stats:
+            continue
+        label = f"{name}.running_mean" if name else "running_mean"
+        mean = module.running_mean
+        if mean is None or label not in kept.tensors or not_finite(mean) is not None:
+            continue  # what is not finite was found in the forward pass
+        count = module.num_batches_tracked
+        if count is not None and bool((mean == kept.before(label)).all()) and not bool(count > 0):
+            do = "Call it in forward, and check its momentum"
+            yield Finding("batchnorm.still", name, "its statistics did not move", "an update in each step", do, "warn")
+
+
+def moved(model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept) -> Iterator[Finding]:
+    """Yield weights that the optimiser should have moved and did not, or moved and should not have."""
+    lr, still, frozen = rates(optimizers), [], []
+    for name, p in model.named_parameters():
+        if not plain(p):
+            continue
+        same = bool((p.detach() == kept.before(name)).all())
+        if not p.requires_grad and not same:
+            frozen.append(name)
+        grad = None if p.grad is None else entries(p.grad)
+        pushed = grad is not None and bool(grad.count_nonzero()) and not_finite(grad) is None
+        if p.requires_grad and same and pushed and lr.get(id(p), 0) > 0:
+            still.append(name)
+        broken = not_finite(p)
+        if broken is not None and not_finite(kept.before(name)) is None:
+            do = "Look at the gradient and at the optimiser's eps and rate"
+            yield Finding("weights.after", f"{name}{index(broken)}", value_at(p, broken), "finite", do)
+    for rest in split(model, still):
+        kind = str(dict(model.named_parameters())[rest[0]].dtype)[6:]
+        do = f"Keep the weights in float32 if the update is lost in {kind}, or look at the rate"
+        yield Finding("weights.still", grouped(model, rest), f"a gradient, but no change ({kind})", "a change", do)
+    for rest in split(model, frozen):
+        do = "Take them out of the optimiser and set their .grad to None: weight decay and momentum moved them"
+        yield Finding("weights.frozen_moved", grouped(model, rest), "frozen, and moved", "as before", do)
+
+
+def evaluation(model: nn.Module, kept: Kept, values: Sequence[Any]) -> Iterator[Finding]:
+    """Yield what a pass in eval mode changed, and a loss that is another the second time."""
+    changed = []
+    for name, (tensor, value) in kept.tensors.items():
+        if plain(tensor) and not bool(((tensor == value) | (tensor != tensor)).all()):
+            changed.append(name)
+    for rest in split(model, changed):
+        do = "Ask self.training before you write to a buffer"
+        yield Finding("eval.changes", grouped(model, rest), "eval mode changed it", "as before", do)
+    first, second = (float(v.detach().sum()) if isinstance(v, Tensor) else 0.0 for v in values)
+    if abs(first - second) > SAME * max(abs(first), abs(second), 1e-12):
+        do = "Look for functional.dropout without training=self.training, and for random numbers in forward"
+        yield Finding("eval.repeats", "the loss in eval mode", f"{first:g}, then {second:g}", "the same twice", do)
+
+
+def split(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
+    """Return parameter names in groups, one for each highest module all of whose parameters are among them."""
+    left, found = list(names), []
+    for module, _ in model.named_modules():
+        if module and left:
+            prefix = f"{module}."
+            all_of_it = [name for name, _ in model.named_parameters() if name.startswith(prefix)]
+            mine = [name for name in left if name.startswith(prefix)]
+            if mine and len(mine) == len(all_of_it):
+                found.append(mine)
+                left = [name for name in left if not name.startswith(prefix)]
+    return [*found, *([name] for name in left)]
+
+
+def grouped(model: nn.Module, names: Sequence[str]) -> str:
+    """Return parameter names in words: whole modules by their name."""
+    return some([prefix(rest) for rest in split(model, names)])
+
+
+def prefix(names: Sequence[str]) -> str:
+    """Return what a module's parameters have in common, with their number."""
+    if len(names) == 1:
+        return names[0]
+    words = [name.split(".") for name in names]
+    same = 0
+    while all(len(w) > same + 1 and w[same] == words[0][same] for w in words):
+        same += 1
+    return f"{'.'.join(words[0][:same])} ({len(names)} parameters)"
+
+
+def some(names: Sequence[str], most: int = 6) -> str:
+    """Return names in words, the first few of them."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def index(broken: Tensor) -> str:
+    """Return the position of the first True of a mask, as one writes it in code."""
+    at = torch.nonzero(broken)[0].tolist() if broken.ndim else []
+    return f"[{', '.join(map(str, at))}]"
+
+
+def last_line(error: BaseException) -> str:
+    """Return the file and line at which something was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/torch/" not in frame.filename and "/trace/contract" not in frame.filename]
+    if not own:
+        return "in torch"
+    return f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
+
+
+def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
+    """Return what to do about an error of the forward pass."""
+    text, devices = str(error), {str(t.device) for _, t in leaves(batch)}
+    if "Expected more than 1 value per channel" in text:
+        return "Use a larger batch or crop: BatchNorm has one value for each channel here"
+    if "same device" in text:
+        return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
+    if "positional argument" in text or "has no attribute" in text:
+        return "`loss` is called as loss(model, batch) and does the whole forward pass"
+    return "Look at the line that is named; its shapes stand in the stages of the report"
