@@ -1,0 +1,287 @@
+"""Which number of workers and threads is fastest: settings are tried in turns, and only what was tried is recommended.
+
+Settings take turns, so that what else the machine does falls on all of them alike. A difference counts only where the
+slowest turn of the better one beats the fastest turn of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ocrlab.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas
+
+WARM = 2  # steps before the clock runs, besides the batches that workers have fetched ahead
+WORTH = 0.05  # of the time of a step; a smaller gain is no reason to change a setting
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Workers of the loader and threads of the step."""
+
+    workers: int
+    threads: int
+
+    def __str__(self) -> str:
+        ends = ["" if number == 1 else "s" for number in (self.workers, self.threads)]
+        return f"{self.workers} worker{ends[0]}, {self.threads} thread{ends[1]}"
+
+
+@dataclass
+class Trial:
+    """One setting and what it gave: seconds of a step in each turn, share of waiting, first batch, or an error."""
+
+    setting: Setting
+    seconds: list[float] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+    start: float = 0.0  # seconds to the first batch
+    steps: int = 0
+    error: str = ""
+
+    @property
+    def median(self) -> float:
+        """Seconds of a step, the median of the turns."""
+        return statistics.median(self.seconds) if self.seconds and not self.error else float("inf")
+
+
+@dataclass
+class Measured:
+    """Settings that were tried; `used` is the one in use now."""
+
+    trials: list[Trial]
+    used: Setting
+    turns: int
+
+    @property
+    def now(self) -> Trial | None:
+        """The trial of the setting in use, where it was tried and worked."""
+        return next((t for t in self.trials if t.setting == self.used and t.median < float("inf")), None)
+
+    @property
+    def best(self) -> Trial | None:
+        """The setting to use: the fastest, unless the one in use is as fast within the spread of the turns."""
+        working = [trial for trial in self.trials if trial.median < float("inf")]
+        if not working:
+            return None
+        fastest = min(working, key=lambda trial: trial.median)
+        now = self.now
+        return now if now is not None and not clearly(fastest, now) else fastest
+
+    @property
+    def share(self) -> float:
+        """The speed of the setting in use, 0 to 1, of the recommended one's."""
+        best, now = self.best, self.now
+        return best.median / now.median if best is not None and now is not None else float("nan")
+
+    def line(self) -> str:
+        """Return the setting to use as one writes it."""
+        best = self.best
+        if best is None:
+            return ""
+        return f"DataLoader(..., num_workers={best.setting.workers}); torch.set_num_threads({best.setting.threads})"
+
+    def table(self) -> pandas.DataFrame:
+        """Return one row a setting: milliseconds of a step with their spread over the turns, waiting, first batch."""
+        import pandas as pd
+
+        names = ["workers", "threads", "step_ms", "low_ms", "high_ms", "waiting", "first_s", "steps", "error"]
+        return pd.DataFrame([_row(trial) for trial in self.trials], columns=names)
+
+    def finding(self) -> str:
+        """Return the recommendation in one sentence, with its measurement and its spread."""
+        best, now = self.best, self.now
+        if best is None:
+            return f"No setting worked: {self.trials[0].error}" if self.trials else "No setting was tried"
+        others = len(self.trials) - 1
+        if now is None:
+            return (
+                f"{best.setting}: {spoken(best)} a step, the fastest of {others + 1} settings; {self.used} did not work"
+            )
+        if best is now:
+            return f"Stay with {best.setting}: {spoken(now)} a step, and none of {others} others is clearly faster"
+        gain = 100 * (1 - best.median / now.median)
+        return f"{best.setting}: {spoken(best)} a step instead of {spoken(now)} with {now.setting}, {gain:.0f} % less"
+
+
+def measure(
+    make_loader: Callable[..., Iterable[Any]] | DataLoader[Any],
+    step: Callable[[Any], object] | float = 0.0,
+    workers: Sequence[int] = (0, 1, 2),
+    threads: Sequence[int] | None = None,
+    *,
+    used: Setting | None = None,
+    seconds: float = 2.0,
+    turns: int = 3,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> Measured:
+    """Return how fast each number of workers (and of torch's threads) is, with the user's own data and step.
+
+    `make_loader(workers)` returns a fresh loader; a DataLoader is rebuilt with its own settings. `step(batch)` is the
+    training step, or the seconds that one takes. `used` is the setting in use (default: the loader's, the first of
+    `workers`). Each setting has `turns` turns of `seconds`. Raises ConfigError for what cannot be tried.
+    """
+    usual = torch.get_num_threads()
+    tried = [Setting(w, t) for t in (threads or (usual,)) for w in workers]
+    if not tried or any(s.workers < 0 or s.threads < 1 for s in tried) or turns < 1 or seconds <= 0:
+        need = "workers of 0 or more, threads and turns of 1 or more, seconds above 0"
+        raise ConfigError("These settings cannot be measured", got=f"workers={workers}, threads={threads}", need=need)
+    make = _maker(make_loader)
+    if used is None:
+        used = Setting(getattr(make_loader, "num_workers", tried[0].workers), usual)
+    act: Callable[[Any], object] = step if callable(step) else lambda batch: _pretend(step)
+    trials = [Trial(setting) for setting in dict.fromkeys([used, *tried])]
+    done = 0
+    try:
+        for turn in range(turns):
+            for trial in trials if turn % 2 == 0 else reversed(trials):
+                if not trial.error:
+                    _turn(trial, make, act, seconds)
+                done += 1
+                if progress is not None:
+                    progress({"kind": "measure", "step": done, "total": turns * len(trials)})
+    finally:
+        torch.set_num_threads(usual)
+    return Measured(trials, used, turns)
+
+
+def rebuilt(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
+    """Return a fresh loader with the settings of another one and so many workers; raises what DataLoader raises."""
+    options: dict[str, Any] = {
+        "num_workers": workers,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout if workers else 0,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context if workers else None,
+        "generator": loader.generator,
+        "prefetch_factor": (loader.prefetch_factor if loader.num_workers else 2) if workers else None,
+        "persistent_workers": loader.persistent_workers and workers > 0,
+    }
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return DataLoader(loader.dataset, batch_size=loader.batch_size, drop_last=loader.drop_last, **options)
+    if loader.batch_sampler is None:
+        return DataLoader(loader.dataset, batch_size=None, sampler=loader.sampler, **options)
+    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
+
+
+def clearly(better: Trial, worse: Trial) -> bool:
+    """Tell whether one setting is faster in every turn than the other in any, and by enough to matter."""
+    return max(better.seconds) < min(worse.seconds) and better.median < (1 - WORTH) * worse.median
+
+
+def spoken(trial: Trial) -> str:
+    """Return the time of a step in words, with the spread of the turns."""
+    low, high = 1000 * min(trial.seconds), 1000 * max(trial.seconds)
+    digits = 0 if high >= 10 else 1
+    if len(trial.seconds) == 1:
+        return f"{1000 * trial.median:.{digits}f} ms"
+    return f"{1000 * trial.median:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f} in {len(trial.seconds)} turns)"
+
+
+def _maker(source: Any) -> Callable[[int], Iterable[Any]]:
+    if isinstance(source, DataLoader):
+        return lambda workers: rebuilt(source, workers)
+    if not callable(source):
+        got, need = type(source).__name__, "a function of the number of workers, or a torch DataLoader"
+        raise ConfigError("No loader can be made of this", got=got, need=need, do="Use lambda workers: DataLoader(...)")
+    with contextlib.suppress(TypeError, ValueError):
+        if not inspect.signature(source).parameters:
+            need = "a function with one argument, the number of workers"
+            raise ConfigError("make_loader takes no argument", need=need, do="Pass it to num_workers")
+    return source  # type: ignore[no-any-return]
+
+
+def _turn(trial: Trial, make: Callable[[int], Iterable[Any]], step: Callable[[Any], object], seconds: float) -> None:
+    """Take one turn; an error is kept, and ends this setting only."""
+    torch.set_num_threads(trial.setting.threads)
+    began = time.perf_counter()
+    batches = None
+    try:
+        loader = make(trial.setting.workers)
+        batches = _endless(loader)
+        batch = next(batches)
+        trial.start = max(trial.start, time.perf_counter() - began)
+        ahead = trial.setting.workers * int(getattr(loader, "prefetch_factor", None) or 0)
+        _timed(trial, batches, batch, step, ahead + WARM, seconds)
+    except Exception as error:
+        trial.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    finally:
+        if batches is not None:
+            batches.close()
+
+
+def _timed(
+    trial: Trial, batches: Iterator[Any], batch: Any, step: Callable[[Any], object], ahead: int, seconds: float
+) -> None:
+    """Let steps run: first those whose batches were fetched ahead, at most as long as what follows is timed."""
+    until = time.perf_counter() + seconds
+    for number in range(ahead):
+        step(batch)
+        batch = next(batches)
+        if number + 1 >= WARM and time.perf_counter() > until:
+            break
+    _settle()
+    began = time.perf_counter()
+    waited, steps = 0.0, 0
+    while steps < 2 or time.perf_counter() - began < seconds:
+        step(batch)
+        asked = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - asked
+        steps += 1
+    _settle()
+    spent = time.perf_counter() - began
+    trial.seconds.append(spent / steps)
+    trial.waiting.append(waited / spent)
+    trial.steps += steps
+
+
+def _endless(loader: Iterable[Any]) -> Any:
+    """Yield the batches of epoch after epoch; raises ConfigError for a loader without any."""
+    while True:
+        came = False
+        for batch in loader:
+            came = True
+            yield batch
+        if not came:
+            raise ConfigError("The loader gives no batch", need="a loader that can be iterated over again")
+
+
+def _settle() -> None:
+    """Let a device finish what it was asked for, so that the clock sees all of it."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _pretend(seconds: float) -> None:
+    """Keep a core busy for some time, as a step would."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        os.getpid()
+
+
+def _row(trial: Trial) -> dict[str, Any]:
+    worked = bool(trial.seconds) and not trial.error
+    return {
+        "workers": trial.setting.workers,
+        "threads": trial.setting.threads,
+        "step_ms": 1000 * trial.median if worked else None,
+        "low_ms": 1000 * min(trial.seconds) if worked else None,
+        "high_ms": 1000 * max(trial.seconds) if worked else None,
+        "waiting": statistics.median(trial.waiting) if worked else None,
+        "first_s": trial.start,
+        "steps": trial.steps,
+        "error": trial.error,
+    }

@@ -1,0 +1,91 @@
+"""What a sample is called: it may say so itself, its data set may, and else it has its index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KEYS = (
+    "name", "path", "file", "filename", "file_name", "image_path", "img_path", "image_file", "page", "url", "__key__",
+    "key", "id", "image_id", "uid", "idx", "index",
+)  # fmt: skip
+LISTS = (
+    "samples", "imgs", "image_paths", "img_paths", "image_files", "paths", "files", "filenames", "file_names", "names",
+    "images", "urls", "ids", "keys", "records", "items", "entries", "annotations", "data",
+)  # fmt: skip
+LONGEST = 200  # characters kept of a name, its end
+
+
+def of_item(item: Any) -> str | None:
+    """Return the name that a loaded sample carries: a key or a field such as `name`, a text that looks like a file."""
+    if isinstance(item, str | os.PathLike):
+        return _text(item) if _like_a_file(item) else None
+    if isinstance(item, Mapping):
+        return next((found for key in KEYS if (found := _text(item.get(key)))), None)
+    fields = getattr(item, "_asdict", None)
+    if isinstance(item, tuple) and callable(fields):
+        return of_item(fields())
+    if isinstance(item, list | tuple):
+        if len(item) > 32:
+            return None  # a sequence of numbers, not a record
+        return next((found for part in item if (found := _part(part))), None)
+    return of_item(vars(item)) if _plain(item) else None
+
+
+def of_index(dataset: Any, index: Any) -> str | None:
+    """Return the name that a data set keeps for an index in one of its lists, without calling any of its code."""
+    position = index[-1] if isinstance(index, tuple) and index else index  # (epoch, page)
+    kept = getattr(dataset, "__dict__", {})
+    if not isinstance(kept, dict):
+        return None
+    for name in LISTS:
+        entries = kept.get(name, kept.get(f"_{name}"))
+        if isinstance(entries, list | tuple) and isinstance(position, int) and -len(entries) <= position < len(entries):
+            entry = entries[position]
+            found = _text(entry) if isinstance(entry, str | os.PathLike) else of_item(entry)
+            if found:
+                return found
+    return None
+
+
+def _part(part: Any) -> str | None:
+    """Return the name in one field of a tuple; a class label such as "cat" is none."""
+    if isinstance(part, str | os.PathLike):
+        return _text(part) if _like_a_file(part) else None
+    return of_item(part) if isinstance(part, Mapping) else None
+
+
+def _like_a_file(text: Any) -> bool:
+    if isinstance(text, os.PathLike):
+        return True
+    return (
+        0 < len(text) <= 1000
+        and not any(mark in text for mark in " \n\t")
+        and any(c in text for c in "./\\_0123456789")
+    )
+
+
+def _plain(item: Any) -> bool:
+    """Tell whether an object is a record of somebody's, and no tensor, array or module."""
+    root = type(item).__module__.partition(".")[0]
+    return root not in ("torch", "numpy", "builtins", "PIL", "cv2") and isinstance(
+        getattr(item, "__dict__", None), dict
+    )
+
+
+def _text(value: Any) -> str | None:
+    """Return a name as short text; None for what is none."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str) and value.strip():
+        return " ".join(value.split())[-LONGEST:]
+    if isinstance(value, Sequence) and len(value) == 1:
+        return _text(value[0])
+    return None

@@ -1,0 +1,301 @@
+"""torch.profiler around chosen steps of any program: what the time goes into, in which module, and who waits where.
+
+    with profile.steps(skip=2, steps=3, folder="runs/mine") as seen:
+        for batch in loader:
+            ...                    # a whole step
+            seen.step()
+    print(seen.finding()); seen.table(); seen.waits(); seen.trace      # the trace opens in ui.perfetto.dev
+
+The steps are profiled as they are; one more step is looked at by source line, which takes longer and is not timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.trace import operators as ops
+from ocrlab.trace.peak import peak
+from ocrlab.trace.raised import by_a_signal
+from ocrlab.trace.ranges import Ranges
+from ocrlab.trace.waits import Lines, Place, shown, text
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
+QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
+
+
+class Seen:
+    """Call `step` at the end of every step; ask for `finding`, `table`, `modules`, `waits`, `trace` when it is over."""
+
+    def __init__(self, skip: int, steps: int, folder: Path | None, model: torch.nn.Module | None) -> None:
+        self.skip, self.wanted, self.folder = skip, steps, folder
+        self.number = 0
+        self.seconds: list[float] = []  # of the profiled steps
+        self.operators: list[ops.Operator] = []
+        self.trace: Path | None = None
+        self.problem = ""  # why nothing, or not everything, was seen
+        self.device = ""
+        self.waited = self.busy = 0.0  # seconds of the host waiting, of the device working, in all profiled steps
+        self.lines: Lines | None = None
+        self.compiled = False
+        self.ranges = Ranges()
+        if model is not None:
+            self.ranges.name(model, True)
+        self._profiler: Any = None
+        self._began = 0.0
+        self._closing: Lines | None = None
+        self._over = False
+
+    def step(self) -> None:
+        """Say that a step has ended."""
+        now = time.perf_counter()
+        if self._over:
+            return
+        try:
+            self._step(now)
+        except Exception as error:
+            self._fail(error)
+            if by_a_signal(error):
+                raise
+
+    def table(self, count: int | None = None) -> pandas.DataFrame:
+        """Return the operators by module: share of the step, milliseconds a step on host and device, calls, shapes."""
+        import pandas as pd
+
+        steps = len(self.seconds) or 1
+        names = ["operator", "module", "phase", "share", "host_ms", "device_ms", "calls", "shapes"]
+        rows = [
+            (
+                o.name,
+                o.module,
+                o.phase,
+                o.share,
+                1e3 * o.host / steps,
+                1e3 * o.device / steps,
+                o.calls / steps,
+                o.shapes,
+            )
+            for o in self.operators[:count]
+        ]
+        return pd.DataFrame(rows, columns=names)
+
+    def modules(self) -> pandas.DataFrame:
+        """Return the modules by the share of the step that their own operators take, forward and backward."""
+        import pandas as pd
+
+        sums: dict[str, dict[str, float]] = {}
+        for each in self.operators:
+            where = each.module or f"({each.phase})"
+            row = sums.setdefault(where, {"share": 0.0, "forward": 0.0, "backward": 0.0})
+            row["share"] += each.share
+            if each.phase in row:
+                row[each.phase] += each.share
+        rows = [(where, *row.values()) for where, row in sorted(sums.items(), key=lambda item: -item[1]["share"])]
+        return pd.DataFrame(rows, columns=["module", "share", "forward", "backward"])
+
+    def waits(self) -> pandas.DataFrame:
+        """Return the lines at which the host waits for the device in a step; on the CPU, those where it would."""
+        import pandas as pd
+
+        rows = [(p.operator, shown(p.file), p.line, p.function, p.within, count, text(p)) for p, count in self.places()]
+        return pd.DataFrame(rows, columns=["operator", "file", "line", "function", "within", "times", "source"])
+
+    def places(self) -> list[tuple[Place, int]]:
+        """Return the lines with their number of waits in one step, the most frequent first."""
+        return self.lines.places.most_common() if self.lines else []
+
+    def step_seconds(self) -> float:
+        """Return the median seconds of a profiled step, NaN if there was none."""
+        return statistics.median(self.seconds) if self.seconds else float("nan")
+
+    def rate(self) -> float | None:
+        """Return the FLOP/s that the step achieved, None where they were not counted."""
+        count = sum(self.lines.flops.values()) if self.lines else 0
+        return count / self.step_seconds() if count and self.seconds else None
+
+    def share_of_peak(self) -> float | None:
+        """Return the achieved share of what the card can do in the format that does most of the work."""
+        rate = self.rate()
+        if rate is None or self.lines is None or not self.device:
+            return None
+        [(dtype, _)] = self.lines.flops.most_common(1)
+        most = peak(self.device, dtype, torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+        return rate / most if most else None
+
+    def finding(self) -> str:
+        """Return what the time goes into, and who waits where, in one sentence."""
+        if not self.operators:
+            return f"Nothing was profiled: {self.problem or f'{self.number} steps are fewer than skip={self.skip} + 1'}"
+        told = [self._where_it_goes()]
+        data = sum(o.share for o in self.operators if o.phase == "data")
+        if data > 0.1:
+            told.append(f"{100 * data:.0f} % waits for data")
+        told.append(self._where_it_waits())
+        share, rate = self.share_of_peak(), self.rate()
+        if rate is not None:
+            told.append(f"{rate / 1e9:.0f} GFLOP/s" + (f", {100 * share:.0f} % of the card's peak" if share else ""))
+        return "; ".join(filter(None, told))
+
+    def _where_it_goes(self) -> str:
+        """Return the operator that takes most of the step in all modules, and the module that has most of it."""
+        sums: dict[str, float] = {}
+        for each in self.operators:
+            if each.phase != "data":
+                sums[each.name] = sums.get(each.name, 0.0) + each.share
+        if not sums:
+            return ""
+        name = max(sums, key=lambda each: sums[each])
+        most = next(each for each in self.operators if each.name == name)
+        where = ""
+        if most.module:
+            where = f"{' in' if most.share > 0.66 * sums[name] else ', most of it in'} {most.module}"
+        return f"{100 * sums[name]:.0f} % of the {'device time of a ' if self.device else ''}step is {name}{where}"
+
+    def _where_it_waits(self) -> str:
+        if not self.places():
+            return ""
+        (place, count), others = self.places()[0], len(self.places()) - 1
+        verb = "waits" if self.device else "would wait"
+        more = f", and at {others} more line{'' if others == 1 else 's'}" if others else ""
+        cost = f" ({100 * self.waited / sum(self.seconds):.0f} % of the time)" if self.device and self.seconds else ""
+        times = "once" if count == 1 else f"{count} times"
+        return f"the host {verb} for the device at {place}, {times} a step{more}{cost}"
+
+    def _step(self, now: float) -> None:
+        self.number += 1
+        if self.number > self.skip and self._profiler is not None and len(self.seconds) < self.wanted:
+            _settle()
+            self.seconds.append(time.perf_counter() - self._began)
+            self._profiler.step()
+        if self.number == self.skip:
+            self._begin()
+        elif self.number == self.skip + self.wanted:
+            self._profiled()
+            self.lines = self._closing = Lines(dispatch=not self.compiled)
+            self.lines.start()
+        elif self.number > self.skip + self.wanted:
+            self.close()
+        self._began = time.perf_counter()
+
+    def _begin(self) -> None:
+        """Begin to profile; raises RunError where another profiler runs, whose record a second one would end."""
+        running = getattr(torch.autograd, "_profiler_enabled", None)
+        if running is not None and running():
+            raise RunError("Another profiler runs already", do="End it first, or leave this one out")
+        cuda = torch.cuda.is_available()
+        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+        self.device = torch.cuda.get_device_name() if cuda and torch.cuda.is_initialized() else ""
+        spoke = os.environ.get(QUIET)
+        os.environ.setdefault(QUIET, "6")
+        try:
+            self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._profiler.start()
+        finally:
+            if spoke is None:
+                os.environ.pop(QUIET, None)
+        self.ranges.start()
+        _settle()
+
+    def _profiled(self) -> None:
+        """End the profile and read it."""
+        self.ranges.stop()
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        profiler.stop()
+        events: Sequence[Any] = profiler.events() or []
+        self.compiled = ops.compiled(events)
+        self.busy, self.waited = ops.busy(events), ops.waited(events)
+        total = self.busy if self.device else sum(self.seconds)
+        if self.seconds:
+            self.operators = ops.operators(events, total, bool(self.device))
+        if self.folder is not None:
+            self.trace = self._written(profiler, len(events))
+
+    def _written(self, profiler: Any, events: int) -> Path | None:
+        if events > MOST_EVENTS:
+            self.problem = f"the trace was not written: {events} events, at most {MOST_EVENTS}; profile fewer steps"
+            return None
+        assert self.folder is not None, "asked for only where there is a folder"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json.gz"
+            profiler.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            self.problem = f"the trace was not written: {error}"
+            return None
+        return path
+
+    def close(self) -> None:
+        """End whatever still looks; raises nothing."""
+        self._over = True
+        try:
+            if self._closing is not None:
+                self._closing.stop()
+                self._closing = None
+            self._profiled()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Switch the instrument off after an error of its own; the program goes on."""
+        self._over = True
+        self.problem = f"{type(error).__name__}: {error}"
+        print(f"ocrlab: the steps are not profiled: {self.problem}", file=sys.stderr)
+        with contextlib.suppress(Exception):
+            self.ranges.stop()
+        with contextlib.suppress(Exception):
+            if self._closing is not None:
+                self._closing.stop()
+        with contextlib.suppress(Exception):
+            if self._profiler is not None:
+                self._profiler.stop()
+        self._profiler = self._closing = None
+
+
+@contextlib.contextmanager
+def steps(
+    skip: int = 2, steps: int = 3, folder: Path | str | None = None, model: torch.nn.Module | None = None
+) -> Iterator[Seen]:
+    """Profile `steps` steps after `skip` others, and one more by source line; then nothing is touched any more.
+
+    `folder` gets the Chrome trace (gz); `model` gives modules the names that they have in it, else they have those of
+    the outermost module that is called. Raises ConfigError for numbers that make no sense.
+    """
+    if skip < 0 or steps < 1:
+        raise ConfigError(
+            "These steps cannot be profiled", got=f"skip={skip}, steps={steps}", need="skip 0.., steps 1.."
+        )
+    seen = Seen(skip, steps, Path(folder) if folder is not None else None, model)
+    if skip == 0:
+        try:
+            seen._begin()
+            seen._began = time.perf_counter()
+        except Exception as error:
+            seen._fail(error)
+    try:
+        yield seen
+    finally:
+        seen.close()
+
+
+def _settle() -> None:
+    """Let the device finish, so that the clock sees the whole step."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

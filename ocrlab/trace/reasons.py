@@ -1,0 +1,245 @@
+"""From what a watched loader did to words: what the training waits for, and why."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ocrlab.trace.journal import Log, Look, Sample
+
+if TYPE_CHECKING:
+    from ocrlab.trace.loader import Death, Step
+
+LITTLE = 0.05  # of the step; below it the loader keeps up
+SLOW = 5.0  # times the median sample that make a sample slow
+STARVED = 0.25  # of the time without a core that is worth a word
+ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for something else
+GROWN = 64e6  # bytes of a worker's own memory, and 20 % of it
+MB = 1e6
+OPENMP = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so")
+
+
+def row(log: Log, deaths: Sequence[Death] = ()) -> dict[str, Any]:
+    """Return the figures of one process that loads; memory in MB, shares 0 to 1, None for what is not known."""
+    lived = max(log.last - log.began, 1e-9)
+    looks = log.looks
+    measured = [look for look in looks if look.memory.private]
+    spent = looks[-1].time - looks[0].time if len(looks) > 1 else 0.0
+    last = measured[-1].memory if measured else None
+    ended = next((death.how for death in deaths if death.pid == log.pid), "")
+    return {
+        "worker": "main" if log.worker < 0 else log.worker,
+        "pid": log.pid,
+        "samples": log.count,
+        "batches": log.batches,
+        "samples_per_second": log.count / log.seconds if log.seconds else None,
+        "busy": min(1.0, (log.seconds + log.collating) / lived) if log.count else None,
+        "on_cpu": min(1.0, log.cpu / log.seconds) if log.seconds else None,
+        "without_core": (looks[-1].delay - looks[0].delay) / spent if spent else None,
+        "threads": threads(looks),
+        "rss_mb": max((look.memory.rss for look in looks), default=0) / MB or None,
+        "pss_mb": last.pss / MB if last else None,
+        "private_mb": last.private / MB if last else None,
+        "growth_mb": growth(log) / MB if len(measured) > 1 else None,
+        "ended": ended,
+    }
+
+
+def threads(looks: Sequence[Look]) -> int:
+    """Return how many threads a process uses for one operation of torch or OpenCV, whichever is more."""
+    return max((max(look.torch_threads, look.cv2_threads) for look in looks), default=0) or 1
+
+
+def growth(log: Log) -> int:
+    """Return the bytes by which a process's own memory grew while it loaded."""
+    own = [look.memory.private for look in log.looks if look.memory.private]
+    return own[-1] - own[0] if len(own) > 1 else 0
+
+
+def slowest(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
+    """Return the samples that took longest, each once, with what they did meanwhile."""
+    every = [sample for log in logs for sample in log.samples]
+    usual = median(every)
+    found: dict[tuple[str, str], Sample] = {}
+    for sample in sorted(every, key=lambda one: -one.seconds / one.of):
+        found.setdefault((sample.name, sample.index if sample.name.startswith("index ") else ""), sample)
+        if len(found) >= count:
+            break
+    return [
+        {
+            "sample": sample.name,
+            "seconds": sample.seconds / sample.of,
+            "times": sample.seconds / sample.of / usual if usual else 1.0,
+            "doing": "computes" if sample.cpu >= ASLEEP * sample.seconds else "waits (disk, network, lock, or a core)",
+            "worker": "main" if sample.worker < 0 else sample.worker,
+            "index": sample.index,
+        }
+        for sample in found.values()
+    ]
+
+
+def median(samples: Sequence[Sample]) -> float:
+    """Return the median seconds of a sample, 0 where there are none."""
+    return statistics.median([sample.seconds / sample.of for sample in samples]) if samples else 0.0
+
+
+def later(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps that have ended, without the first of each epoch where there are others."""
+    whole = [step for step in steps if step.compute is not None]
+    return [step for step in whole if not step.first] or whole
+
+
+def waiting(steps: Sequence[Step]) -> float:
+    """Return the share of waiting in all steps, 0 to 1; the first of each epoch is the start of the workers."""
+    used = later(steps)
+    waited = sum(step.wait for step in used)
+    total = waited + sum(step.compute or 0.0 for step in used)
+    return waited / total if total else 0.0
+
+
+def findings(
+    steps: Sequence[Step], logs: Sequence[Log], deaths: Sequence[Death], workers: int, error: BaseException | None
+) -> list[str]:
+    """Return what was found in sentences, the most important first; there is always one."""
+    told = [
+        f"Worker {death.worker} (process {death.pid}) died of {death.how} "
+        + (f"while it loaded {death.sample}" if death.sample else "between two samples")
+        + f", after {death.samples} samples"
+        for death in deaths
+    ]
+    if error is not None and not deaths:
+        at = [log.now for log in logs if log.now]
+        told.append(f"Loading failed with {type(error).__name__}" + (f" at sample {at[0]}" if len(at) == 1 else ""))
+    told += [_waits(steps, logs, workers)] if later(steps) else []
+    if not told:
+        told.append("No step was seen from its batch to the next one")
+    return [*told, *_start(steps), *_crowded(steps, logs, workers), *_memory(logs)]
+
+
+def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> str:
+    used, share = later(steps), waiting(steps)
+    compute = statistics.fmean(step.compute or 0.0 for step in used)
+    wait = statistics.fmean(step.wait for step in used)
+    figures = f"{100 * share:.0f} % of the step ({ms(wait)} of waiting, {ms(compute)} of computing)"
+    idle = [step.idle for step in used if step.idle is not None]
+    device = f"; the device had run dry in {100 * sum(idle) / len(idle):.0f} % of the steps" if idle else ""
+    if share < LITTLE:
+        return f"The loader keeps up: waiting for data is {figures}{device}"
+    return f"Waiting for data is {figures}{device}: {_why(logs, workers)}"
+
+
+def _why(logs: Sequence[Log], workers: int) -> str:
+    """Return the reason for which data come late."""
+    every = [sample for log in logs for sample in log.samples]
+    seconds = sum(log.seconds for log in logs)
+    if not every:
+        return "what happens in loading is not known (workers older than the watch, or a data set of its own make)"
+    usual = median(every)
+    slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual), key=lambda s: -s.seconds)
+    lost = sum(sample.seconds for sample in slow)
+    if slow and lost > 0.25 * seconds:
+        times = slow[0].seconds / slow[0].of / (usual or 1e-9)
+        which = f"the slowest is {slow[0].name}, {ms(slow[0].seconds)}, {times:.0f} times the median"
+        return f"{100 * lost / seconds:.0f} % of loading is {len(slow)} of {len(every)} samples; {which}"
+    collating = sum(log.collating for log in logs)
+    if collating > seconds:
+        return f"making batches of the samples (collate_fn) takes longer than loading them, {ms(collating)} in all"
+    busy = statistics.fmean(found for log in logs if (found := row(log)["busy"]) is not None)
+    doing = _doing(logs, seconds)
+    if workers == 0:
+        return f"the training process loads in line, {ms(usual)} a sample, and {doing}"
+    if busy < 0.6:
+        return (
+            f"the {workers} workers are busy for {100 * busy:.0f} % only: batches are late on their way, not in loading"
+        )
+    return f"all {workers} workers are busy ({ms(usual)} a sample), and {doing}"
+
+
+def _doing(logs: Sequence[Log], seconds: float) -> str:
+    without = [value for log in logs if (value := row(log)["without_core"]) is not None]
+    if without and statistics.fmean(without) > STARVED:
+        return f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {cores()} cores are usable"
+    on = sum(log.cpu for log in logs) / (seconds or 1e-9)
+    if on < ASLEEP:
+        return f"{100 * (1 - on):.0f} % of that is waiting for disk, network or a lock, which more workers overlap"
+    return f"{100 * min(on, 1):.0f} % of that is computing, which more workers help while cores are free ({cores()})"
+
+
+def _start(steps: Sequence[Step]) -> list[str]:
+    first = [step.wait for step in steps if step.first]
+    total = sum(step.wait + (step.compute or 0.0) for step in steps)
+    if len(first) > 1 and sum(first) > 0.1 * total:
+        share, each = 100 * sum(first) / total, ms(statistics.fmean(first))
+        return [f"The first batch of each of {len(first)} epochs takes {each}, {share:.0f} % of all time"]
+    return []
+
+
+def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[str]:
+    """Return a sentence where more threads want to run than there are cores, and were seen to wait for one."""
+    told = []
+    used = later(steps)
+    computing = sum(step.compute or 0.0 for step in used)
+    delay = sum(step.delay for step in used)
+    inside = max((threads(log.looks) for log in logs if log.worker >= 0), default=1)
+    pools = openmp()
+    if computing and delay > STARVED * computing:
+        told.append(
+            f"The step itself was without a core for {100 * delay / computing:.0f} % of its computing: it shares "
+            f"{cores()} cores with its own further threads, {workers} workers, and whatever else runs here"
+            + (
+                f"; {len(pools)} OpenMP runtimes are loaded ({', '.join(pools)}), whose idle threads spin"
+                * (len(pools) > 1)
+            )
+        )
+    if workers and inside > 1:
+        told.append(
+            f"Each worker uses {inside} threads for one operation, {workers * inside} in all on {cores()} cores: "
+            "cv2.setNumThreads(0) in worker_init_fn keeps it to one"
+        )
+    return told
+
+
+def _memory(logs: Sequence[Log]) -> list[str]:
+    grown = [log for log in logs if growth(log) > GROWN and growth(log) > 0.2 * _own(log)]
+    if not grown:
+        return []
+    worst = max(grown, key=growth)
+    seconds = max(worst.last - worst.began, 1e-9)
+    resident = worst.looks[-1].memory.rss - worst.looks[0].memory.rss
+    cause = (
+        "what it holds grows: a cache, or a leak"
+        if resident > 0.5 * growth(worst) or worst.worker < 0
+        else "its pages were the training process's and are copied as they are touched: counting references to many "
+        "Python objects does that, and NumPy arrays in their place do not"
+    )
+    who = "The training process" if worst.worker < 0 else f"Worker {worst.worker}"
+    return [f"{who} took {growth(worst) / MB:.0f} MB of its own in {seconds:.0f} s; {cause}"]
+
+
+def _own(log: Log) -> int:
+    return next((look.memory.private for look in log.looks if look.memory.private), 0)
+
+
+def openmp() -> list[str]:
+    """Return the OpenMP runtimes that are loaded in this process; each has threads of its own."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            found = {line.rstrip().rpartition("/")[2] for line in file if "/lib" in line and "omp" in line}
+    except OSError:
+        return []
+    return sorted(name for name in found if OPENMP.match(name))
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def ms(seconds: float) -> str:
+    """Return seconds as people say them."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{1000 * seconds:.{0 if seconds >= 0.01 else 1}f} ms"
