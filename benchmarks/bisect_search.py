@@ -1,0 +1,163 @@
+"""How many runs does `ocrlab bisect` need, and how often is it wrong? Simulated failures drawn by seed, some real ones.
+
+A simulated program fails where one factor, two together, or either of two are as they were, now and then or always; or
+whatever is set. Of each kind many are drawn. `--real` runs a small program under watch as well: seconds a run.
+Must: over 8 factors one culprit in 5 runs, a pair in 12, with a failure in 3 of 10 runs 5% wrong at most.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import table
+
+from ocrlab.rerun import bisect, factors, program, search
+
+LIMIT = 60  # runs
+ERROR = 0.05
+PROGRAM = "import sys\nif 'a=1' in sys.argv and 'f=1' in sys.argv: raise KeyError('bug')"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is drawn: how many factors, which kind of failure, of how many factors, how often, how it is suspected."""
+
+    count: int
+    kind: str  # all, any, always, mixed (the first, and any of the others)
+    size: int
+    rate: float
+    suspected: str = "alike"  # alike, right, wrong
+    must: Callable[[list[int], Counter[str]], bool] | None = None
+    said: str = ""
+
+
+def runs_at_most(limit: int) -> Callable[[list[int], Counter[str]], bool]:
+    """Return a judge: no draw needs more runs, and none is wrong."""
+    return lambda runs, ends: max(runs) <= limit and not ends["wrong"]
+
+
+def wrong_at_most(share: float) -> Callable[[list[int], Counter[str]], bool]:
+    """Return a judge of the share of wrong answers among all draws."""
+    return lambda runs, ends: ends["wrong"] <= share * len(runs)
+
+
+CASES = (
+    Case(8, "all", 1, 1.0, must=runs_at_most(5), said="5 runs"),
+    Case(8, "all", 2, 1.0, must=runs_at_most(12), said="12 runs"),
+    Case(8, "any", 2, 1.0, must=runs_at_most(12), said="12 runs"),
+    Case(8, "all", 1, 0.3, must=wrong_at_most(0.05), said="5% wrong"),
+    Case(8, "always", 0, 1.0, must=wrong_at_most(0.05), said="5% wrong"),
+    Case(8, "all", 1, 0.1),
+    Case(8, "all", 1, 0.5),
+    Case(8, "all", 1, 0.7),
+    Case(8, "all", 1, 0.9),
+    Case(8, "all", 2, 0.3),
+    Case(8, "always", 0, 0.5),
+    Case(8, "always", 0, 0.3),
+    Case(8, "all", 3, 1.0),
+    Case(8, "any", 3, 1.0),
+    Case(8, "all", 4, 1.0),
+    Case(8, "mixed", 3, 1.0),
+    Case(8, "all", 1, 1.0, "right"),
+    Case(8, "all", 1, 1.0, "wrong"),
+    Case(8, "all", 2, 1.0, "wrong"),
+    Case(3, "all", 1, 1.0),
+    Case(3, "all", 2, 1.0),
+    Case(13, "all", 1, 1.0),
+    Case(13, "all", 2, 1.0),
+)
+
+
+def main() -> int:
+    """Run it and return the exit status."""
+    parser = table.parser(__doc__)
+    parser.add_argument("draws", type=int, nargs="?", default=200, help="of each kind (default 200)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    parser.add_argument("--real", action="store_true", help="also bisect a real program under watch")
+    options = parser.parse_args()
+    rows: list[list[object]] = []
+    fine = True
+    for number, case in enumerate(CASES):
+        row, met = judged(case, options.draws, random.Random(1000 * options.seed + number))
+        print(*row, file=sys.stderr, flush=True)
+        rows.append(row)
+        fine &= met is not False
+    header = ["factors", "fails where", "rate", "suspected", "right", "wrong", "not settled", "not again"]
+    header += ["runs: median", "95%", "most", "must", ""]
+    body = table.markdown(header, rows)
+    body += f"\n\n{options.draws} draws each; wrong: an answer that is not so; not settled: after {LIMIT} runs;"
+    body += " not again: it passed so often as it was that it counts as gone. Every run counts, the one as it was too."
+    if options.real:
+        body += f"\n\n{real()}"
+    table.publish("bisect", table.page("Bisect: runs and errors", body), save=options.save)
+    return int(not fine)
+
+
+def judged(case: Case, draws: int, dice: random.Random) -> tuple[list[object], bool | None]:
+    """Return the row of one kind of failure, and whether it does what it must."""
+    ends, runs = Counter[str](), list[int]()
+    for _ in range(draws):
+        end, made = drawn(case, dice)
+        ends[end] += 1
+        runs.append(made)
+    runs.sort()
+    met = case.must(runs, ends) if case.must else None
+    shown = [ends["right"], ends["wrong"], ends["not settled"], ends["not again"]]
+    spread = [runs[len(runs) // 2], runs[int(0.95 * (len(runs) - 1))], runs[-1]]
+    where = {"always": "whatever is set", "mixed": "one, and any of two"}.get(case.kind, f"{case.kind} of {case.size}")
+    return [case.count, where, case.rate, case.suspected, *shown, *spread, case.said, table.judged(met)], met
+
+
+def drawn(case: Case, dice: random.Random) -> tuple[str, int]:
+    """Draw one failure, search for it, and return how that ended and after how many runs."""
+    chosen = sorted(dice.sample(range(case.count), case.size))
+    suspicion = [1.0] * case.count
+    if case.suspected != "alike":
+        others = [index for index in range(case.count) if index not in chosen]
+        suspicion[chosen[0] if case.suspected == "right" else dice.choice(others)] = 6.0
+    known = search.begin(suspicion)
+    while len(known.runs) < LIMIT and not search.settled(known, ERROR):
+        run = search.choose(known)
+        search.learn(known, run, fails(case, chosen, run) and dice.random() < case.rate)
+    best = search.found(known)
+    if not search.settled(known, ERROR) or best.kind == "other":
+        return "not settled", len(known.runs)
+    if best.kind == "never":
+        return "not again", len(known.runs)
+    same = best.kind == case.kind or (case.size == 1 and best.kind in ("all", "any"))
+    return ("right" if same and list(best.factors) == chosen else "wrong"), len(known.runs)
+
+
+def fails(case: Case, chosen: list[int], run: int) -> bool:
+    """Tell whether a run can fail."""
+    on = [bool(run >> index & 1) for index in chosen]
+    if case.kind == "mixed":
+        return on[0] and any(on[1:])
+    return any(on) if case.kind == "any" else all(on)
+
+
+def real() -> str:
+    """Bisect a small program of 8 factors that fails where two are as they were; returns a line."""
+    flips = factors.of_words([f"{name}=1:0" for name in "abcdefgh"])
+    words = [sys.executable, "-S", "-c", PROGRAM, *(f"{name}={{{name}}}" for name in "abcdefgh")]
+    with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
+        start = program.starter(words, flips)
+        job = bisect.Hunt(flips, [1.0] * 8, start, Path(folder, "runs"), bisect.Limits(timeout=60), "real")
+        began = time.perf_counter()
+        outcome = bisect.hunt(job, lambda row: None)
+        seconds = time.perf_counter() - began
+    named = " and ".join(flips[index].name for index in outcome.found.factors)
+    right = outcome.status == "found" and named == "a and f"
+    told = f"A real program under watch, two of 8 together: {outcome.status}, {named}, {job.used} runs, {seconds:.1f} s"
+    return f"{told}. {table.judged(right)}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""`ocrlab bisect`: which setting, which two, or which page makes a training fail, by short watched runs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ocrlab import flight
+from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.errors import ConfigError, OcrlabError, RunError
+from ocrlab.records import Verdict
+from ocrlab.redact import clean
+from ocrlab.rerun import account, factors, guilty, probe, program
+from ocrlab.rerun.bisect import Hunt, Limits, Outcome, hunt, key
+
+TAKES_PROGRAM = True  # what stands after -- is somebody else's
+FOLDER, RECORD = "bisect", "bisect.json"
+EXAMPLES = """
+  ocrlab bisect runs/20250101-120000-receipts             what made this run fail: everything that can be flipped
+  ocrlab bisect config.yaml batch_size=16 --steps 30      a config, and settings over it; 30 steps a run
+  ocrlab bisect runs/bad --against runtime.workers=0 optim.lr=1e-4     only these, and to these values
+  ocrlab bisect --factor workers=8:0 --factor amp=1:0 -- python train.py --workers {workers} --amp {amp}
+  ocrlab bisect --factor OMP_NUM_THREADS=8:1 --factor PYTORCH_JIT=1:0 -- python train.py      as environment variables
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.usage = "ocrlab bisect RUN|CONFIG.yaml [key=value ...] [options] [-- COMMAND...]"
+    parser.add_argument(
+        "what", nargs="*", metavar="RUN|CONFIG.yaml|key=value", help="what fails, and settings over its config"
+    )
+    parser.add_argument(
+        "--against", nargs="+", action="extend", default=[], metavar="key=value", help="flip these, and nothing else"
+    )
+    parser.add_argument(
+        "--factor",
+        action="append",
+        default=[],
+        metavar="NAME=BAD:GOOD",
+        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side",
+    )
+    parser.add_argument("--runs", type=int, default=40, metavar="N", help="at most so many runs (40)")
+    parser.add_argument("--error", type=float, default=0.05, metavar="P", help="an answer may be wrong so often (0.05)")
+    parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if you know: 0.3 is 3 of 10 runs")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="optimiser steps of a run; by default to where it failed"
+    )
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds of a run at most (300)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="of all runs together at most")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Bisect and answer with the culprit, its evidence, and the table of what failed and what passed."""
+    limits = _limits(args)
+    folder, rest = _words(args)
+    if args.program:
+        return _search(_program(args, folder, rest, limits), folder, Path("runs"))
+    if args.factor:
+        raise ConfigError("--factor is for a program of yours", need="-- COMMAND behind it, or --against key=value")
+    return _training(args, folder, rest, limits)
+
+
+def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Answer:
+    from ocrlab import config as configs
+    from ocrlab.rerun import training
+
+    file = folder / "config.yaml" if folder else next((Path(word) for word in rest if "=" not in word), None)
+    if folder and not (folder / "config.yaml").is_file():
+        need = "a run of ocrlab train; for any other program --factor NAME=BAD:GOOD ... -- COMMAND"
+        raise ConfigError(f"{folder} has no config.yaml", need=need)
+    if not (folder or rest):
+        raise ConfigError("bisect: nothing is named", need="a run folder, a config, or settings", do="See --help")
+    config = configs.load(file, [word for word in rest if "=" in word])
+    flips = training.against(config, args.against) if args.against else training.of_config(config)
+    at = training.failed_at(folder) if folder else None
+    steps = args.steps or (at[0] + 1 + training.MARGIN if at else training.STEPS)
+    steps = min(steps, config.trainer.max_steps)
+    with _home(folder, Path(config.runs)) as home:
+        place = home / "flight" / FOLDER
+        mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips])
+        job = Hunt(flips, [], training.starter(config, flips, place, steps), place, limits, mark)
+        told = f"{steps} optimiser steps a run" + (f"; it failed in step {at[0]}" if at else "")
+        return _done(job, folder, home, told, at[1] if at else ())
+
+
+def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Hunt:
+    if rest or args.against or args.steps:
+        raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
+    if not args.factor:
+        raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD before the --")
+    flips = factors.of_words(args.factor)
+    start = program.starter(args.program, flips)
+    mark = key(args.program, [(one.name, one.bad, one.good) for one in flips])
+    return Hunt(flips, [], start, Path(), limits, mark)
+
+
+def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
+    with _home(folder, runs) as home:
+        job.folder = home / "flight" / FOLDER
+        return _done(job, folder, home, "", ())
+
+
+def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequence[str]) -> Answer:
+    """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
+    seconds = None
+    verdict = None
+    if folder:
+        job.wanted, job.told = probe.recorded(folder) or (None, "")
+        verdict = _verdict(folder)
+        seconds = _seconds(folder)
+    job.suspicion = factors.suspicion(job.factors, verdict)
+    _say(account.plan(job.factors, job.limits.runs, seconds, job.limits.timeout))
+    _say(told)
+    outcome = hunt(job, lambda row: _say(account.line(len(job.rows), row)))
+    names = _names(job.folder)
+    groups = _pages(job, outcome, names, samples)
+    record = clean(account.record(job, outcome, groups, names))
+    file = _numbered(home / "incident")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    flight.write_json(file, record)
+    text = f"{table(account.table(job))}\n\n{record['sentence']}\n{file}"
+    return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
+
+
+def _pages(job: Hunt, outcome: Outcome, names: Sequence[str], samples: Sequence[str]) -> list[list[str]]:
+    guilty_names = [job.factors[index].name for index in outcome.found.factors]
+    if outcome.status != "found" or factors.DATA not in guilty_names or len(names) < 2:
+        return []
+    _say(f"the data is guilty: {len(names)} pages are halved until those remain that fail")
+    hint = [index for index, name in enumerate(names) if name in samples]
+    found = guilty.pages(job, len(names), outcome.found.rate, lambda row: _say(account.line(len(job.rows), row)), hint)
+    return [[names[index] for index in group] for group in found]
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    rules: list[tuple[str, float | None, bool, str]] = [
+        ("--runs", args.runs, args.runs >= 1, "at least 1"),
+        ("--error", args.error, 0 < args.error < 0.5, "a probability between 0 and 0.5"),
+        ("--rate", args.rate, args.rate is None or 0 < args.rate <= 1, "a probability above 0, at most 1"),
+        ("--timeout", args.timeout, args.timeout > 0, "seconds, more than 0"),
+        ("--minutes", args.minutes, args.minutes is None or args.minutes > 0, "minutes, more than 0"),
+        ("--steps", args.steps, args.steps is None or args.steps >= 1, "at least 1"),
+    ]
+    for name, value, right, need in rules:
+        if not right:
+            raise ConfigError(f"{name} cannot be used", got=value, need=need)
+    seconds = 60 * args.minutes if args.minutes else None
+    return Limits(args.runs, args.error, args.timeout, seconds, args.rate)
+
+
+def _words(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
+    """Return the run folder, if one is named, and the other words: a config file and settings."""
+    misplaced = [word for word in args.against if "=" not in word]
+    args.against = [word for word in args.against if "=" in word]
+    words = [*args.what, *misplaced]
+    folders = [Path(word) for word in words if Path(word).is_dir()]
+    rest = [word for word in words if not Path(word).is_dir()]
+    files = [word for word in rest if "=" not in word]
+    if len(folders) + len(files) > 1:
+        raise ConfigError("More than one thing to bisect", got=" and ".join(map(str, [*folders, *files])), need="one")
+    if files and not Path(files[0]).exists():
+        raise ConfigError(f"{files[0]} does not exist", need="a run folder, a YAML file, or key=value")
+    return (folders[0] if folders else None), rest
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of the training pages where a training has written them down; none for any other program."""
+    if not (folder / "pages.json").is_file():
+        return []
+    from ocrlab.rerun import training
+
+    return training.names(folder)
+
+
+def _verdict(folder: Path) -> Verdict | None:
+    from ocrlab.diagnose import classify, read
+
+    with contextlib.suppress(OcrlabError):
+        return classify.classify(read.incident(str(folder)))
+    return None
+
+
+def _seconds(folder: Path) -> float | None:
+    """Return how long a run took that ended, in seconds."""
+    from datetime import datetime
+
+    with contextlib.suppress(OcrlabError, ValueError, TypeError):
+        record = flight.status(folder)
+        return (datetime.fromisoformat(str(record.ended)) - datetime.fromisoformat(record.started)).total_seconds()
+    return None
+
+
+@contextlib.contextmanager
+def _home(folder: Path | None, runs: Path) -> Iterator[Path]:
+    """Give the run folder that everything is written into: that of the run, or a new one, closed in the end."""
+    if folder is not None:
+        if flight.status(folder).status == "running":
+            raise RunError(f"{folder} is still running", need="a run that has ended")
+        yield folder.absolute()
+        return
+    with flight.run(runs, FOLDER) as made:
+        yield made.path
+        made.succeed({})
+
+
+def _numbered(folder: Path) -> Path:
+    """Return where the record goes: bisect.json, bisect-2.json and so on, never over an old one."""
+    names = [RECORD, *(f"bisect-{number}.json" for number in range(2, 10_000))]
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def _say(text: str) -> None:
+    if text:
+        print(f"ocrlab bisect: {text}".replace("\n", "\n  "), file=sys.stderr, flush=True)

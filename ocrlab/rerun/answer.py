@@ -1,0 +1,210 @@
+"""What a replay has found, in one sentence, a table and a record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab.records import SCHEMA, finite
+from ocrlab.rerun.attempt import Outcome
+from ocrlab.rerun.subject import Subject
+
+NAMED = 4  # samples that a sentence names
+
+
+def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
+    """Return the answer in one sentence: the first fault with place, sample and what makes it go away, or none."""
+    fault = decided(outcomes)
+    if fault is None:
+        return _well(subject, outcomes)
+    parts = [f"first fault at step {fault.get('step', subject.number)}, {_place(fault)}", *_what(fault)]
+    parts += _samples(fault, outcomes)
+    parts += [outcome.cell.gone for outcome in contrasts(outcomes) if outcome.fault is None][:1]
+    stays = [outcome.cell.name for outcome in contrasts(outcomes) if outcome.fault is not None]
+    parts += [f"stays with {', '.join(stays)}"] if stays else []
+    return "; ".join(parts) + "."
+
+
+def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Return the fault of the first cell that has one, of an earlier step where one was found."""
+    faults = [outcome.fault for outcome in outcomes if outcome.fault is not None]
+    return min(faults, key=lambda fault: int(fault.get("step", 0)), default=None)
+
+
+def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the cells after the one that showed the fault which say something about it."""
+    fault = decided(outcomes)
+    index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
+    return [outcome for outcome in outcomes[index + 1 :] if not outcome.broken and not outcome.alone]
+
+
+def culprits(outcome: Outcome) -> tuple[list[str] | None, str]:
+    """Return the samples that fail by themselves and how that is known; None where nothing follows."""
+    single = [told for told in outcome.alone if len(told["samples"]) == 1]
+    bad = [told for told in single if failed(told)]
+    if not bad:
+        return None, "no sample of the batch does it alone" if single else ""
+    if len(bad) == outcome.count:
+        return None, "every sample of the batch does it alone"
+    culprit = {position for told in bad for position in told["samples"]}
+    others = sorted(set(range(outcome.count)) - culprit)
+    rest = [told for told in outcome.alone if sorted(told["samples"]) == others]
+    names = [str((told["names"] or [f"sample {told['samples'][0]} of the batch"])[0]) for told in bad]
+    return names, "goes away without it" if rest and not failed(rest[-1]) else ""
+
+
+def failed(told: Mapping[str, Any]) -> bool:
+    """Tell whether a part of the batch failed."""
+    return bool(told.get("hung") or told.get("signal") or told.get("fault") or told.get("exit_code"))
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
+    """Return the table: cell, what came of it, seconds."""
+    table = [("cell", "what came of it", "s")]
+    for outcome in outcomes:
+        if outcome.broken:
+            what = f"not done: {outcome.broken}"
+        elif outcome.alone:
+            names, how = culprits(outcome)
+            what = f"{', '.join(names)} alone" + (f", {how}" if how else "") if names else how
+        elif outcome.fault is not None:
+            what = "; ".join([_place(outcome.fault), *_what(outcome.fault)])
+        else:
+            what = _losses(outcome)
+        table.append((outcome.cell.name, what[:160], f"{outcome.seconds:.1f}"))
+    return table
+
+
+def record(subject: Subject, outcomes: Sequence[Outcome], said: str, seconds: float) -> dict[str, Any]:
+    """Return everything as a JSON-ready record."""
+    fault = decided(outcomes)
+    cells = [
+        {
+            "cell": outcome.cell.name,
+            "fault": outcome.fault,
+            "steps": outcome.steps,
+            "alone": outcome.alone,
+            "not_done": outcome.broken or None,
+            "seconds": round(outcome.seconds, 2),
+        }
+        for outcome in outcomes
+    ]
+    told = {"schema": SCHEMA, "run": subject.run.name, "step": subject.number, "answer": said, "fault": fault}
+    told |= {"reproduced": fault is not None, "equal": _equal(outcomes), "samples": subject.samples}
+    told |= {"cells": cells, "warnings": warnings(subject, outcomes), "seconds": round(seconds, 2)}
+    return dict(finite(told))
+
+
+def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what may make the replay another computation than the run was, each once."""
+    return list(dict.fromkeys([*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]))
+
+
+def _place(fault: Mapping[str, Any]) -> str:
+    """Return phase, module and operator: `forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution``."""
+    parts = [str(fault.get("phase") or "forward")]
+    if fault.get("path"):
+        times = f", call {fault['call']}" if fault.get("call") else ""
+        kind = f" ({fault['module']}{times})" if fault.get("module") else ""
+        parts.append(f"`{fault['path']}`{kind}")
+    elif fault.get("module"):
+        parts.append(f"the model ({fault['module']})")
+    elif fault.get("line"):
+        parts.append(f"`{short(str(fault['line']))}`")
+    if fault.get("op"):
+        parts.append(f"op `{fault['op']}`")
+    elif fault.get("node"):
+        parts.append(f"node `{fault['node']}`")
+    elif fault.get("after"):
+        parts.append(f"after op `{fault['after']}`")
+    if fault.get("inputs"):
+        inputs = fault["inputs"] if isinstance(fault["inputs"], list) else [fault["inputs"]]
+        parts.append(f"input {next((text for text in inputs if text.count(', ') > 1), inputs[0])}")
+    return ", ".join(parts)
+
+
+def _what(fault: Mapping[str, Any]) -> list[str]:
+    """Return what went wrong there."""
+    kind = fault.get("kind")
+    if kind == "nonfinite":
+        place = f" at {list(fault['index'])}" if fault.get("index") else ""
+        by = f", {fault['by']}" if fault.get("by") else ""
+        by += f", written in the step by {short(str(fault['written']))}" if fault.get("written") else ""
+        early = ", before the step" if fault.get("before") and not str(fault.get("tensor")).startswith("input") else ""
+        return [f"{fault.get('value', 'NaN')} in {fault.get('tensor')}{place}{by}{early}"]
+    if kind in ("target", "index"):
+        pixel = f" at pixel {tuple(fault['pixel'])}" if fault.get("pixel") else f" at {list(fault.get('index') or ())}"
+        return [f"{fault.get('tensor')} is {fault.get('value')}{pixel}, allowed {fault.get('allowed')}"]
+    if kind == "crash":
+        return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
+    if kind == "hang":
+        return [f"it never returned{_surfaced(fault)}"]
+    told = str(fault.get("exception") or "").strip().splitlines()
+    own = (" from weight", f" from {fault.get('path')} ")
+    given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
+    shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
+    return [*([told[0][:200]] if told else []), *shapes]
+
+
+def _surfaced(fault: Mapping[str, Any]) -> str:
+    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") else ""
+
+
+def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]:
+    alone = next((outcome for outcome in outcomes if outcome.alone), None)
+    if alone is not None:
+        names, how = culprits(alone)
+        if names:
+            return [_named(names) + (f", {how}" if how else "")]
+        return [how] if how else []
+    names = fault.get("names")
+    if not names:
+        return []
+    count = next((outcome.count for outcome in outcomes if outcome.fault is not None), 0)
+    return ["all samples of the batch"] if len(names) == count > 1 else [_named([str(name) for name in names])]
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{short(name)}`" for name in names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
+
+
+def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
+    """Return the answer where no cell has a fault."""
+    done = [outcome for outcome in outcomes if not outcome.broken]
+    if not done:
+        return f"step {subject.number} could not be run again: {outcomes[0].broken if outcomes else 'no time'}."
+    losses = _losses(done[0])
+    times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
+    if subject.ended == "success":
+        return f"step {subject.number} was run again {times}: {losses}."
+    return f"could not be reproduced: step {subject.number} ran {times}, {losses}."
+
+
+def _losses(outcome: Outcome) -> str:
+    known = [step for step in outcome.steps if step.get("equal") is not None]
+    if not known:
+        return "no fault; the record holds no loss to compare with"
+    wrong = next((step for step in known if not step["equal"]), None)
+    if wrong is None:
+        last = known[-1]
+        many = f" in {len(known)} steps" if len(known) > 1 else ""
+        return f"no fault, loss equal bit for bit{many} ({last['loss']!r} at step {last['number']})"
+    return (
+        f"no fault, but the loss differs from the record at step {wrong['number']}: {wrong['loss']!r}, recorded "
+        f"{wrong['recorded']!r}; data, code or packages have changed, or an operator is not deterministic"
+    )
+
+
+def _equal(outcomes: Sequence[Outcome]) -> bool | None:
+    known = [step["equal"] for outcome in outcomes[:1] for step in outcome.steps if step.get("equal") is not None]
+    return all(known) if known else None
+
+
+def short(text: str) -> str:
+    """Return a path or source line with the folder that we are in left out."""
+    here = f"{Path.cwd()}{os.sep}"
+    return text.removeprefix(here)

@@ -1,0 +1,212 @@
+"""One cell of the matrix: the step run again in a watched child, and what became of it.
+
+A child whose trail does not move any more is looked into and ended: what a step takes is known from the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab import flight
+from ocrlab.errors import OcrlabError
+from ocrlab.flight import ring, trail
+from ocrlab.probes import stacks, tree
+from ocrlab.records import SCHEMA, from_json
+from ocrlab.rerun.cells import Cell
+from ocrlab.rerun.subject import Subject, command, environment
+from ocrlab.watch.supervise import Ended, Options, watch
+
+PATIENCE = (6.0, 30.0)  # seconds; times the longest time between two operators: so long one may take
+LOG_LIMIT = 1 << 20  # bytes of output kept
+STACK_SECONDS = 2.0
+FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/train/(?:traced_\w+|replayed|restored\w*)\.py$")
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: its fault (None: the step went well), losses, seconds, and why it says nothing, if so."""
+
+    cell: Cell
+    fault: dict[str, Any] | None = None
+    seconds: float = 0.0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    alone: list[dict[str, Any]] = field(default_factory=list)
+    count: int = 0  # samples in the batch
+    broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
+    warnings: list[str] = field(default_factory=list)
+    longest: float = 0.0  # seconds between two operators
+
+
+def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcome:
+    """Run one cell in `place`, a new folder, for `seconds` at most; a signal that reached us meanwhile goes on."""
+    place.mkdir(parents=True, mode=0o700)
+    job = place / "job.json"
+    told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
+    told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
+    told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
+    flight.write_json(job, told, private=True)
+    words = [*cell.wrapper, *command(subject, job.absolute())]
+    env = {**environment(subject, job.absolute()), **cell.environment}
+    if cell.options.get("threads"):
+        env |= {name: str(cell.options["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    began = time.monotonic()
+    with (place / "output.txt").open("wb") as file:
+        keep = _keeper(file)
+        guard = Guard(place, max(PATIENCE[0], 4 * subject.seconds))
+        guard.start()
+        try:
+            options = Options(
+                place / "watched", silence=max(seconds, 10.0), timeout=max(seconds, 1.0), on_hang="report"
+            )
+            ended = watch(words, options, output=keep, env=env)
+        finally:
+            guard.over.set()
+            guard.join()
+    outcome = Outcome(cell, seconds=time.monotonic() - began)
+    _stopped(ended, place)
+    _gather(outcome, subject, place, ended, guard)
+    return outcome
+
+
+class Guard(threading.Thread):
+    """Looks at the trail of a child, and ends the child when it has not moved for too long; keeps its stacks."""
+
+    def __init__(self, place: Path, patience: float) -> None:
+        super().__init__(daemon=True)
+        self.place, self.patience = place, patience
+        self.over = threading.Event()
+        self.stacks, self.frame = "", ""
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            last = trail.read(self.place / "trail.bin")
+            known = _json(self.place / "trace.json")
+            if last is None or known.get("state") != "running":
+                continue
+            if time.monotonic() - last.time > max(self.patience, PATIENCE[1] * last.slowest):
+                self._end(int(known.get("pid") or 0))
+                return
+
+    def _end(self, pid: int) -> None:
+        with contextlib.suppress(Exception):  # it is ended in any case
+            taken = stacks.take(tree.descendants(pid)[:1], STACK_SECONDS)
+            self.stacks = stacks.text(taken)
+            frames = [frame for stack in taken for thread in stack.threads[:1] for frame in thread.frames if frame.line]
+            own = [frame for frame in frames if not is_foreign(frame.file)]
+            self.frame = f"{own[0].file}:{own[0].line} {own[0].function}" if own else ""
+            flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
+    """Read what a child has left: the record of its steps, its trace, its trail, what each sample did alone."""
+    result, trace = _json(place / "result.json"), _json(place / "trace.json")
+    last = trail.read(place / "trail.bin")
+    outcome.steps = list(result.get("steps") or ())
+    outcome.warnings = [str(text) for text in result.get("warnings") or ()]
+    outcome.longest = last.slowest if last else 0.0
+    alone = _json(place / "alone.json")
+    outcome.alone, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
+    outcome.count = outcome.count or len(trace.get("samples") or ())
+    fault = trace.get("fault")
+    if isinstance(fault, dict):
+        outcome.fault = fault
+    elif guard.stacks or (ended.status in ("hung", "killed") and last is not None and trace.get("state") == "running"):
+        assert last is not None, "a guard has read it"
+        hung = bool(guard.stacks) or ended.status == "hung"
+        outcome.fault = {"kind": "hang" if hung else "crash", **_at(last), "samples": None, "names": None}
+        outcome.fault |= {} if hung else {"signal": ended.signal}
+        frame = guard.frame or _frame(place)
+        outcome.fault |= {"surfaced": frame} if frame else {}
+    elif not (ended.status == "success" and (result.get("finished") or alone)):
+        _without_a_trace(outcome, subject, place, ended, result)
+
+
+def _at(last: trail.Trail) -> dict[str, Any]:
+    """Return the last place; an operator that has ended is not where it happened, but what was before it."""
+    if not last.done or not last.place.get("op"):
+        return last.place
+    rest = {name: value for name, value in last.place.items() if name not in ("op", "inputs", "node")}
+    return {**rest, "after": last.place["op"], **({"node": last.place["node"]} if "node" in last.place else {})}
+
+
+def _frame(place: Path) -> str:
+    """Return the innermost line of the program's own that faulthandler has written of a crash."""
+    text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+    _, _, stack = text.rpartition("(most recent call first):")
+    for found in FAULT_LINE.finditer(stack):
+        if not is_foreign(found["file"]):
+            return f"{found['file']}:{found['line']} {found['function']}"
+    return ""
+
+
+def is_foreign(file: str) -> bool:
+    """Tell whether a code file is of a package, of Python, or of this instrument."""
+    return bool(FOREIGN.search(file))
+
+
+def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: Ended, result: Mapping[str, Any]) -> None:
+    """Tell a fault outside of the traced part (loading data, an earlier step) from a replay that itself failed."""
+    error = result.get("error")
+    phase, number, samples, stage = "", None, [], ""
+    with contextlib.suppress(OcrlabError, OSError):
+        seen = ring.read(place / "ring.bin")
+        if seen.now is not None:
+            phase, number, stage = seen.now.phase, seen.now.number, seen.now.stage
+            refused = [worker.failed for worker in seen.workers if worker.failed]
+            samples = (refused or [worker.sample for worker in seen.workers if worker.sample])[:4]
+            if refused or (subject.step is None and number < subject.number):  # its batch was never there
+                phase, number, stage = "data", subject.number, ""
+    if number is None or not (error or ended.status in ("killed", "hung")):
+        outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
+        return
+    kind = {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
+    fault: dict[str, Any] = {"kind": "data" if phase == "data" else kind, "step": number, "phase": phase}
+    fault |= {"path": stage} if stage else {}
+    if isinstance(error, dict):
+        fault |= {"exception": f"{error.get('type')}: {error.get('message')}", "surfaced": error.get("your_code")}
+    fault |= {"signal": ended.signal} if ended.status == "killed" else {}
+    fault |= {"samples": None, "names": samples if phase == "data" else None}
+    outcome.fault = fault
+
+
+def _keeper(file: Any) -> Callable[[int, bytes], None]:
+    def keep(_stream: int, data: bytes) -> None:
+        if file.tell() < LOG_LIMIT:
+            file.write(data)
+
+    return keep
+
+
+def _stopped(ended: Ended, place: Path) -> None:
+    """Go on with a signal that somebody sent us while the child ran."""
+    facts = _json(place / "watched" / "incident" / "facts.json")
+    if facts.get("ended_by") == "user":
+        raise KeyboardInterrupt
+    if facts.get("ended_by") == "outside":
+        raise SystemExit(ended.exit_status)
+
+
+def _last_line(place: Path) -> str:
+    """Return the last line that a child said, without the watcher's own."""
+    lines = (place / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    said: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
+    return said[-1][:300] if said else ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return from_json(path.read_bytes(), source=path.name)
+    except (OSError, OcrlabError):
+        return {}

@@ -1,0 +1,179 @@
+"""Narrow a failure down to the settings that make it: run after run, each in a watched child, until one answer stands.
+
+Each run leaves some factors as they were and flips the rest; search.py says which. Only the same failure counts: a run
+that fails otherwise tells nothing, and is reported apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import RunError
+from ocrlab.rerun import probe, search
+from ocrlab.rerun.factors import Factor
+from ocrlab.rerun.probe import Start
+from ocrlab.rerun.search import Found, Search
+
+LEDGER = "runs.jsonl"  # what was run already, so that it is not run again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """At most so many runs, of so many seconds each and in all; `error` is how often the answer may be wrong."""
+
+    runs: int = 40
+    error: float = 0.05
+    timeout: float = 300.0
+    seconds: float | None = None
+    rate: float | None = None  # how often the failure happens, where that is known
+
+
+@dataclass
+class Hunt:
+    """What is bisected: factors, how a run of some of them is started, where it is kept, and the failure looked for.
+
+    `start(run, pages, place)` returns the command of a run whose bits are the factors left as they were, of some pages
+    or all (None); `key` changes with all that a run depends on.
+    """
+
+    factors: Sequence[Factor]
+    suspicion: Sequence[float]
+    start: Start
+    folder: Path
+    limits: Limits
+    key: str
+    wanted: str | None = None  # fingerprint; None takes the first failure as it was
+    told: str = ""  # the wanted failure in words
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one a run, in order
+    used: int = 0  # runs made now; the others were known
+    began: float = field(default_factory=time.monotonic)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a hunt ended: `status` found, none, never, misfit, undecided, otherwise or interrupted; the answer so far."""
+
+    status: str
+    found: Found
+    search: Search
+
+
+class Spent(Exception):
+    """The runs or the time that were allowed are used up."""
+
+
+def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
+    """Run until one answer is sure enough or what is allowed is spent; `say` is told each run as it ends."""
+    known = search.begin(job.suspicion, job.limits.rate)
+    old = ledger(job)
+    while True:
+        best = search.found(known)
+        if search.settled(known, job.limits.error):
+            return Outcome(STATUS.get(best.kind, "found"), best, known)
+        run = search.choose(known)
+        if run in known.barred:
+            return Outcome("otherwise", best, known)
+        try:
+            row = made(job, run, old)
+        except Spent:
+            return Outcome("undecided", best, known)
+        say(row)
+        if row["ended"] in ("failed", "passed"):
+            search.learn(known, run, row["ended"] == "failed")
+        else:
+            search.bar(known, run)
+            if run == known.whole:
+                return Outcome("otherwise", best, known)
+
+
+STATUS = {"always": "none", "never": "never", "other": "misfit"}
+
+
+def made(job: Hunt, run: int, old: list[dict[str, Any]], pages: list[int] | None = None) -> dict[str, Any]:
+    """Make one run, of some pages only where they are given, or take it from those known; raises Spent, OSError."""
+    mark = {"run": run, "pages": pages}
+    again = next((row for row in old if all(row.get(name) == value for name, value in mark.items())), None)
+    if again is not None:
+        old.remove(again)
+        row = {**again, "known": True}
+        _judge(job, row, run)
+        job.rows.append(row)
+        return row
+    limit = _allowed(job)
+    place = job.folder / f"{int(time.time())}-{len(job.rows) + 1:03}"
+    done = probe.perform(partial(job.start, run, pages), place, limit)
+    if limit < job.limits.timeout and done.what in (probe.SLOW, probe.HANG):
+        raise Spent("time")  # it was not given the time that the others had
+    job.used += 1
+    row = {**mark, "what": done.what, "told": done.told, "seconds": round(done.seconds, 2), "place": place.name}
+    with (job.folder / LEDGER).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"key": job.key, **row}, ensure_ascii=False) + "\n")
+    row["known"] = False
+    _judge(job, row, run)
+    job.rows.append(row)
+    return row
+
+
+def _judge(job: Hunt, row: dict[str, Any], run: int) -> None:
+    """Say of a run whether it failed in the way that is looked for; the first failure as it was may be that."""
+    what, whole = row["what"], run == (1 << len(job.factors)) - 1
+    if what and what != probe.SLOW and whole and (job.wanted is None or not probe.alike(what, job.wanted)):
+        first = not any(other["ended"] == "failed" for other in job.rows)
+        if first and job.wanted is not None:
+            job.notes.append(f"as it was it failed in another way than recorded ({job.told}); that one is looked for")
+        if first:
+            job.wanted, job.told = what, row["told"]
+    if not what:
+        row["ended"] = "passed"
+    elif what == probe.SLOW:
+        row["ended"] = "not done"
+    else:
+        row["ended"] = "failed" if job.wanted is not None and probe.alike(what, job.wanted) else "otherwise"
+    names = [factor.name for factor in job.factors]
+    row["as it was"] = [name for place, name in enumerate(names) if run >> place & 1]
+    row["flipped"] = [name for place, name in enumerate(names) if not run >> place & 1]
+
+
+def _allowed(job: Hunt) -> float:
+    """Return how many seconds the next run may take; raises Spent where there is none left."""
+    if job.used >= job.limits.runs:
+        raise Spent("runs")
+    if job.limits.seconds is None:
+        return job.limits.timeout
+    left = job.limits.seconds - (time.monotonic() - job.began)
+    if left < 1:
+        raise Spent("time")
+    return min(job.limits.timeout, left)
+
+
+def ledger(job: Hunt) -> list[dict[str, Any]]:
+    """Return the runs that an earlier, interrupted bisect of the same has made; raises RunError."""
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lines = (job.folder / LEDGER).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{job.folder} cannot be used", got=str(error), need="a folder that can be written") from error
+    found = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # torn by what interrupted it
+            continue
+        if isinstance(row, dict) and row.pop("key", None) == job.key and isinstance(row.get("run"), int):
+            found.append(row)
+    return found
+
+
+def key(*parts: object) -> str:
+    """Return what tells one bisect's runs from those of another: a digest of all that they depend on."""
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]

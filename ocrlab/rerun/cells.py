@@ -1,0 +1,108 @@
+"""The cells of a replay's matrix: what each changes, what it would tell, and which one is worth running next.
+
+Sources: the CUDA C++ programming guide (CUDA_LAUNCH_BLOCKING), PyTorch's notes on CUDA semantics
+(PYTORCH_NO_CUDA_MEMORY_CACHING), its CUDA stream sanitizer (TORCH_CUDA_SANITIZER), NVIDIA's Compute Sanitizer.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
+EARLIER = 8  # steps that are looked at before one that began with bad weights
+HALF = re.compile(r"\b(?:bf16|fp16)\b")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to run the step again: its name, options for the process, variables, and `gone` in words."""
+
+    name: str
+    gone: str  # how the sentence goes on where the fault is not there
+    options: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+
+
+TRACED = Cell("traced", "goes away when every operator is looked at: it depends on timing", {"trace": True})
+AS_IT_WAS = Cell("as it was", "does not come again")
+ALONE = "samples alone"  # its seconds come from the traced cell
+FP32 = Cell("fp32", "goes away in fp32", {"trace": True, "fp32": True})
+THREAD = Cell("one thread", "goes away with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
+MKLDNN = Cell("mkldnn off", "goes away without oneDNN", {"trace": True, "mkldnn": False})
+ANOMALY = Cell("anomaly mode", "is not seen by anomaly mode", {"anomaly": True})
+BLOCKING = Cell(
+    "CUDA_LAUNCH_BLOCKING=1", "goes away with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}
+)
+SYNC = Cell("synchronised", "goes away with a synchronise after each module", {"sync": True})
+CPU = Cell(
+    "on the CPU",
+    "goes away on the CPU",
+    {"trace": True, "config": {"trainer.accelerator": "cpu"}},
+    {"CUDA_VISIBLE_DEVICES": ""},
+)
+CUDNN = Cell("cuDNN off", "goes away without cuDNN", {"trace": True, "cudnn": False})
+CACHING = Cell(
+    "no caching allocator", "goes away without the caching allocator", {}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+)
+SANITIZER = Cell("stream sanitizer", "is no race between streams", {}, {"TORCH_CUDA_SANITIZER": "1"})
+MEMCHECK = Cell(
+    "compute-sanitizer", "is not seen by compute-sanitizer", {}, {}, ("compute-sanitizer", "--target-processes", "all")
+)
+
+
+def alone(seconds: float, micro: int | None = None) -> Cell:
+    """Return the cell in which each sample of a micro-batch is tried by itself, `seconds` for each."""
+    options = {"trace": True, "alone": seconds, "micro": micro, "threads": 1}
+    return Cell(ALONE, "needs more than one sample", options, {"OMP_NUM_THREADS": "1"})
+
+
+def earlier(number: int) -> Cell:
+    """Return the cell that looks for what had spoilt the weights before step `number`."""
+    return Cell("steps before", "was there before", {"trace": True, "trace_from": max(0, number - EARLIER)})
+
+
+def spoilt(fault: Mapping[str, Any]) -> bool:
+    """Tell whether weights or state were wrong already when the step began: the fault is an earlier one."""
+    return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+
+
+def first(cuda: bool) -> list[Cell]:
+    """Return the cells that come first: where it happens. On a GPU operators are waited for where they are traced."""
+    return [BLOCKING, AS_IT_WAS] if cuda else [TRACED]
+
+
+def contrasts(fault: Mapping[str, Any], cuda: bool, compiled: bool = False) -> list[Cell]:
+    """Return what may tell a fault apart, the most telling cell first; empty where its place already answers."""
+    kind = fault.get("kind")
+    words = " ".join([*map(str, fault.get("inputs") or ()), str(fault.get("shape") or "")])
+    half = bool(HALF.search(words))
+    if kind in ("target", "index", "data") or fault.get("before"):
+        return []  # a value that was wrong before anything was computed is wrong everywhere
+    if cuda:
+        tools = [MEMCHECK] if shutil.which(MEMCHECK.wrapper[0]) else []
+        precise = [FP32] if half else []
+        return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
+    if kind == "nonfinite":
+        return [FP32] if half else []
+    if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
+        return [MKLDNN, THREAD]
+    return [FP32] if half and kind == "crash" else []
+
+
+def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
+    """Tell whether trying each sample by itself would say more: the fault does not show whose it is."""
+    if (
+        cuda
+        or count < 2
+        or fault.get("kind") in ("data", "target")
+        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+    ):
+        return False
+    samples: Sequence[int] | None = fault.get("samples")
+    shapes = fault.get("kind") == "exception" and fault.get("op") and "shape" in str(fault.get("exception")).lower()
+    return (samples is None or len(samples) == count) and not shapes

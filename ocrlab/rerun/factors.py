@@ -1,0 +1,78 @@
+"""What is flipped in the runs of a bisect, and how much each thing is suspected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ocrlab.errors import ConfigError
+from ocrlab.records import Verdict
+
+NAMED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<bad>[^:]*):(?P<good>.*)", re.DOTALL)
+DATA = "data"
+SUSPECTS: dict[str, tuple[str, ...]] = {  # by the beginning of a cause: what usually has to do with it, first first
+    "loader.": ("workers", "start method", "data", "pin memory"),
+    "loader.fork_deadlock": ("start method", "workers", "opencv threads", "threads"),
+    "loader.cuda_in_fork": ("start method", "workers", "pin memory"),
+    "loader.hang": ("workers", "start method", "opencv threads", "data"),
+    "hang.": ("workers", "start method", "threads", "opencv threads", "compile"),
+    "gpumem.": ("batch size", "crop", "precision", "compile"),
+    "host.shm": ("workers", "batch size", "crop"),
+    "host.": ("workers", "batch size", "crop", "pin memory"),
+    "data.": ("data", "crop"),
+    "io.": ("data", "workers"),
+    "num.": ("precision", "data", "compile", "channels last"),
+    "kernel.": ("data", "cudnn", "channels last", "compile", "precision"),
+    "native.": ("workers", "data", "opencv threads", "channels last", "threads"),
+    "build.": ("cudnn", "precision", "compile"),
+}
+STRENGTH = (6.0, 3.0, 2.0, 1.5)  # how much more than the rest they are suspected, in that order
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One thing that is flipped: `bad` as it was, `good` the safe value, in words.
+
+    Of `ocrlab train` `overrides` are settings that flip it and `job` what flipped.py does. Of any other program the
+    words themselves take the place of `{name}` in its command, or are the environment variable of that name.
+    """
+
+    name: str
+    bad: str
+    good: str
+    overrides: tuple[str, ...] = ()
+    job: Mapping[str, Any] = field(default_factory=dict)
+
+
+def of_words(words: Sequence[str]) -> list[Factor]:
+    """Return the factors that `NAME=BAD:GOOD` words describe, for any program; raises ConfigError."""
+    found: list[Factor] = []
+    for word in words:
+        match = NAMED.fullmatch(word)
+        if match is None:
+            raise ConfigError(f"--factor {word} cannot be read", need="NAME=BAD:GOOD, such as workers=8:0")
+        if match["bad"] == match["good"]:
+            raise ConfigError(f"--factor {word} changes nothing", need="a safe value other than the one that fails")
+        if match["name"] in [factor.name for factor in found]:
+            raise ConfigError(f"--factor {match['name']} is given twice", need="each name once")
+        found.append(Factor(match["name"], match["bad"], match["good"]))
+    return found
+
+
+def suspicion(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]:
+    """Return how much each factor is suspected, 1 where nothing speaks for it, after the causes of a verdict."""
+    weights = [1.0] * len(factors)
+    for cause in verdict.causes if verdict else ():
+        known = max((start for start in SUSPECTS if cause.id.startswith(start)), key=len, default=None)
+        for name, strength in zip(SUSPECTS[known] if known else (), STRENGTH, strict=False):
+            for place, factor in enumerate(factors):
+                if _plain(factor.name) == _plain(name):
+                    weights[place] = max(weights[place], 1 + (strength - 1) * cause.confidence)
+    return weights
+
+
+def _plain(name: str) -> str:
+    """Return a name as it is compared: `runtime.num_workers` and `Workers` are `workers`."""
+    return re.sub(r"[^a-z]", "", name.lower().rpartition(".")[2].removeprefix("num_"))

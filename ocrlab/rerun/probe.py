@@ -1,0 +1,131 @@
+"""One short run in a watched child, and how it ended: in the failure that is looked for, in another, or well."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ocrlab.diagnose import evidence, facts, read, uncaught
+from ocrlab.errors import DataError
+from ocrlab.records import Incident, Verdict
+from ocrlab.watch.supervise import Ended, Options, watch
+
+Command = tuple[list[str], dict[str, str]]  # words, and environment variables: to be set, or unset where empty
+Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits), some pages or all, and its folder
+SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
+HANG, SLOW = "hang", "over its time"
+LOG_LIMIT = 1 << 20  # bytes of output kept of a run
+# The same fault surfaces under another name where it happens in the main process instead of a worker, or is seen late.
+ALIKE = (
+    ("loader.worker_crash", "native.segv", "native.abort", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE"),
+    ("loader.worker_killed", "host.oom_kill", "host.alloc_fail", "SIGKILL"),
+    ("kernel.illegal_address", "kernel.launch_failure", "kernel.cascade", "kernel.math_library", "data.index_range"),
+    ("gpumem.capacity", "gpumem.fragmentation", "gpumem.leak", "gpumem.raw_alloc"),
+)
+VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|'[^']*/[^']*'|(?:/[\w.-]+)+")
+PARENTHESES = re.compile(r"\[[#, ]*\]")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds."""
+
+    what: str
+    told: str
+    seconds: float
+
+
+def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Probe:
+    """Run the command that `start(place)` returns, under watch, and say how it ended; `place` is a new folder.
+
+    Its output stays in `place`/output.txt, and of a failure the incident; the rest is removed. A signal that reached us
+    meanwhile has ended the program: KeyboardInterrupt or SystemExit goes on from here.
+    """
+    place.mkdir(parents=True, mode=0o700)
+    command, env = start(place)
+    run = place / "run"
+    silence = max(SILENCE[0], min(SILENCE[1], timeout / 2))
+    began = time.monotonic()
+    with (place / "output.txt").open("wb") as file:
+
+        def keep(_stream: int, data: bytes) -> None:
+            if file.tell() < LOG_LIMIT:
+                file.write(data)
+
+        options = Options(run, silence=silence, timeout=timeout, on_hang="kill")
+        ended = watch(command, options, output=keep, env=_environment(env))
+    seconds = time.monotonic() - began
+    incident = _incident(ended, run)
+    _remove(place, ["output.txt", *(["run"] if ended.verdict else [])])
+    if incident.facts.get("ended_by") == "user":
+        raise KeyboardInterrupt
+    if incident.facts.get("ended_by") == "outside":
+        raise SystemExit(ended.exit_status)
+    if ended.status == "success":
+        return Probe("", "passed", seconds)
+    if ended.verdict is None:
+        return Probe(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
+    return Probe(*fingerprint(ended.verdict, incident), seconds)
+
+
+def alike(one: str, other: str) -> bool:
+    """Tell whether two fingerprints stand for the same failure."""
+    return one == other or any(one in group and other in group for group in ALIKE)
+
+
+def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
+    """Return what makes a failure the same one again, and the words for it.
+
+    It is the hang, the cause's id, the exception with numbers and paths left out, the signal, or the exit status.
+    """
+    if verdict.status in ("hung", "suspected"):
+        name = verdict.causes[0].id if verdict.causes else "no progress"
+        return (SLOW, "not done in its time") if facts.moved(incident) else (HANG, f"a hang ({name})")
+    known = verdict.causes[0] if verdict.causes else None
+    if known and known.confidence >= 0.5 and known.id != "ext.signal":
+        line = known.evidence[0].text.strip()[:120] if known.evidence else ""
+        return known.id, f"{known.id}: {line}" if line else known.id
+    thrown = uncaught.find(evidence.pages(incident))
+    if thrown is not None:
+        text = thrown.own.text.strip()
+        return PARENTHESES.sub("[#]", VARIES.sub("#", text))[:160], text[:120]
+    if verdict.signal:
+        return verdict.signal, f"killed by {verdict.signal}"
+    return f"exit status {verdict.exit_code}", f"exit status {verdict.exit_code}"
+
+
+def recorded(run: Path) -> tuple[str, str] | None:
+    """Return the fingerprint and the words of the failure that a run folder holds, None where it holds none."""
+    try:
+        incident = read.folder(run)
+    except DataError:
+        return None
+    from ocrlab.diagnose.classify import classify
+
+    verdict = classify(incident)
+    return None if verdict.status == "log" else fingerprint(verdict, incident)
+
+
+def _incident(ended: Ended, run: Path) -> Incident:
+    if ended.verdict is not None:
+        with contextlib.suppress(DataError):
+            return read.folder(ended.folder or run)
+    return Incident(ended.status, ended.exit_code, ended.signal)
+
+
+def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in {**os.environ, **changes}.items() if value or name not in changes}
+
+
+def _remove(place: Path, kept: Sequence[str]) -> None:
+    """Remove all that a program left in a folder but the named things."""
+    for left in place.iterdir():
+        if left.name not in kept:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()

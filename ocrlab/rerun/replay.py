@@ -1,0 +1,123 @@
+"""`ocrlab replay`: the step that failed is made again in children until its first fault is placed and told apart."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ocrlab import flight, redact
+from ocrlab.errors import ConfigError
+from ocrlab.rerun import answer, cells
+from ocrlab.rerun.attempt import Outcome, perform
+from ocrlab.rerun.subject import Subject, find
+
+TIMEOUT = 600.0  # seconds for all cells together
+KEPT = 3  # folders of replays in a run's flight/
+EACH = (6.0, 60.0)  # seconds for one sample by itself, and times the step's own
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The answer: one sentence, the table's rows, the whole record, and where that was written, if it could be."""
+
+    sentence: str
+    rows: list[tuple[str, str, str]]
+    record: dict[str, Any]
+    path: Path | None
+    reproduced: bool
+    done: bool  # at least one cell says something
+
+
+def replay(
+    run: Path, number: int | None = None, *, timeout: float = TIMEOUT, say: Say = lambda _text: None
+) -> Replayed:
+    """Run a recorded step of `run` again until the question is answered or `timeout` seconds are over.
+
+    Raises ConfigError, RunError and DataError for what cannot be replayed. Children end with this call.
+    """
+    if not timeout > 0:
+        raise ConfigError("--timeout is no time", got=timeout, need="seconds, more than 0")
+    began = time.monotonic()
+    subject = find(run, number)
+    place = _place(run)
+    outcomes: list[Outcome] = []
+    try:
+        for cell in _sequence(subject, outcomes):
+            left = began + timeout - time.monotonic()
+            if left < 1:
+                outcomes.append(Outcome(cell, broken="the time was over"))
+                break
+            say(f"{cell.name} ...")
+            outcomes.append(perform(subject, cell, place / f"{len(outcomes)}-{_slug(cell.name)}", left))
+    finally:
+        if not outcomes:
+            shutil.rmtree(place, ignore_errors=True)
+    said = answer.sentence(subject, outcomes)
+    told = answer.record(subject, outcomes, said, time.monotonic() - began)
+    fault = answer.decided(outcomes)
+    path = _write(subject, told, fault is not None)
+    done = any(not outcome.broken for outcome in outcomes)
+    return Replayed(said, answer.rows(outcomes), told, path, fault is not None, done)
+
+
+def _sequence(subject: Subject, outcomes: list[Outcome]) -> Any:
+    """Yield cell after cell, each chosen by what those before have shown; ends when the question is answered."""
+    for cell in cells.first(subject.cuda):
+        yield cell
+        if outcomes[-1].fault is not None:
+            break
+    shown = outcomes[-1]
+    if shown.fault is None and not shown.broken and not subject.cuda and subject.ended not in ("success", "running"):
+        yield cells.AS_IT_WAS  # tracing may have hidden it
+        shown = outcomes[-1]
+    fault = shown.fault
+    if fault is None:
+        return
+    if cells.spoilt(fault):
+        yield cells.earlier(subject.number)
+        if outcomes[-1].fault is not None:
+            shown, fault = outcomes[-1], outcomes[-1].fault
+    if cells.wants_alone(fault, shown.count, subject.cuda):
+        seconds = max(EACH[0], EACH[1] * max(shown.longest, 0.0), 4 * subject.seconds)
+        yield cells.alone(round(seconds, 1), fault.get("micro"))
+        if answer.culprits(outcomes[-1])[0]:
+            return
+    for cell in cells.contrasts(fault, subject.cuda):
+        yield cell
+        if outcomes[-1].fault is None and not outcomes[-1].broken:
+            return
+
+
+def _place(run: Path) -> Path:
+    """Make the folder of this replay, in the run's flight/ where that can be written; the oldest ones go."""
+    parent = run / "flight"
+    with contextlib.suppress(OSError):
+        old = sorted(parent.glob("replay-*"), key=lambda path: path.stat().st_mtime)
+        for path in old[: max(0, len(old) - KEPT + 1)]:
+            shutil.rmtree(path, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix="replay-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix="ocrlab-replay-"))
+
+
+def _write(subject: Subject, told: dict[str, Any], fault: bool) -> Path | None:
+    """Write replay.json into incident/ of a run that failed, else into flight/; older ones stay."""
+    folder = subject.run / ("incident" if fault or subject.ended not in ("success", "running") else "flight")
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        number = 1
+        while (path := folder / ("replay.json" if number == 1 else f"replay-{number}.json")).exists():
+            number += 1
+        flight.write_json(path, redact.clean(told))
+        return path
+    return None
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())

@@ -1,0 +1,166 @@
+"""What is replayed: the run's last start, its recorded steps, the snapshot to begin with, how it is started again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab import flight
+from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
+from ocrlab.flight import record_program, ring
+from ocrlab.flight.ring import Flight, Step
+
+CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@"')
+
+
+@dataclass
+class Subject:
+    """One step of a run that can be made again; `step` is its record, None where its batch was still being loaded."""
+
+    run: Path
+    flight: Flight
+    program: dict[str, Any]
+    number: int
+    step: Step | None
+    snapshot: Path | None
+    ended: str  # success, failure, died, running, unknown
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[str]:
+        """The samples of the step, of all its micro-batches."""
+        steps = [step for step in self.flight.steps if step.number == self.number]
+        return [name for step in steps for name in step.samples]
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the run computed on a GPU, by what was recorded of it."""
+        steps = self.flight.steps[-1:]
+        return any(name.startswith("cuda") for step in steps for name in (*step.random, *step.memory))
+
+    @property
+    def seconds(self) -> float:
+        """The longest time between two recorded steps among the last ones."""
+        times = [step.time for step in self.flight.steps[-20:]]
+        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+
+
+def find(run: Path, number: int | None = None, rank: int = 0) -> Subject:
+    """Return what `ocrlab replay RUN --step number` is about; None: the step that was being made when the run ended.
+
+    Raises RunError where there is no record, ConfigError for a step that it does not hold, DataError.
+    """
+    if not run.is_dir():
+        raise RunError(f"{run} is no run folder", need="a folder as runs/NAME")
+    paths = [path for path in ring.find(run) if ring.name_of(path)[0] == rank]
+    if not paths:
+        raise RunError(
+            f"{run} has no flight record",
+            need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab's Recorder or recording()",
+            do="Run it again with recorder.on=true",
+        )
+    found = next((flown for path in paths if (flown := ring.read(path)).steps), None)
+    if found is None:
+        raise RunError(f"{run} was ended before its first step", do=f"ocrlab diagnose {run} tells why it failed")
+    program = record_program.read(run, rank)
+    chosen = _chosen(found, number, _ended(run))
+    step = next((step for step in found.steps if step.number == chosen), None)
+    reachable = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
+    subject = Subject(run, found, program, chosen, step, None, _ended(run))
+    if reachable:
+        subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
+    elif not any(step.micro == 0 for step in found.steps):
+        raise ConfigError(
+            f"Step {chosen} cannot be reached again",
+            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in found.snapshots) or 'no step'}",
+            need="a snapshot before it",
+            do=f"The newest steps can: ocrlab replay {run}",
+        )
+    subject.warnings += _warnings(subject)
+    return subject
+
+
+def command(subject: Subject, job: Path) -> list[str]:
+    """Return the words that start the program again as a replay; raises RunError where it cannot be."""
+    program = subject.program
+    argv = [str(word) for word in program.get("argv") or ()]
+    if program.get("kind") == "ocrlab train" and _is_ours(argv):
+        return [sys.executable, "-m", "ocrlab.train.step", str(job)]
+    if program.get("interactive") or len(argv) < 2 or argv[1] == "-":
+        raise RunError(
+            f"{subject.run} cannot be started again",
+            got="a notebook or a Python prompt" if program.get("interactive") else f"the command {' '.join(argv)!r}",
+            need="a program in a file",
+            do="Put the training into a script, or train with ocrlab train",
+        )
+    executable = str(program.get("executable") or argv[0])
+    if not os.access(executable, os.X_OK):
+        raise RunError(f"The Python of {subject.run} is gone", got=executable, need="the one that it was run with")
+    words = [executable, *argv[1:]]
+    folder = str(program.get("cwd") or "")
+    return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
+
+
+def environment(subject: Subject, job: Path) -> dict[str, str]:
+    """Return the environment of a replay: ours, with what the run had and what makes it one process that replays."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))}
+    recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
+    single = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    known = {name: value for name, value in single.items() if name in recorded}
+    return {**kept, **recorded, **known, record_program.REPLAY: str(job), "PYTHONFAULTHANDLER": "1"}
+
+
+def _is_ours(argv: list[str]) -> bool:
+    """Tell `ocrlab train` from somebody's script that calls it: what that script does belongs to the run."""
+    words = argv[1:]
+    return ("-m" in words[:4] and "ocrlab" in words[:5]) or any(Path(word).name == "ocrlab" for word in argv[:4])
+
+
+def _chosen(found: Flight, number: int | None, ended: str) -> int:
+    newest = found.now or found.steps[-1]
+    last = newest.number + int(newest.phase == "data" and ended != "success")
+    if number is None:
+        bad = next((step.number for step in found.steps if step.loss is not None and step.loss - step.loss != 0), None)
+        return last if bad is None else bad
+    held = [step.number for step in found.steps]
+    if not (number in held or number == last):
+        raise ConfigError(
+            f"Step {number} is not in the record",
+            got=f"steps {held[0]} to {last}",
+            need="one of them",
+            do="recorder.steps or Recorder(steps=...) keeps more",
+        )
+    return number
+
+
+def _ended(run: Path) -> str:
+    try:
+        return flight.status(run).status
+    except (OcrlabError, OSError):
+        return "unknown"
+
+
+def _warnings(subject: Subject) -> list[str]:
+    """Return what may make the replay differ from the run."""
+    found = []
+    program = subject.program
+    if subject.ended == "running":
+        found.append("the run still lives: what is replayed is its newest step")
+    if subject.flight.torn:
+        found.append(f"{subject.flight.torn} records of steps are torn")
+    if not Path(str(program.get("cwd") or ".")).is_dir():
+        found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
+    if int((program.get("environment") or {}).get("WORLD_SIZE", 1) or 1) > 1:
+        found.append("of several ranks one is replayed, without the others: gradients are its own")
+    try:
+        shots = {shot.path: shot.number for shot in subject.flight.snapshots}
+        if subject.snapshot is not None and not subject.snapshot.is_file():
+            raise DataError(f"{subject.snapshot} is gone", need=f"the snapshot of step {shots.get(subject.snapshot)}")
+    except DataError as error:
+        found.append(str(error))
+        subject.snapshot = None
+    return found

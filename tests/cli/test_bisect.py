@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ocrlab import cli
+
+PROGRAM = "import os, sys\nif '--workers=4' in sys.argv and os.environ.get('AMP') == '1': raise KeyError('bug')"
+
+
+@pytest.fixture
+def bisect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs `ocrlab bisect` in an empty folder: exit status, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = cli.main(["bisect", *words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def program(*flips: str) -> list[str]:
+    words = [word for flip in flips for word in ("--factor", flip)]
+    return [*words, "--timeout", "20", "--", sys.executable, "-S", "-c", PROGRAM, "--workers={workers}"]
+
+
+def test_any_program_by_words_and_variables(bisect: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    status, out, err = bisect("--json", *program("workers=4:0", "AMP=1:0"))
+    found = json.loads(out)
+    assert status == 0
+    assert (found["status"], found["kind"], found["culprits"]) == ("found", "all", ["workers", "AMP"])
+    assert "at most 40" in err.splitlines()[1], "how many runs is said before the first"
+    assert "run 1: failed" in err
+    assert json.loads(Path(found["file"]).read_text())["sentence"] == found["sentence"]
+    assert Path(found["file"]).is_relative_to(tmp_path / "runs")
+
+
+def test_a_run_folder_keeps_every_record_and_makes_no_run_twice(
+    bisect: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    assert cli.main(["watch", "--run-dir", "bad", "--", sys.executable, "-c", "raise KeyError('bug')"]) == 1
+    first = bisect("--json", "bad", *program("workers=4:0", "AMP=1:1x"))
+    second = bisect("--json", "bad", *program("workers=4:0", "AMP=1:1x"))
+    assert (first[0], second[0]) == (0, 0)
+    assert json.loads(first[1])["runs"]["used"] > 0
+    assert json.loads(second[1])["runs"]["used"] == 0
+    assert {path.name for path in (tmp_path / "bad" / "incident").glob("bisect*")} == {"bisect.json", "bisect-2.json"}
+    assert (tmp_path / "bad" / "incident" / "verdict.json").exists()
+
+
+def test_people_get_a_table_and_the_sentence_last(bisect: Callable[..., tuple[int, str, str]]) -> None:
+    status, out, _ = bisect(*program("workers=4:0", "AMP=1:x"))
+    lines = out.strip().splitlines()
+    assert status == 0
+    assert lines[0].split() == ["run", "workers", "AMP", "pages", "ended", "s", "failure"]
+    assert "Until it is mended" in lines[-2]
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ((), "nothing is named"),
+        (("nowhere",), "does not exist"),
+        (("--", "python"), "nothing to flip"),
+        (("--factor", "a=1:0"), "for a program of yours"),
+        (("--factor", "a=1", "--", "python"), "cannot be read"),
+        (("--runs", "0", "batch_size=2"), "--runs"),
+        (("--error", "0.7", "batch_size=2"), "--error"),
+        (("--rate", "0", "batch_size=2"), "--rate"),
+        (("--timeout", "-1", "batch_size=2"), "--timeout"),
+        (("batch_size=2", "--factor", "a=1:0", "--", "python"), "Settings are for ocrlab train"),
+        (("batch_size=2", "--against", "batch_size=2"), "changes nothing"),
+        (("no_such_key=2",), "no_such_key"),
+    ],
+)
+def test_wrong_use_is_said_before_anything_runs(
+    bisect: Callable[..., tuple[int, str, str]], words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    status, _, err = bisect(*words)
+    assert (status, told in err) == (2, True), err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_is_no_run_of_ours(bisect: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    status, _, err = bisect("folder")
+    assert status == 2
+    assert "--factor NAME=BAD:GOOD" in err

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ocrlab.rerun import account, factors, search
+from ocrlab.rerun.bisect import Hunt, Limits, Outcome
+
+
+def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, Outcome]:
+    flips = factors.of_words(["workers=4:0", "amp=1:0"])
+    known = search.begin([1.0, 1.0])
+    rows: list[dict[str, Any]] = []
+    for run, failed in ends:
+        search.learn(known, run, failed)
+        kept = [one.name for index, one in enumerate(flips) if run >> index & 1]
+        flipped = [one.name for index, one in enumerate(flips) if not run >> index & 1]
+        told = {"ended": "failed" if failed else "passed", "told": "KeyError: 'x'" if failed else "passed"}
+        rows.append({"run": run, "pages": None, "seconds": 2.0, "known": False, **told,
+                     "as it was": kept, "flipped": flipped})  # fmt: skip
+    job = Hunt(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(runs=10), "k", told="KeyError: 'x'", rows=rows)
+    job.used = len(rows)
+    return job, Outcome(status, search.found(known), known)
+
+
+def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
+    flips = factors.of_words([f"f{index}=1:0" for index in range(8)])
+    told = account.plan(flips, 40, 30.0, 300.0)
+    assert "5 runs where one of them" in told
+    assert "at most 40" in told
+    assert "about 2 min in all" in told, "five runs of half a minute"
+    assert "at most 200 min" in told
+
+
+def test_one_culprit_with_its_evidence_and_its_cure() -> None:
+    told = account.sentence(*hunted([(3, True), (1, True), (2, False)]))
+    assert told.startswith("KeyError: 'x' comes from workers (4): it failed in 2 of 2 runs with, in 0 of 1 without")
+    assert "passed with nothing else flipped" in told
+    assert told.endswith("Until it is mended: workers=0.")
+
+
+def test_what_is_not_settled_says_how_to_go_on() -> None:
+    job, outcome = hunted([(3, True)], "undecided")
+    assert "--runs 20 goes on from here" not in account.sentence(job, outcome), "there were runs left, but no time"
+    job.used = 10
+    assert "--runs 20 goes on from here" in account.sentence(job, outcome)
+
+
+def test_every_other_ending_has_its_sentence() -> None:
+    for status, words in [
+        ("none", "None of these"),
+        ("never", "did not fail in 1 run"),
+        ("misfit", "more is involved"),
+        ("otherwise", "Stopped"),
+    ]:
+        assert words in account.sentence(*hunted([(3, status != "never")], status))
+
+
+def test_lines_and_table_have_a_row_a_run() -> None:
+    job, _ = hunted([(3, True), (2, False), (0, False)])
+    assert account.line(1, job.rows[0]) == "run 1: failed (KeyError: 'x') with everything as it was, 2.0 s"
+    assert account.line(3, job.rows[2]) == "run 3: passed with nothing as it was, 2.0 s"
+    assert account.table(job)[1][:3] == ["1", "as it was", "as it was"]
+    assert account.table(job)[2][1:3] == ["-", "as it was"]

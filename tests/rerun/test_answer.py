@@ -1,0 +1,114 @@
+"""The words of a replay: one sentence that names place, values, samples and what makes the fault go away."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.flight.ring import Flight, Step
+from ocrlab.rerun import answer, cells
+from ocrlab.rerun.attempt import Outcome
+from ocrlab.rerun.subject import Subject
+
+CONV: dict[str, Any] = {
+    "step": 212,
+    "phase": "forward",
+    "path": "decoder.fusion.0",
+    "module": "Conv2d 256->64",
+    "op": "aten::convolution",
+    "inputs": ["(4, 256, 160, 160) bf16"],
+}
+
+
+def subject(ended: str = "failure") -> Subject:
+    flown = Flight(Path("ring"), 1, 0, 0, 0.0, steps=[Step(212, 212, samples=["a.png", "page_031.png"])])
+    return Subject(Path("runs/x"), flown, {}, 212, flown.steps[0], None, ended)
+
+
+def outcome(fault: dict[str, Any] | None, cell: cells.Cell = cells.TRACED, **more: Any) -> Outcome:
+    return Outcome(cell, fault, count=2, **more)
+
+
+def step(number: int, loss: float, equal: bool | None = True) -> dict[str, Any]:
+    return {"number": number, "loss": loss, "recorded": loss if equal else loss + 1, "equal": equal}
+
+
+def test_the_sentence_of_an_overflow_that_goes_away_in_fp32() -> None:
+    fault = {**CONV, "kind": "nonfinite", "tensor": "output aten::convolution", "value": "+Inf", "index": [1, 0, 2, 2]}
+    found = [outcome({**fault, "names": ["page_031.png"], "by": "overflow"}), outcome(None, cells.FP32)]
+    assert answer.sentence(subject(), found) == (
+        "first fault at step 212, forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution`, "
+        "input (4, 256, 160, 160) bf16; +Inf in output aten::convolution at [1, 0, 2, 2], overflow; "
+        "sample `page_031.png`; goes away in fp32."
+    )
+    assert answer.record(subject(), found, "", 1.0)["reproduced"] is True
+    assert [row[0] for row in answer.rows(found)] == ["cell", "traced", "fp32"]
+
+
+def test_the_sentence_of_a_target_names_sample_and_pixel() -> None:
+    fault = {"kind": "target", "step": 3, "phase": "loss", "op": "aten::nll_loss2d_forward", "line": "train.py:9 loss"}
+    fault |= {"tensor": "target batch[1]", "value": "9", "pixel": [3, 7], "allowed": "0 to 4", "names": ["b.png"]}
+    said = answer.sentence(subject(), [outcome(fault)])
+    assert "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`" in said
+    assert "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`." in said
+
+
+def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> None:
+    tried = [
+        {"samples": [0], "names": ["a.png"], "hung": False, "signal": None, "exit_code": 0, "fault": None},
+        {"samples": [1], "names": ["b.png"], "hung": False, "signal": "SIGSEGV", "exit_code": None, "fault": None},
+        {"samples": [0, 2], "names": ["a.png", "c.png"], "hung": False, "signal": None, "exit_code": 0, "fault": None},
+    ]
+    crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None})
+    alone = Outcome(cells.alone(6), alone=tried, count=3)
+    said = answer.sentence(subject(), [crash, alone])
+    assert said.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
+    every = Outcome(cells.alone(6), alone=[{**told, "signal": "SIGSEGV"} for told in tried[:2]], count=2)
+    assert "every sample of the batch does it alone" in answer.sentence(subject(), [crash, every])
+    none = Outcome(cells.alone(6), alone=tried[:1], count=3)
+    assert "no sample of the batch does it alone" in answer.sentence(subject(), [crash, none])
+
+
+def test_a_hang_and_an_exception_say_where() -> None:
+    hang = {**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}
+    assert "it never returned, in `train.py:7 wait`" in answer.sentence(subject(), [outcome(hang)])
+    raised = {
+        **CONV,
+        "kind": "exception",
+        "exception": "RuntimeError: shape mismatch",
+        "given": ["(2, 3) fp32 from stem"],
+    }
+    said = answer.sentence(subject(), [outcome(raised)])
+    assert "RuntimeError: shape mismatch; got (2, 3) fp32 from stem" in said
+
+
+@pytest.mark.parametrize(
+    ("ended", "steps", "wanted"),
+    [
+        (
+            "failure",
+            [step(211, 1.0), step(212, 2.0)],
+            "could not be reproduced: step 212 ran 1 time, no fault, loss equal",
+        ),
+        (
+            "success",
+            [step(212, 2.0)],
+            "step 212 was run again 1 time: no fault, loss equal bit for bit (2.0 at step 212).",
+        ),
+        ("success", [step(211, 1.0, False)], "the loss differs from the record at step 211: 1.0, recorded 2.0"),
+        ("failure", [step(212, 1.0, None)], "the record holds no loss to compare with"),
+    ],
+)
+def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: Any, wanted: str) -> None:
+    assert wanted in answer.sentence(subject(ended), [outcome(None, steps=steps)])
+
+
+def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:
+    found = [outcome(None, broken="No module named train")]
+    assert answer.sentence(subject(), found) == "step 212 could not be run again: No module named train."
+    told = answer.record(subject(), [outcome(None, steps=[step(212, math.nan)])], "", 0.0)
+    assert told["cells"][0]["steps"][0]["loss"] is None
+    assert told["schema"] == 1

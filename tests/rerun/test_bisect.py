@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.rerun import account, bisect, factors, guilty, program, search
+from ocrlab.rerun.bisect import Hunt, Limits, Outcome
+
+BUGGY = """
+import os, signal, sys
+given = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
+def on(name): return given.get(name, os.environ.get(name)) == "1"
+"""
+
+
+def hunted(
+    tmp_path: Path, body: str, names: str = "abcd", limits: Limits | None = None, **more: Any
+) -> tuple[Hunt, Outcome]:
+    """Bisect a small program whose factors are words name=1 or name=0."""
+    flips = factors.of_words([f"{name}=1:0" for name in names])
+    words = [sys.executable, "-S", "-c", BUGGY + body, *(f"{name}={{{name}}}" for name in names)]
+    start = program.starter(words, flips)
+    job = Hunt(flips, [1.0] * len(flips), start, tmp_path / "bisect", limits or Limits(timeout=20), "key", **more)
+    return job, bisect.hunt(job, lambda row: None)
+
+
+def named(job: Hunt, outcome: Outcome) -> set[str]:
+    return {job.factors[index].name for index in outcome.found.factors}
+
+
+def test_a_culprit_is_found_and_told_in_one_sentence(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('no page 17')")
+    assert outcome.status == "found"
+    assert named(job, outcome) == {"b"}
+    assert job.used <= 4
+    told = account.sentence(job, outcome)
+    assert told.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
+    assert "Until it is mended: b=0." in told
+    record = account.record(job, outcome, [], [])
+    assert record["culprits"] == ["b"]
+    assert len(record["table"]) == job.used == record["runs"]["used"]
+    assert json.loads(json.dumps(record))["schema"] == 1
+
+
+def test_two_that_only_fail_together(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('a') and on('d'): sys.exit(3)")
+    assert (outcome.status, outcome.found.kind, named(job, outcome)) == ("found", "all", {"a", "d"})
+    assert "together" in account.sentence(job, outcome)
+    assert "a=0 or d=0" in account.sentence(job, outcome)
+
+
+def test_another_failure_is_no_evidence_and_is_reported_apart(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if not on('c'): raise TypeError('c is needed')\nif on('b'): raise KeyError('bug')")
+    assert named(job, outcome) == {"b"}
+    assert account.record(job, outcome, [], [])["other_failures"] == ["TypeError: c is needed"]
+    assert {row["ended"] for row in job.rows} == {"failed", "passed", "otherwise"}
+
+
+def test_none_of_the_factors_and_no_failure_at_all(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path / "one", "raise KeyError('always')", "ab")
+    assert outcome.status == "none"
+    assert "None of these" in account.sentence(job, outcome)
+    job, outcome = hunted(tmp_path / "two", "pass", "ab")
+    assert outcome.status == "never"
+    assert job.used == search.OFTEN
+    assert "did not fail" in account.sentence(job, outcome)
+
+
+def test_too_few_runs_are_said_and_the_next_time_goes_on_from_there(tmp_path: Path) -> None:
+    body = "if on('a') and on('d'): sys.exit(3)"
+    job, outcome = hunted(tmp_path, body, limits=Limits(runs=3))
+    assert outcome.status == "undecided"
+    assert "Not enough runs" in account.sentence(job, outcome)
+    again, outcome = hunted(tmp_path, body)
+    assert outcome.status == "found"
+    assert again.used == len(again.rows) - 3, "three were known"
+
+
+def test_a_signal_and_a_hang_are_failures_of_their_own(tmp_path: Path) -> None:
+    body = "import time\nif on('a'): os.kill(os.getpid(), signal.SIGSEGV)\nif on('b'): time.sleep(60)"
+    job, outcome = hunted(tmp_path, body, "ab", Limits(timeout=10))
+    assert named(job, outcome) == {"a"}
+    assert [row["what"] for row in job.rows if row["ended"] == "otherwise"] in ([], ["hang"])
+
+
+def test_the_recorded_failure_is_looked_for_and_another_one_is_told(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('bug')", wanted="native.segv", told="a crash")
+    assert named(job, outcome) == {"b"}
+    assert "another way than recorded (a crash)" in job.notes[0]
+
+
+def test_a_total_time_ends_it(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('a'): sys.exit(3)", limits=Limits(seconds=0.5))
+    assert outcome.status == "undecided"
+    assert job.used <= 1
+    assert "time is up" in account.sentence(job, outcome)
+
+
+def test_pages_are_halved_by_name(tmp_path: Path) -> None:
+    flips = factors.of_words(["data=1:0"])
+
+    def start(run: int, pages: list[int] | None, place: Path) -> tuple[list[str], dict[str, str]]:
+        guilty_now = run & 1 and (pages is None or 5 in pages)
+        return [sys.executable, "-S", "-c", f"raise SystemExit({3 if guilty_now else 0})"], {}
+
+    job = Hunt(flips, [1.0], start, tmp_path / "bisect", Limits(timeout=20), "key")
+    outcome = bisect.hunt(job, lambda row: None)
+    found = guilty.pages(job, 8, outcome.found.rate, lambda row: None)
+    assert found == [[5]]
+    names = [f"page_{index}" for index in range(8)]
+    assert "the page page_5" in account.sentence(job, outcome, [["page_5"]])
+    assert [names[5]] in [row["pages"] for row in account.record(job, outcome, [["page_5"]], names)["table"]]
+
+
+def test_a_torn_line_of_known_runs_is_left_out(tmp_path: Path) -> None:
+    job = Hunt(factors.of_words(["a=1:0"]), [1.0], lambda *_: ([], {}), tmp_path, Limits(), "key")
+    good = {"key": "key", "run": 1, "pages": None, "what": "", "told": "passed", "seconds": 1.0, "place": "x"}
+    lines = [json.dumps(good), json.dumps({**good, "key": "another"}), '{"key": "key", "ru', "[]", '{"key": "key"}']
+    (tmp_path / bisect.LEDGER).write_text("\n".join(lines))
+    assert len(bisect.ledger(job)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_can_be_interrupted_and_leaves_nobody_behind(tmp_path: Path, number: int) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from ocrlab.cli.process import stop_signals
+from ocrlab.rerun import bisect, factors, program
+from ocrlab.rerun.bisect import Hunt, Limits
+flips = factors.of_words(["a=1:0"])
+words = [sys.executable, "-S", "-c", "import time, os; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"]
+with stop_signals():
+    bisect.hunt(Hunt(flips, [1.0], program.starter(words, flips), Path("bisect"), Limits(timeout=50), "k"), print)
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE)
+    end = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < end
+        assert child.poll() is None, child.communicate()[1].decode()
+        time.sleep(0.05)
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    assert child.returncode != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

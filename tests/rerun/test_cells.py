@@ -1,0 +1,61 @@
+"""Which cells of the matrix follow from what the first one has shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocrlab.rerun import cells
+
+
+def names(fault: dict[str, Any], cuda: bool = False) -> list[str]:
+    return [cell.name for cell in cells.contrasts(fault, cuda)]
+
+
+def test_a_cpu_begins_with_the_traced_cell_and_a_gpu_with_launches_that_wait() -> None:
+    assert [cell.name for cell in cells.first(False)] == ["traced"]
+    assert cells.first(True)[0].environment == {"CUDA_LAUNCH_BLOCKING": "1"}
+
+
+def test_what_was_wrong_before_anything_was_computed_needs_no_other_cell() -> None:
+    assert names({"kind": "target"}) == names({"kind": "nonfinite", "before": True, "inputs": ["(2,) bf16"]}) == []
+    assert names({"kind": "data"}, cuda=True) == []
+
+
+def test_half_precision_asks_for_fp32() -> None:
+    assert names({"kind": "nonfinite", "inputs": ["(4, 8) bf16"]}) == ["fp32"]
+    assert names({"kind": "nonfinite", "inputs": ["(4, 8) fp32"]}) == []
+
+
+def test_a_crash_in_a_library_operator_asks_for_less_of_the_library() -> None:
+    assert names({"kind": "crash", "op": "aten::convolution"}) == ["mkldnn off", "one thread"]
+    assert names({"kind": "crash", "after": "aten::convolution"}) == []
+
+
+def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = {"kind": "exception", "op": "aten::index", "inputs": ["(4, 8) fp16 cuda:0"]}
+    monkeypatch.setattr(cells.shutil, "which", lambda name: f"/usr/bin/{name}")
+    wanted = ["on the CPU", "fp32", "cuDNN off", "synchronised", "no caching allocator", "stream sanitizer"]
+    assert names(fault, cuda=True) == [*wanted, "compute-sanitizer"]
+    monkeypatch.setattr(cells.shutil, "which", lambda name: None)
+    assert names(fault, cuda=True) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fault", "count", "wanted"),
+    [
+        ({"kind": "crash", "samples": None}, 4, True),
+        ({"kind": "crash", "samples": None}, 1, False),
+        ({"kind": "exception", "samples": [2]}, 4, False),
+        ({"kind": "nonfinite", "samples": [0, 1, 2, 3], "tensor": "output aten::log"}, 4, True),
+        ({"kind": "nonfinite", "samples": None, "tensor": "weight head.weight"}, 4, False),
+        ({"kind": "target", "samples": None}, 4, False),
+        ({"kind": "data", "samples": None}, 4, False),
+    ],
+)
+def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
+    fault: dict[str, Any], count: int, wanted: bool
+) -> None:
+    assert cells.wants_alone(fault, count, cuda=False) is wanted
+    assert not cells.wants_alone(fault, count, cuda=True)

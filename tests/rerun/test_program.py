@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ocrlab.errors import ConfigError
+from ocrlab.rerun import factors, program
+
+FLIPS = factors.of_words(["workers=8:0", "OMP_NUM_THREADS=8:1", "amp=--amp:"])
+
+
+def test_words_are_filled_in_and_the_rest_is_environment() -> None:
+    start = program.starter(["train.py", "--workers={workers}", "{amp}", "", "x{y}z{"], FLIPS)
+    assert start(0b111, None, Path()) == (["train.py", "--workers=8", "--amp", "", "x{y}z{"], {"OMP_NUM_THREADS": "8"})
+    assert start(0, None, Path()) == (["train.py", "--workers=0", "", "x{y}z{"], {"OMP_NUM_THREADS": "1"})
+
+
+def test_a_name_in_braces_that_is_no_factor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="stands for no factor"):
+        program.starter(["train.py", "--workers={worker}"], FLIPS)

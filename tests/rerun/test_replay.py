@@ -1,0 +1,223 @@
+"""`ocrlab replay` from the outside: programs with planted faults are recorded, die, and are replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.flight import record_program, ring
+from ocrlab.flight.ring import Step
+from ocrlab.rerun import subject
+from ocrlab.rerun.replay import Replayed, replay
+
+ROOT = Path(__file__).parents[2]
+LOOP = """
+import os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from ocrlab.train.loops import recording
+
+what, out = sys.argv[1:]
+torch.manual_seed(0)
+
+class Pages(Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        image, truth = torch.randn(3, 8, 8, generator=g), torch.randint(0, 5, (8, 8), generator=g)
+        if i == 7:
+            if what == "data":
+                raise OSError("a torn page")
+            image[1, 4, 5] = float("nan") if what == "nan" else 100.0
+            truth[2, 3] = 11 if what == "target" else 1
+        return {"image": image, "truth": truth, "name": f"page_{i}.png"}
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        boom()
+
+def boom():
+    if what.endswith("segv"):
+        os.kill(os.getpid(), 11)
+    while what.endswith("hang"):
+        time.sleep(0.01)
+    raise RuntimeError("planted")
+
+def plant(module, inputs, output):
+    if float(inputs[0].abs().max()) > 50 and what in ("segv", "hang", "raise", "backward segv", "backward raise"):
+        return Broken.apply(output) if what.startswith("backward") else boom()
+
+net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.1))
+net.add_module("head", nn.Conv2d(4, 5, 1))
+net[0].register_forward_hook(plant)
+optimizer = torch.optim.AdamW(net.parameters())
+with recording(out, net, optimizer) as rec:
+    g = torch.Generator().manual_seed(1)
+    for batch in rec.batches(DataLoader(Pages(), batch_size=3, shuffle=True, generator=g)):
+        loss = nn.functional.cross_entropy(net(batch["image"]), batch["truth"])
+        rec.loss(loss)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert torch.isfinite(loss), "the loss is not finite"
+"""
+
+
+def recorded(tmp_path: Path, what: str, seconds: float = 120) -> Path:
+    """Run the program with a fault until it dies of it, or is killed because it hangs; return its run folder."""
+    program, run = tmp_path / "train.py", tmp_path / "run"
+    program.write_text(LOOP)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(program), what, str(run)]
+    child = subprocess.Popen(command, env=environment, stdout=-3, stderr=-3, cwd=tmp_path)
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    return run
+
+
+def answered(tmp_path: Path, what: str, seconds: float = 120) -> tuple[Replayed, dict[str, Any]]:
+    found = replay(recorded(tmp_path, what, seconds))
+    assert found.path is not None
+    told = json.loads(found.path.read_text())
+    return found, told["fault"]
+
+
+def test_nan_in_one_page_is_placed(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "nan")
+    assert (fault["path"], fault["op"], fault["phase"]) == ("0", "aten::convolution", "forward")
+    assert (fault["names"], fault["pixel"], fault["value"]) == (["page_7.png"], [4, 5], "NaN")
+    assert found.path == tmp_path / "run" / "incident" / "replay.json"
+    assert "sample `page_7.png`" in found.sentence and "`0` (Conv2d 3->4)" in found.sentence
+    assert not list((tmp_path / "run").glob("flight/ring-0-1.bin")), "a replay makes no record of its own"
+
+
+@pytest.mark.slow
+def test_a_target_out_of_range_is_placed_and_older_answers_stay(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "target")
+    assert (fault["kind"], fault["op"], fault["value"]) == ("target", "aten::nll_loss2d_forward", "11")
+    assert (fault["names"], fault["pixel"]) == (["page_7.png"], [2, 3])
+    again = replay(tmp_path / "run")
+    assert again.sentence == found.sentence
+    assert again.path == tmp_path / "run" / "incident" / "replay-2.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["segv", "backward segv", "raise", "backward raise"])
+def test_what_dies_because_of_one_page_is_placed_with_it(tmp_path: Path, what: str) -> None:
+    found, fault = answered(tmp_path, what)
+    assert fault["phase"] == ("backward" if "backward" in what else "forward")
+    assert (fault["path"], fault["module"]) == ("0", "Conv2d 3->4")
+    assert "sample `page_7.png`" in found.sentence
+    assert ("killed by SIGSEGV" if "segv" in what else "RuntimeError: planted") in found.sentence
+
+
+@pytest.mark.slow
+def test_what_never_returns_is_placed_with_its_page(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "hang", 20)
+    assert (fault["kind"], fault["path"]) == ("hang", "0")
+    assert "boom" in fault["surfaced"] and "sample `page_7.png`" in found.sentence
+
+
+@pytest.mark.slow
+def test_a_page_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    _, fault = answered(tmp_path, "data")
+    assert (fault["kind"], fault["names"]) == ("data", ["7"])
+    assert "OSError: a torn page" in fault["exception"]
+
+
+@pytest.mark.slow
+def test_a_run_that_did_well_is_equal_bit_for_bit(tmp_path: Path) -> None:
+    found = replay(recorded(tmp_path, "nothing"), 2)
+    assert found.record["equal"] is True and not found.reproduced
+    assert "loss equal bit for bit" in found.sentence
+
+
+def made(run: Path, *, steps: int = 3, **program: Any) -> Path:
+    """Make a run folder with a record as a program leaves it."""
+    (run / "flight").mkdir(parents=True)
+    writer, _ = ring.create(run / "flight", slots=8)
+    for number in range(steps):
+        writer.begin(Step(number, number, samples=[f"{number}.png"], time=float(number)))
+        writer.loss(1.0)
+    writer.close()
+    (run / "flight" / "program.json").write_text(json.dumps({"schema": 1, "argv": [sys.executable, "x.py"], **program}))
+    return run
+
+
+def test_the_step_that_was_being_made_is_the_one(tmp_path: Path) -> None:
+    found = subject.find(made(tmp_path / "run"))
+    assert (found.number, found.samples, found.cuda, found.seconds) == (2, ["2.png"], False, 1.0)
+    assert subject.find(tmp_path / "run", 1).number == 1
+
+
+def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
+    writer, _ = ring.create(made(tmp_path / "run") / "flight", slots=8)
+    for number, loss in enumerate((1.0, float("nan"), float("nan"))):
+        writer.begin(Step(number, number))
+        writer.loss(loss)
+    writer.close()
+    assert subject.find(tmp_path / "run").number == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "error", "words"),
+    [
+        ("nowhere", None, RunError, "is no run folder"),
+        ("empty", None, RunError, "has no flight record"),
+        ("run", 9, ConfigError, "Step 9 is not in the record"),
+        ("unbegun", None, RunError, "was ended before its first step"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_sentence(
+    tmp_path: Path, what: str, number: int | None, error: type[Exception], words: str
+) -> None:
+    made(tmp_path / "run")
+    made(tmp_path / "unbegun", steps=0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(error, match=words):
+        replay(tmp_path / what, number)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ({"interactive": True}, "a notebook"),
+        ({"argv": ["python"]}, "the command"),
+        ({"executable": "/no/python"}, "gone"),
+    ],
+)
+def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program: Any, words: str) -> None:
+    found = subject.find(made(tmp_path / "run", **program))
+    with pytest.raises(RunError, match=words):
+        subject.command(found, tmp_path / "job.json")
+
+
+def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Path) -> None:
+    ours = made(tmp_path / "a", kind="ocrlab train", argv=["python", "-m", "ocrlab", "train", "data=x"])
+    assert subject.command(subject.find(ours), Path("job"))[1:] == ["-m", "ocrlab.train.step", "job"]
+    script = made(tmp_path / "b", kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"])
+    assert subject.command(subject.find(script), Path("job")) == [sys.executable, "mine.py"]
+    kept = subject.environment(subject.find(script), Path("job"))
+    assert kept[record_program.REPLAY] == "job"
+
+
+def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--timeout"):
+        replay(tmp_path, timeout=0)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ocrlab.rerun import search
+from ocrlab.rerun.search import Found, Search
+
+Fails = Callable[[int], bool]
+
+
+def played(count: int, fails: Fails, limit: int = 60, suspicion: list[float] | None = None) -> tuple[Search, Found]:
+    """Return the search and its best answer after runs of a program that fails as `fails` says."""
+    known = search.begin(suspicion or [1.0] * count)
+    while len(known.runs) < limit and not search.settled(known, 0.05):
+        run = search.choose(known)
+        search.learn(known, run, fails(run))
+    return known, search.found(known)
+
+
+def needs(factors: tuple[int, ...]) -> Fails:
+    return lambda run: all(run >> index & 1 for index in factors)
+
+
+def offers(factors: tuple[int, ...]) -> Fails:
+    return lambda run: any(run >> index & 1 for index in factors)
+
+
+@pytest.mark.parametrize("count, most", [(1, 2), (2, 3), (3, 4), (8, 5), (13, 6)])
+def test_one_culprit_is_certain_after_log2_runs_and_two(count: int, most: int) -> None:
+    for culprit in range(count):
+        known, best = played(count, needs((culprit,)))
+        assert (best.kind, best.factors) == ("all", (culprit,))
+        assert search.settled(known, 0.05)
+        assert len(known.runs) <= most
+
+
+def test_the_first_run_is_as_it_was() -> None:
+    assert search.choose(search.begin([1.0] * 5)) == 0b11111
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (0, 7), (3, 4), (2, 6), (6, 7)])
+def test_two_that_only_fail_together_are_found_in_twelve_runs(pair: tuple[int, ...]) -> None:
+    known, best = played(8, needs(pair))
+    assert (best.kind, best.factors) == ("all", pair)
+    assert len(known.runs) <= 12
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (1, 5), (4, 7)])
+def test_two_of_which_either_is_enough_are_found_in_twelve_runs(pair: tuple[int, ...]) -> None:
+    known, best = played(8, offers(pair))
+    assert (best.kind, best.factors) == ("any", pair)
+    assert len(known.runs) <= 12
+
+
+def test_none_of_the_factors() -> None:
+    known, best = played(8, lambda run: True)
+    assert best.kind == "always"
+    assert (0, True) in known.runs, "everything flipped, and it fails all the same"
+    assert len(known.runs) <= 8
+
+
+def test_what_never_fails_again_is_no_culprit() -> None:
+    known, best = played(8, lambda run: False)
+    assert best.kind == "never"
+    assert {run for run, _ in known.runs} == {0b11111111}
+
+
+def test_three_together_are_found_or_not_settled_but_no_pair_is_named() -> None:
+    for group in [(0, 1, 2), (1, 4, 7), (3, 5, 6)]:
+        known, best = played(8, needs(group))
+        assert best.factors == group or not search.settled(known, 0.05)
+
+
+def test_four_together_are_no_answer_of_three() -> None:
+    known, best = played(6, needs((0, 1, 2, 3)), limit=40)
+    assert best.kind == "other" or not search.settled(known, 0.05)
+
+
+@pytest.mark.slow
+def test_a_failure_now_and_then_is_blamed_wrongly_in_five_of_100_at_most() -> None:
+    dice = random.Random(0)
+    wrong = 0
+    for _ in range(100):
+        culprit = dice.randrange(8)
+        known, best = played(8, lambda run, culprit=culprit: bool(run >> culprit & 1) and dice.random() < 0.3)
+        named = search.settled(known, 0.05) and best.kind in ("all", "any")
+        wrong += named and best.factors != (culprit,)
+    assert wrong <= 5
+
+
+def test_a_failure_now_and_then_takes_more_runs_and_tells_its_rate() -> None:
+    dice = random.Random(1)
+    known, best = played(4, lambda run: bool(run & 1) and dice.random() < 0.4, limit=100)
+    assert best.factors == (0,)
+    assert len(known.runs) > 4
+    assert 0.15 < best.rate < 0.8
+
+
+def test_suspicion_shortens_the_way_and_a_wrong_one_still_arrives() -> None:
+    right = played(8, needs((5,)), suspicion=[1, 1, 1, 1, 1, 12, 1, 1])
+    wrong = played(8, needs((5,)), suspicion=[12, 1, 1, 1, 1, 1, 1, 1])
+    assert right[1].factors == wrong[1].factors == (5,)
+    assert len(right[0].runs) < 5
+    assert len(wrong[0].runs) <= 7
+
+
+def test_a_run_that_failed_otherwise_is_not_made_again_and_its_flips_are_avoided() -> None:
+    known = search.begin([1.0] * 4)
+    search.learn(known, 0b1111, True)
+    seen = []
+    for _ in range(40):  # flipping the last one breaks the program
+        run = search.choose(known)
+        assert run not in known.barred
+        if run & 0b1000:
+            search.learn(known, run, bool(run & 1))
+        else:
+            search.bar(known, run)
+            seen.append(run)
+        if search.settled(known, 0.05):
+            break
+    assert search.found(known).factors == (0,)
+    assert len(seen) <= 4
+
+
+def test_a_known_rate_makes_it_more_careful() -> None:
+    known = search.begin([1.0] * 4, rate=0.3)
+    for run, failed in [(15, True), (3, False)]:
+        search.learn(known, run, failed)
+    weights = {answer.mask: answer.weight for answer in known.answers if answer.mask.bit_count() == 1}
+    assert weights[1] > weights[4] / 4, "one pass of a failure in three says little"
+
+
+def test_weights_stay_a_distribution() -> None:
+    known = search.begin([1.0, 2.0, 3.0])
+    for run, failed in itertools.product(range(8), (True, False)):
+        search.learn(known, run, failed)
+        assert sum(answer.weight for answer in known.answers) + known.misfit == pytest.approx(1)

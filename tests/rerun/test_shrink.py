@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.rerun import shrink
+
+
+def tried(log: list[list[int]], *groups: set[int]):
+    def fails(chosen: list[int]) -> bool:
+        log.append(chosen)
+        return any(group <= set(chosen) for group in groups)
+
+    return fails
+
+
+@pytest.mark.parametrize("bad", [{0}, {7}, {63}, {3, 40}, {0, 63}, {10, 11, 50}])
+def test_what_fails_alone_remains(bad: set[int]) -> None:
+    log: list[list[int]] = []
+    assert set(shrink.smallest(range(64), tried(log, bad))) == bad
+
+
+def test_one_of_a_thousand_takes_twenty_runs_at_most() -> None:
+    log: list[list[int]] = []
+    assert shrink.smallest(range(1000), tried(log, {617})) == [617]
+    assert len(log) <= 20
+
+
+def test_a_right_hint_is_short_and_a_wrong_one_costs_one_run() -> None:
+    log: list[list[int]] = []
+    assert shrink.smallest(range(1000), tried(log, {617}), hint=[615, 616, 617, 618]) == [617]
+    assert len(log) <= 5
+    other: list[list[int]] = []
+    assert shrink.smallest(range(64), tried(other, {3}), hint=[40, 41]) == [3]
+    assert other[0] == [40, 41]
+
+
+def test_a_single_item_needs_no_run() -> None:
+    log: list[list[int]] = []
+    assert shrink.smallest(["only"], tried(log, set())) == ["only"]
+    assert log == []
+
+
+def test_each_page_that_fails_alone_is_found() -> None:
+    log: list[list[int]] = []
+    found = list(shrink.each_alone(range(16), tried(log, {3}, {12})))
+    assert sorted(found) == [[3], [12]]
