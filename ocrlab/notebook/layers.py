@@ -1,0 +1,327 @@
+"""The sections of the layers notebook: maps of a module, its values over a training, all modules, and planted faults.
+
+What needs torch is computed in children (`layers_child`) and comes back as arrays and records; `report` draws them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.config import Config
+from ocrlab.report import pictures, plots, tables
+from ocrlab.report.view import BAD, View, say, together
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ocrlab.notebook.lab import Lab
+
+STRONGEST = 5  # maps shown large, beside the page
+SMALL = 104  # pixels, width of a map in the sheet of all
+ALIKE = 0.7  # correlation of two maps, above which they show the same
+EMPTY = 0.99  # of zeros, above which a map says nothing
+BINS = 60
+HEAD = (
+    "module",
+    "class",
+    "output",
+    "format",
+    "mean",
+    "std",
+    "zeros %",
+    "gradient std, 1e-6",
+    "forward ms",
+    "backward ms",
+)
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One page, and what one module gives on it: `maps` (C, h, w) uint8, each from its own lowest to highest value."""
+
+    name: str
+    origin: str  # of the weights
+    module: str
+    kind: str
+    canvas: NDArray[np.uint8]  # (H, W, 3)
+    maps: NDArray[np.uint8]
+    figures: list[dict[str, Any]]  # of each channel: min, max, mean, std, zeros, count
+
+    @property
+    def strongest(self) -> list[int]:
+        """The channels by their standard deviation, the largest first."""
+        return sorted(range(len(self.figures)), key=lambda channel: -self.figures[channel]["std"])
+
+    def different(self, count: int) -> list[int]:
+        """Return the strongest channels of which no two show nearly the same."""
+        drawn = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
+        drawn -= drawn.mean(axis=1, keepdims=True)
+        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True) + 1e-9
+        alike = np.abs(drawn @ drawn.T)
+        kept: list[int] = []
+        for channel in self.strongest:
+            if len(kept) < count and all(alike[channel, other] < ALIKE for other in kept):
+                kept.append(channel)
+        return kept
+
+    def told(self, channel: int) -> str:
+        """Return a channel's figures in words."""
+        figures = self.figures[channel]
+        return f"{figures['min']:.2g} to {figures['max']:.2g}, {100 * figures['zeros'] / figures['count']:.0f} % zeros"
+
+
+@dataclass
+class Learned:
+    """A short training: samples of a module's values (V,) by step, the table of all modules, and the plot of them."""
+
+    module: str
+    losses: list[float] = field(default_factory=list)
+    outputs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    gradients: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    plot: tuple[Any, str] | None = None  # figure and alternative text
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault, what was found, and the share of bad values of modules in the order in which they compute."""
+
+    planted: str
+    found: str
+    right: bool
+    spread: list[tuple[str, float]]
+
+
+def looked(config: Config, module: str, page: int, checkpoint: str) -> Looked:
+    """Look at a page in this process; see `layers_child.look`."""
+    from ocrlab.notebook import layers_child
+
+    return layers_child.look(config, module, page, checkpoint)
+
+
+def learned(config: Config, module: str, every: int, progress: Progress) -> Learned:
+    """Train in this process; see `layers_child.learn`."""
+    from ocrlab.notebook import layers_child
+
+    return layers_child.learn(config, module, every, progress)
+
+
+def planted(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
+    """Plant faults in this process; see `layers_child.plant`."""
+    from ocrlab.notebook import layers_child
+
+    return layers_child.plant(config, checkpoint, progress)
+
+
+def look(lab: Lab, module: str, page: int, checkpoint: str = "") -> Looked:
+    """Return what a module of a trained detector gives on a page, from a watched child; raises ChildFailed."""
+    found: Looked = lab.run(looked, lab.config, module, page, checkpoint)
+    return found
+
+
+def learn(lab: Lab, module: str, every: int) -> Learned:
+    """Return a short training with every module watched, from a watched child; raises ChildFailed."""
+    found: Learned = lab.run(learned, lab.config, module, every)
+    return found
+
+
+def plant(lab: Lab, checkpoint: str = "") -> list[Fault]:
+    """Return three planted faults and what was found, from a watched child; raises ChildFailed."""
+    found: list[Fault] = lab.run(planted, lab.config, checkpoint)
+    return found
+
+
+def maps(seen: Looked) -> View:
+    """Return the page beside the strongest maps of the module."""
+    height, width = seen.maps.shape[1:]
+    silent = [channel for channel, told in enumerate(seen.figures) if told["zeros"] >= EMPTY * told["count"]]
+    drawn = [pictures.picture(seen.canvas, f"page {seen.name}", (), f"<b>{escape(seen.name)}</b>")]
+    for channel in seen.different(STRONGEST):
+        words = seen.told(channel)
+        alt = f"map {channel} of {seen.module}: {words}"
+        drawn.append(pictures.picture(_shares(seen, channel), alt, (), f"<b>Map {channel}</b> · {words}"))
+    finding = f"{seen.module} gives {len(seen.maps)} maps of {width} × {height}; "
+    finding += f"{len(silent)} of them are empty on this page" if silent else "each of them has something to say"
+    note = f"{len(drawn) - 1} that vary most and differ, each from its lowest (dark) to its highest value. "
+    note += f"Weights: {seen.origin}."
+    return pictures.row(finding, drawn, note=note)
+
+
+@dataclass(frozen=True)
+class Slider(View):
+    """A sheet of all maps; where a kernel runs, a slider over them instead."""
+
+    widget: Any = None
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        live = self.widget._repr_mimebundle_() if self.widget is not None else {}
+        kind = "application/vnd.jupyter.widget-view+json"
+        return super()._repr_mimebundle_() | {name: value for name, value in live.items() if name == kind}
+
+
+def slider(seen: Looked) -> Slider:
+    """Return a slider over the maps for JupyterLab, which is a sheet of all of them in a report."""
+    finding = f"All {len(seen.maps)} maps of {seen.module}, the one that varies most first"
+    sheet = [
+        pictures.picture(
+            _shares(seen, channel, SMALL),
+            f"map {channel}: {seen.told(channel)}",
+            (),
+            f"{channel}",
+            width=SMALL,
+        )
+        for channel in seen.strongest
+    ]
+    row = pictures.row(finding, sheet)
+    return Slider(row.html, row.text, _widget(seen))
+
+
+def _widget(seen: Looked) -> Any:
+    """Return a slider with the picture that it chooses."""
+    ipywidgets = importlib.import_module("ipywidgets")  # it has no types
+    place = ipywidgets.IntSlider(0, 0, len(seen.maps) - 1, description="map", readout=False)
+    shown = ipywidgets.HTML()
+
+    def show(_: object = None) -> None:
+        channel = seen.strongest[place.value]
+        words = f"map {channel} · {seen.told(channel)}"
+        page = pictures.picture(seen.canvas, f"page {seen.name}", (), f"<b>{escape(seen.name)}</b>", width=380)
+        beside = pictures.picture(_shares(seen, channel), words, (), f"<b>{words}</b>", width=380)
+        shown.value = View(f'<div class="row">{page}{beside}</div>', "")._repr_mimebundle_()["text/html"]
+
+    place.observe(show, "value")
+    show()
+    return ipywidgets.VBox([place, shown])
+
+
+def _shares(seen: Looked, channel: int, width: int | None = None) -> NDArray[np.float32]:
+    """Return a map (h, w) in 0..1, thinned to about twice `width` where it is shown small."""
+    drawn = seen.maps[channel]
+    step = max(1, drawn.shape[1] // (2 * width)) if width else 1
+    return drawn[::step, ::step].astype(np.float32) / np.float32(255)
+
+
+def histograms(seen: Learned) -> View:
+    """Return how a module's outputs and gradients are distributed over the steps of the training."""
+    import matplotlib
+
+    with matplotlib.rc_context(plots.STYLE):
+        figure, (left, right) = plots.blank(2, height=3.7)
+        first = _heat(left, seen.outputs, "output", "value that is not 0")
+        sizes = {step: np.log10(np.abs(values[values != 0])) for step, values in seen.gradients.items()}
+        second = _heat(right, sizes, "gradient", "size, power of ten")
+        zeros = {step: float((values == 0).mean()) for step, values in seen.outputs.items()}
+        told = f"{seen.module}: {100 * zeros[min(zeros)]:.0f} % zeros at first, {100 * zeros[max(zeros)]:.0f} % at last"
+        loss = f"loss {seen.losses[0]:.2f} to {seen.losses[-1]:.2f} in {len(seen.losses)} steps"
+        drawn = plots.finished(figure, f"{told}; {loss}. {first}. {second}.")
+    note = "Bright: many values. White line: the middle value of each step."
+    return together([View(say(f"{told}; {loss}"), told), drawn, View(f'<p class="note">{note}</p>', note)])
+
+
+def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: str) -> str:
+    """Draw the distribution of values by step, and return where its middle began and ended."""
+    kept = {step: found[np.isfinite(found) & (found != 0)] for step, found in values.items()}
+    kept = {step: found for step, found in kept.items() if found.size}
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel(f"{what}: {unit}")
+    axes.grid(visible=False)
+    if not kept:
+        axes.set_title(f"There was no {what}")
+        return f"There was no {what}"
+    every = np.concatenate(list(kept.values()))
+    low, high = np.quantile(every, (0.002, 0.998))
+    edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
+    shares = np.stack([np.histogram(found, edges)[0] / found.size for found in kept.values()], axis=1)  # (BINS, S)
+    steps = np.array(list(kept))
+    width = steps[1] - steps[0] if len(steps) > 1 else 1
+    across = np.append(steps, steps[-1] + width) - width / 2
+    axes.pcolormesh(across, edges, np.sqrt(shares), cmap="viridis", rasterized=True)  # rare values stay visible
+    middle = [float(np.median(found)) for found in kept.values()]
+    axes.plot(steps, middle, color="white", linewidth=1.4)
+    title = f"Middle of the {what}s: {middle[0]:.2g} to {middle[-1]:.2g}"
+    axes.set_title(title)
+    return title
+
+
+def curves(seen: Learned) -> View:
+    """Return how the values of all modules are spread, along the network."""
+    if seen.plot is None:
+        return View("", "")
+    figure, alt = seen.plot
+    title = View(say("Outputs and gradients along the network, in the last step that was looked at"), "")
+    return together([title, plots.finished(figure, alt)])
+
+
+def modules(seen: Learned) -> View:
+    """Return the table of all modules with the figures of the last step that was looked at."""
+    rows = [_row(told) for told in seen.table]
+    bad = [told["module"] for told in seen.table if told["worst"]]
+    timed = [told for told in seen.table if told["ms"]]
+    whole = next((told["ms"] for told in timed if told["module"].startswith("(")), None)
+    slow = max((told for told in timed if "." in told["module"]), key=lambda told: float(told["ms"]), default=None)
+    finding = f"{len(rows)} modules, "
+    finding += f"{len(bad)} of them with NaN or Inf, first {bad[0]}" if bad else "every value finite"
+    finding += f"; {slow['module']} takes {slow['ms']:.0f} of {whole:.0f} ms forward" if slow and whole else ""
+    view = tables.table(HEAD, rows, finding, seen.note)
+    start = view.html.index("<table")
+    end = view.html.index("</table>") + len("</table>")
+    box = f'<div style="max-height:430px;overflow:auto" tabindex="0">{view.html[start:end]}</div>'
+    return View(view.html[:start] + box + view.html[end:], view.text)
+
+
+def _row(told: dict[str, Any]) -> tuple[object, ...]:
+    shape = " × ".join(map(str, told["shape"])) if told["shape"] else "never called"
+    zeros = None if told["zeros"] is None else 100 * float(told["zeros"])
+    gradient = None if told["grad_std"] is None else 1e6 * float(told["grad_std"])
+    figures = (told["mean"], told["std"], zeros, gradient, told["ms"], told["backward_ms"])
+    words = (told["module"], told["class"], shape, told["memory_format"] or "")
+    return (*words, *(None if value is None else _short(float(value)) for value in figures))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def faults(found: Sequence[Fault]) -> View:
+    """Return what was planted and what was found, and how far each fault went."""
+    right = sum(fault.right for fault in found)
+    rows = [(fault.planted, fault.found, "yes" if fault.right else "NO") for fault in found]
+    finding = f"{right} of {len(found)} planted faults are found where they were planted"
+    table = tables.table(("planted", "found", "right"), rows, finding)
+    wrapped = table.html.replace('class="plain"', 'class="plain told"')
+    style = "<style>.ocrlab table.told.told td { white-space: normal; vertical-align: top; min-width: 60px; }</style>"
+    return together([View(style + wrapped, table.text), _spread(found)])
+
+
+def _spread(found: Sequence[Fault]) -> View:
+    """Return how the share of NaN and Inf grows from module to module."""
+    import matplotlib
+
+    with matplotlib.rc_context(plots.STYLE):
+        figure, panels = plots.blank(len(found), height=2.9)
+        told = []
+        for axes, fault in zip(panels, found, strict=True):
+            shares = [100 * share for _, share in fault.spread]
+            axes.plot(range(len(shares)), shares, color=BAD, drawstyle="steps-mid")
+            axes.set_ylim(-3, 103)
+            axes.set_xlabel("module, in order of computing")
+            axes.set_ylabel("NaN and Inf, % of values")
+            reached = sum(share > 0 for share in shares)
+            title = f"{reached} of {len(shares)} modules"
+            axes.set_title(title)
+            told.append(f"{fault.planted}: {title} are spoilt")
+        return plots.finished(figure, ". ".join(told) + ".")
+
+
+def share(found: Sequence[Fault]) -> float:
+    """Return the share of planted faults that were found where they were planted."""
+    return sum(fault.right for fault in found) / len(found)

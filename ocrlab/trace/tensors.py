@@ -1,0 +1,274 @@
+"""The facts of one tensor: how it lies in memory, what is in it, and where its first NaN or Inf is.
+
+Statistics do not depend on the order of values, so that they are taken in the order of memory, of what is really
+there: a channels-last or transposed tensor is not copied, and an expanded one is read once.
+
+Shapes: n values in the order of memory; B samples, the first dimension of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 18  # values looked at together on a CPU: as float32 they stay in its cache
+CHUNK_ON_DEVICE = 1 << 24  # fewer times waiting for a device
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a tensor without reading its values."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    dtype: str
+    device: str
+    memory_format: str
+    bytes: int  # of the values that are really there
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is in a tensor: min, max, mean and std (of the whole population) over finite values, and three counts."""
+
+    min: float
+    max: float
+    mean: float
+    std: float
+    zeros: int
+    nan: int
+    inf: int
+    count: int
+
+    @property
+    def bad(self) -> int:
+        """How many values are NaN or Inf."""
+        return self.nan + self.inf
+
+
+@dataclass(frozen=True)
+class Bad:
+    """The first value that is NaN or Inf: its index, its text, all counts, and those of each sample (dimension 0)."""
+
+    index: tuple[int, ...]
+    value: str
+    nan: int
+    inf: int
+    samples: dict[int, int]
+
+    @property
+    def sample(self) -> int | None:
+        """Position of the first sample that has one; None for a single number."""
+        return min(self.samples, default=None)
+
+
+def describe(tensor: Tensor) -> dict[str, Any]:
+    """Return all facts of a tensor as a dict; waits for its device.
+
+    Keys: shape, stride, dtype, device, memory_format, bytes, requires_grad, and min, max, mean, std (of finite values),
+    zeros, nan, inf (counts), count; `why` instead of those where values cannot be read (meta, fake, empty).
+    """
+    told: dict[str, Any] = {**asdict(facts(tensor)), "requires_grad": bool(tensor.requires_grad)}
+    read = values(tensor)
+    if isinstance(read, str):
+        return told | {"why": read}
+    return told | asdict(look(read))
+
+
+def facts(tensor: Tensor) -> Facts:
+    """Return how a tensor lies in memory; reads no value."""
+    strided = tensor.layout == torch.strided and not tensor.is_nested
+    shape = () if tensor.is_nested else tuple(tensor.shape)
+    stride = tuple(tensor.stride()) if strided else None
+    there = math.prod(n for n, s in zip(shape, stride or shape, strict=True) if s) if shape else 1
+    if tensor.is_nested:
+        there = tensor.values().numel()
+    elif tensor.layout == torch.sparse_coo:
+        there = tensor._values().numel()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Facts(shape, stride, dtype, str(tensor.device), _format(tensor, strided), there * tensor.element_size())
+
+
+def _format(tensor: Tensor, strided: bool) -> str:
+    if not strided:
+        return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    if tensor.is_contiguous():
+        return "contiguous"
+    for dimensions, form in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if tensor.dim() == dimensions and tensor.is_contiguous(memory_format=form):
+            return str(form).removeprefix("torch.")
+    return "expanded" if 0 in tensor.stride() else "strided"
+
+
+def values(tensor: Tensor) -> Tensor | str:
+    """Return the values of a tensor that can be read, as a plain dense real one; else why they cannot be read."""
+    if torch._C._functorch.is_batchedtensor(tensor):  # under vmap, which allows no reading
+        return "inside of vmap no value can be read"
+    tensor = tensor.detach()
+    if type(tensor) is not Tensor:
+        if hasattr(tensor, "to_local"):  # DTensor: what this rank holds
+            return values(tensor.to_local())
+        if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:  # fake and wrapped ones, jagged ones too
+            if not tensor.is_nested:
+                return f"a {type(tensor).__name__} has no values to read"
+            return values(tensor.values())
+        tensor = tensor.as_subclass(Tensor)
+    if tensor.is_nested:
+        return values(tensor.values())
+    if tensor.layout == torch.sparse_coo:
+        return values(tensor._values())
+    if tensor.layout != torch.strided:
+        return values(tensor.values())
+    if tensor.is_meta:
+        return "a tensor on the meta device has no values"
+    if tensor.is_quantized:
+        return values(tensor.dequantize())
+    if tensor.numel() == 0:
+        return "empty"
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())  # real and imaginary parts are looked at alike
+    return tensor.resolve_neg()
+
+
+def flat(tensor: Tensor) -> tuple[Tensor, int]:
+    """Return the values of a plain tensor as (n,) in the order of memory, and how many times each of them counts."""
+    times = 1
+    for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor, times = tensor.narrow(dimension, 0, 1), times * size
+    return tensor.permute(_order(tensor.stride())).reshape(-1), times
+
+
+def _order(stride: Sequence[int]) -> list[int]:
+    """Return the dimensions of a tensor from the slowest in memory to the fastest."""
+    return sorted(range(len(stride)), key=lambda dimension: (-stride[dimension], dimension))
+
+
+@torch.no_grad()
+def look(tensor: Tensor) -> Figures:
+    """Return what is in a plain tensor that is not empty; a device is waited for. One pass, in pieces that fit a cache.
+
+    Means and deviations of the pieces are put together as by Chan, Golub and LeVeque (1979), in float64.
+    """
+    line, times = flat(tensor)
+    low, high, mean, spread, seen, zeros, nan, inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0, 0
+    for piece in _pieces(line):
+        at_least, at_most = (float(end) for end in torch.aminmax(piece))
+        zeros += piece.numel() - int(torch.count_nonzero(piece))
+        if not math.isfinite(at_least) or not math.isfinite(at_most):  # also with one NaN among them
+            nans, finite = int(torch.isnan(piece).sum()), piece[torch.isfinite(piece)]
+            nan, inf = nan + nans, inf + piece.numel() - nans - finite.numel()
+            piece = finite
+            if not piece.numel():
+                continue
+            at_least, at_most = (float(end) for end in torch.aminmax(piece))
+        low, high = min(low, at_least), max(high, at_most)
+        count, own, squares = piece.numel(), *_moments(piece, at_least, at_most)
+        step = own - mean
+        spread += squares + step * step * seen * count / (seen + count)
+        mean += step * count / (seen + count)
+        seen += count
+    std = math.sqrt(spread / seen) if seen else math.nan
+    if not seen:
+        low = high = mean = math.nan
+    return Figures(low, high, mean, std, zeros * times, nan * times, inf * times, line.numel() * times)
+
+
+def _pieces(line: Tensor) -> Iterator[Tensor]:
+    """Yield values (n,) a piece at a time, in a number format that sums are exact enough in."""
+    size = CHUNK if line.device.type == "cpu" else CHUNK_ON_DEVICE
+    wide = line.dtype if line.dtype in (torch.float32, torch.float64) else torch.float32
+    if not line.dtype.is_floating_point and line.device.type != "mps":  # which has no float64
+        wide = torch.float64
+    for start in range(0, line.numel(), size):
+        yield line[start : start + size].to(wide)
+
+
+def _moments(piece: Tensor, low: float, high: float) -> tuple[float, float]:
+    """Return the mean of finite values and the sum of their squared distances from it."""
+    if low == high:
+        return low, 0.0
+    middle = low / 2 + high / 2  # near it squares lose nothing, even where the mean is far from 0
+    if max(high - middle, middle - low) ** 2 * piece.numel() > torch.finfo(piece.dtype).max / 4:
+        piece = piece.double()
+    piece = piece - middle
+    shift, squares = float(piece.sum()) / piece.numel(), float(torch.dot(piece, piece))
+    return middle + shift, max(0.0, squares - shift * shift * piece.numel())
+
+
+@torch.no_grad()
+def on_device(tensor: Tensor) -> Tensor:
+    """Return (8,) float64 on the device of a plain tensor that is not empty, never waiting for it; see `figures`.
+
+    That is min, max, mean, variance, zeros, NaN, non-finite, position of the first non-finite (in the order of memory).
+    """
+    line, _ = flat(tensor)
+    if line.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        line = line.float()
+    low, high = torch.aminmax(line)
+    variance, mean = torch.var_mean(line if line.dtype == torch.float64 else line.float(), correction=0)
+    bad = (line * 0) != 0  # 0 x NaN and 0 x Inf are NaN
+    counts = (
+        line.numel() - torch.count_nonzero(line),
+        torch.isnan(line).sum(),
+        bad.sum(),
+        bad.to(torch.uint8).argmax(),
+    )
+    wide = torch.float32 if line.device.type == "mps" else torch.float64
+    ends = torch.stack([low, high]).to(wide)
+    return torch.cat([ends, torch.stack([mean, variance]).to(wide), torch.stack(counts).to(wide)])
+
+
+def figures(
+    read: Sequence[float], shape: Sequence[int], stride: Sequence[int]
+) -> tuple[Figures, tuple[int, ...] | None]:
+    """Return what `on_device` found in a tensor, and the index of its first non-finite value in memory, or None.
+
+    Here min, max, mean and std are NaN where any value is not finite: to leave those out the host would have to wait.
+    """
+    low, high, mean, variance, zeros, nan, bad, first = read
+    there = [1 if step == 0 else size for size, step in zip(shape, stride, strict=True)]  # what `flat` kept
+    times = math.prod(shape) // math.prod(there)
+    ends = (math.nan,) * 4 if bad else (low, high, mean, math.sqrt(max(0.0, variance)))
+    zeros, nan, inf = (int(number) * times for number in (zeros, nan, bad - nan))
+    return Figures(*ends, zeros, nan, inf, math.prod(shape)), (
+        unravel(int(first), there, _order(stride)) if bad else None
+    )
+
+
+def first_bad(tensor: Tensor) -> Bad | None:
+    """Return the first value of a tensor, in the order of its indices, that is NaN or Inf, or None; waits for a device.
+
+    Also None where values cannot be read: a meta or empty tensor has no bad one.
+    """
+    read = values(tensor)
+    if isinstance(read, str) or not (read.is_floating_point() or read.is_complex()):
+        return None
+    line, _ = flat(read)
+    if all(math.isfinite(float(end)) for piece in _pieces(line) for end in torch.aminmax(piece)):
+        return None
+    with torch.no_grad():
+        bad = ~torch.isfinite(read)
+        nan = int(torch.isnan(read).sum())
+        first = int(bad.reshape(-1).to(torch.uint8).argmax())
+        each = bad.reshape(bad.shape[0], -1).sum(1).tolist() if bad.dim() else []
+    index = unravel(first, tuple(read.shape), range(read.dim()))
+    samples = {sample: count for sample, count in enumerate(each) if count}
+    return Bad(index, _named(float(read[index])), nan, int(bad.sum()) - nan, samples)
+
+
+def unravel(position: int, shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Return the index in a tensor of the value at `position`, where dimensions vary in `order`, the slowest first."""
+    index = [0] * len(shape)
+    for dimension in reversed(order):
+        position, index[dimension] = divmod(position, shape[dimension])
+    return tuple(index)
+
+
+def _named(value: float) -> str:
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

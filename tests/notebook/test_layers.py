@@ -1,0 +1,76 @@
+"""The sections of the layers notebook: maps, histograms, the table, and faults found where they were planted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocrlab.config import Config, load
+from ocrlab.errors import ConfigError
+from ocrlab.notebook import layers
+
+
+@pytest.fixture
+def config(root: Any) -> Config:
+    data = {"data": str(root / "data_samples"), "crop": 64, "batch_size": 2, "width": 16, "trainer.max_steps": 3}
+    return load(overrides=data)
+
+
+def ignore(_event: dict[str, Any]) -> None:
+    """Progress for nobody."""
+
+
+def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
+    seen = layers.looked(config, "fusion", 1, "")
+    view = layers.maps(seen)
+    assert view.text.startswith("decoder.fusion gives 32 maps of ")
+    assert "shipped" in view.html
+    assert 2 <= view.html.count("<svg") <= 1 + layers.STRONGEST
+    kept = seen.different(layers.STRONGEST)
+    assert len(set(kept)) == len(kept) and kept[0] == seen.strongest[0]
+    slider = layers.slider(seen)
+    assert slider.html.count("<svg") == 32
+    bundle = slider._repr_mimebundle_()
+    assert set(bundle) >= {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"}
+    box = slider.widget.children
+    before = box[1].value
+    box[0].value = 3
+    assert box[1].value != before and f"map {seen.strongest[3]}" in box[1].value
+
+
+def test_a_module_without_maps_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match="nearest are decoder.fusion"):
+        layers.looked(config, "decoder.fussion", 0, "")
+    with pytest.raises(ConfigError, match="one name"):
+        layers.looked(config, "decoder.fusion.*", 0, "")
+
+
+def test_a_short_training_gives_histograms_and_the_table_of_all_modules(config: Config) -> None:
+    events: list[dict[str, Any]] = []
+    seen = layers.learned(config, "decoder.fusion", 2, events.append)
+    assert sorted(seen.outputs) == sorted(seen.gradients) == [0, 2]
+    assert events[-1]["kind"] == "end" and len(seen.losses) == 3
+    assert re.match(r"decoder.fusion: \d+ % zeros at first", layers.histograms(seen).text)
+    table = layers.modules(seen)
+    assert "every value finite" in table.text and "decoder.fusion.0" in table.html
+    assert "along 98 modules" in layers.curves(seen).text
+
+
+def test_histograms_of_nothing_say_so() -> None:
+    dead = {0: np.zeros(9, np.float32), 2: np.zeros(9, np.float32)}
+    view = layers.histograms(layers.Learned("m", [1.0, 1.0], dead, {}))
+    assert "There was no output" in view.text and "100 % zeros" in view.text
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_planted_faults_are_found_where_they_were_planted(config: Config, seed: int) -> None:
+    config.seed = seed
+    faults = layers.planted(config, "", ignore)
+    assert [fault.right for fault in faults] == [True, True, True], [fault.found for fault in faults]
+    assert layers.share(faults) == 1
+    view = layers.faults(faults)
+    assert "3 of 3 planted faults" in view.text and view.html.count("<img") == 1
+    assert all(max(share for _, share in fault.spread) > 0 for fault in faults)
