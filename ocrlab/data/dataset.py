@@ -85,6 +85,10 @@ class Crops(Dataset[Crop]):
     def __len__(self) -> int:
         return len(self.samples)
 
+    def sample_name(self, index: tuple[int, int]) -> str:
+        """Return the name of the page at an index (for the flight recorder)."""
+        return self.samples[index[1]].name
+
     def __getitem__(self, index: tuple[int, int]) -> Crop:
         epoch, page = index
         problems: list[str] = []
@@ -113,6 +117,10 @@ class Pages(Dataset[Page]):
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def sample_name(self, index: int) -> str:
+        """Return the name of the page at an index (for the flight recorder)."""
+        return self.samples[index].name
 
     def __getitem__(self, index: int) -> Page:
         sample = self.samples[index]

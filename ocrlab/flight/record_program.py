@@ -1,0 +1,69 @@
+"""How a training was started, as `flight/program.json`, so that a replay can start it again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import DataError, RunError
+from ocrlab.flight.files import write_json
+from ocrlab.records import SCHEMA, from_json
+
+NAME = "program.json"
+REPLAY = "OCRLAB_REPLAY"  # environment: path of a job; the program is then a replay
+SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PRIVATE", "DSN", "SESSION")
+SHELL = ("_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "PS4", "LS_COLORS")
+OURS = ("OCRLAB_REPLAY", "OCRLAB_WATCH", "OCRLAB_HEARTBEAT")  # of this start only
+LONGEST = 8192  # characters of one variable
+
+
+def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
+    """Write program.json into a flight folder: `kind` is "ocrlab train", "lightning" or "loop"; raises OSError.
+
+    A program may be set by any variable; what looks like a key, a token or a password is left out.
+    """
+    kept = {n: v for n, v in os.environ.items() if not secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST}
+    told = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "argv": list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv],
+        "executable": sys.executable,
+        "cwd": os.getcwd(),
+        "environment": kept,
+        "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
+        "pid": os.getpid(),
+        "rank": rank,
+        "time": time.time(),
+        **more,
+    }
+    write_json(Path(folder, NAME if rank == 0 else f"program-{rank}.json"), told, private=True)
+
+
+def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
+    """Return the program of a run folder (or of its flight/); raises RunError where there is none, DataError."""
+    folder = Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)
+    path = folder / (NAME if rank == 0 else f"program-{rank}.json")
+    try:
+        return from_json(path.read_bytes(), source=str(path))
+    except FileNotFoundError:
+        need = "a run of ocrlab train, or of a program with ocrlab's Recorder or recording()"
+        raise RunError(f"{run} has no record of how it was started", need=need) from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=str(error)) from error
+
+
+def job() -> dict[str, Any] | None:
+    """Return the job of a replay where this process is one, None where it is not; raises DataError, OSError."""
+    path = os.environ.get(REPLAY)
+    return from_json(Path(path).read_bytes(), source=path) if path else None
+
+
+def secret(name: str, value: str = "") -> bool:
+    """Tell whether a variable may hold a key or a password, by its name or as a URL with one in it."""
+    if any(word in name.upper() for word in SECRET):
+        return True
+    host = value.partition("://")[2].partition("/")[0]
+    return "@" in host

@@ -1,0 +1,168 @@
+"""The flight recorder's ring: the last steps of a training in a mapped file that outlives SIGKILL; the door to it.
+
+One writer, in the training process; `read` and `find` look at it from outside, at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+import zlib
+from pathlib import Path
+
+from ocrlab.flight.ring_layout import (
+    END,
+    FIRST,
+    HEADER,
+    LOSS,
+    MAGIC,
+    NOW,
+    PAGE,
+    RESULT,
+    RESULT_AT,
+    ROOM,
+    SAVED,
+    SAVED_AT,
+    SLOT,
+    TEXTS,
+    Step,
+    pack,
+)
+from ocrlab.flight.ring_read import Flight, Snapshot, find, name_of, read
+from ocrlab.flight.ring_worker import Worker
+
+__all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "name_of", "read"]
+
+SLOT_BYTES = 32 * 1024  # a step of two sets of random states, 10 kB each, and some hundred sample ids
+KEPT = 3  # rings of earlier starts of a run, this one included
+
+
+class Writer:
+    """The ring of this process, in a new file; raises OSError, also for a disk that has no room for all of it."""
+
+    def __init__(
+        self, path: Path | str, *, slots: int = 256, rank: int = 0, start: int = 0, slot_bytes: int = SLOT_BYTES
+    ) -> None:
+        self.slots, self.slot_bytes = slots, -(-slot_bytes // PAGE) * PAGE
+        size = FIRST + slots * self.slot_bytes
+        self.page = mapped(path, size)
+        HEADER.pack_into(self.page, 0, MAGIC, slots, self.slot_bytes, os.getpid(), rank, start, time.time())
+        self.count = 0
+        self.places: dict[int, int] = {}  # offset of the slot of each micro-batch that is kept
+        self.order = [0] * slots
+        self.words: dict[str, bytes] = {}
+
+    def begin(self, step: Step) -> None:
+        """Write the record of the step that now begins, in place of the oldest one."""
+        page, room = self.page, self.slot_bytes - ROOM
+        place = self.count % self.slots
+        self.count = number = self.count + 1
+        at = FIRST + place * self.slot_bytes
+        payload = pack(step, room)
+        SLOT.pack_into(page, at, number, len(payload), zlib.crc32(payload))
+        LOSS.pack_into(page, at + SLOT.size, 0.0, 0)
+        start = at + SLOT.size + LOSS.size
+        page[start : start + len(payload)] = payload
+        END.pack_into(page, at + self.slot_bytes - END.size, number)
+        self.places.pop(self.order[place], None) if number > self.slots else None
+        self.places[step.micro], self.order[place] = at, step.micro
+        self._text("op", "")
+        self._text("stage", "")
+        self._text("phase", step.phase or "forward")
+
+    def phase(self, name: str) -> None:
+        """Say which part of the step begins: data, forward, loss, backward, optimiser, validation."""
+        self._text("phase", name)
+
+    def stage(self, name: str) -> None:
+        """Say which stage of the model is entered."""
+        self._text("stage", name)
+
+    def op(self, name: str) -> None:
+        """Say which operator begins (a replay does)."""
+        self._text("op", name)
+
+    def sample(self, name: str) -> None:
+        """Say which sample is looked at outside of a step: in validation, or where the process loads its own data."""
+        self._text("sample", name)
+
+    def loss(self, value: float, micro: int | None = None) -> None:
+        """Write the loss of a micro-batch, of the newest where none is named."""
+        if not self.count:
+            return
+        if micro is None:
+            micro = self.order[(self.count - 1) % self.slots]
+        at = self.places.get(micro)
+        if at is not None:
+            LOSS.pack_into(self.page, at + SLOT.size, value, 0)
+            LOSS.pack_into(self.page, at + SLOT.size, value, 1)
+        side = 1 - self.page[NOW + RESULT_AT]
+        RESULT.pack_into(self.page, NOW + RESULT_AT + 8 + side * RESULT.size, micro, value)
+        self.page[NOW + RESULT_AT] = side
+        self.page[NOW + RESULT_AT + 1] = 1  # one of the two is filled
+
+    def saved(self, side: int, micro: int, number: int) -> None:
+        """Write that snapshot a (0) or b (1) of this start is whole, and before which micro-batch it was taken."""
+        at = NOW + SAVED_AT + 32 * side
+        SAVED.pack_into(self.page, at, 0, micro, number)
+        self.page[at] = 1
+
+    def close(self) -> None:
+        """Give the file back; what it says stays."""
+        with contextlib.suppress(BufferError, ValueError):
+            self.page.close()
+
+    def _text(self, name: str, text: str) -> None:
+        data = self.words.get(text)
+        if data is None:
+            if len(self.words) > 4096:
+                self.words.clear()
+            raw = text.encode(errors="replace")[:249]
+            data = self.words[text] = bytes((len(raw),)) + raw
+        offset, size = TEXTS[name]
+        if len(data) > size:
+            data = bytes((size - 1,)) + data[1:size]
+        page = self.page
+        selector = NOW + offset
+        side = 1 - page[selector]
+        at = selector + 1 + side * size
+        page[at : at + len(data)] = data
+        page[selector] = side  # one byte: either the old word or the new one holds, never a half
+
+
+def mapped(path: Path | str, size: int) -> mmap.mmap:
+    """Return a new file of zeros in memory, mode 0600; a full disk refuses now, and not by SIGBUS later."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        zeros, left = bytes(1 << 20), size
+        while left > 0:  # not posix_fallocate: some file systems only promise
+            left -= os.write(descriptor, zeros[:left] if left < len(zeros) else zeros)
+        page = mmap.mmap(descriptor, size)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    return page
+
+
+def create(folder: Path | str, *, rank: int = 0, slots: int = 256, slot_bytes: int = SLOT_BYTES) -> tuple[Writer, int]:
+    """Make the ring of a new start in `folder` and drop the oldest ones; returns it and the number of the start.
+
+    Raises OSError.
+    """
+    folder = Path(folder)
+    there = [path for path in find(folder) if name_of(path)[0] == rank]
+    start = 1 + max((name_of(path)[1] for path in there), default=-1)
+    for old in there[KEPT - 1 :]:
+        old.unlink(missing_ok=True)
+        for page in folder.glob(f"worker-{rank}-{name_of(old)[1]}-*.bin"):
+            page.unlink(missing_ok=True)
+    path = folder / f"ring-{rank}-{start}.bin"
+    return Writer(path, slots=slots, rank=rank, start=start, slot_bytes=slot_bytes), start

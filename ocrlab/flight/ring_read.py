@@ -1,0 +1,155 @@
+"""Reading a ring from outside: while its process lives, or after anything that ended it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ocrlab.errors import DataError
+from ocrlab.flight.ring_layout import (
+    FIRST,
+    HEADER,
+    MAGIC,
+    NOW,
+    PAGE,
+    RESULT,
+    RESULT_AT,
+    SAVED,
+    SAVED_AT,
+    TEXTS,
+    Step,
+    Torn,
+    read_slot,
+)
+from ocrlab.flight.ring_worker import Worker, workers
+
+NAME = re.compile(r"ring-(\d+)-(\d+)\.bin")
+LARGEST = 2**31  # bytes of a ring; a header that says more is damaged
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a training before the micro-batch `micro`, in optimiser step `number`."""
+
+    path: Path
+    number: int
+    micro: int
+
+
+@dataclass
+class Flight:
+    """What a ring says: the steps that are kept, oldest first, and `now`, the newest of them as far as it came.
+
+    `torn` counts records that were being written or are damaged; `sample` is what validation looked at.
+    """
+
+    path: Path
+    pid: int
+    rank: int
+    start: int
+    time: float
+    steps: list[Step] = field(default_factory=list)
+    now: Step | None = None
+    torn: int = 0
+    sample: str = ""
+    workers: list[Worker] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)  # of this start, the newest first
+
+
+def name_of(path: Path) -> tuple[int, int]:
+    """Return rank and start of a ring's file; raises DataError for a file of another name."""
+    match = NAME.fullmatch(path.name)
+    if not match:
+        raise DataError(f"{path} is not the file of a ring", need="ring-RANK-START.bin")
+    return int(match[1]), int(match[2])
+
+
+def find(run_folder: Path | str) -> list[Path]:
+    """Return the rings of a run folder (or of its flight/), the newest start first, by rank in a start."""
+    folder = Path(run_folder)
+    inner = folder / "flight"
+    paths = [path for path in (inner if inner.is_dir() else folder).glob("ring-*.bin") if NAME.fullmatch(path.name)]
+    return sorted(paths, key=lambda path: (-name_of(path)[1], name_of(path)[0]))
+
+
+def read(path: Path | str) -> Flight:
+    """Read a ring; raises DataError for a file that is none. A ring that is being written gives what was whole."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(FIRST)
+            flight, slots, size = _header(path, head)
+            head = _settled(file, head)
+            file.seek(FIRST)
+            found: list[tuple[int, Step]] = []
+            for _ in range(slots):
+                slot = file.read(size)
+                if len(slot) < size:
+                    flight.torn += bool(slot)
+                    break
+                try:
+                    record = read_slot(slot)
+                except Torn:
+                    flight.torn += 1
+                    continue
+                if record:
+                    found.append(record)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=str(error)) from error
+    flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
+    if flight.steps:
+        flight.now = _now(flight.steps[-1], head, flight)
+        flight.steps[-1] = flight.now
+    flight.sample = _text(head, "sample")
+    flight.workers = workers(path.parent, flight.rank, flight.start)
+    flight.snapshots = _snapshots(path.parent, head, flight.rank)
+    return flight
+
+
+def _header(path: Path, head: bytes) -> tuple[Flight, int, int]:
+    try:
+        magic, slots, size, pid, rank, start, when = HEADER.unpack_from(head)
+    except struct.error:
+        magic, slots, size = b"", 0, 0
+    if magic != MAGIC or not slots or size < PAGE or slots * size > LARGEST or len(head) < FIRST:
+        raise DataError(f"{path} is not a ring", got=f"a file that starts with {head[:8]!r}", need=f"{MAGIC!r}")
+    return Flight(path, pid, rank, start, when), slots, size
+
+
+def _settled(file: object, head: bytes) -> bytes:
+    """Return the first pages as two readings agree on; of a living process the last one has to do."""
+    for _ in range(3):
+        file.seek(0)  # type: ignore[attr-defined]
+        again = file.read(FIRST)  # type: ignore[attr-defined]
+        if again == head:
+            break
+        head = again
+    return head
+
+
+def _now(step: Step, head: bytes, flight: Flight) -> Step:
+    """Return the newest step with what the page of now says about it."""
+    phase, stage, op = (_text(head, name) for name in ("phase", "stage", "op"))
+    at = NOW + RESULT_AT
+    micro, loss = RESULT.unpack_from(head, at + 8 + (head[at] & 1) * RESULT.size)
+    late = loss if micro == step.micro and head[at + 1] else None  # written, and not yet in its slot
+    return replace(step, phase=phase, stage=stage, op=op, loss=late if step.loss is None else step.loss)
+
+
+def _snapshots(folder: Path, head: bytes, rank: int) -> list[Snapshot]:
+    found = []
+    for side, letter in enumerate("ab"):
+        there, micro, number = SAVED.unpack_from(head, NOW + SAVED_AT + 32 * side)
+        path = folder / f"snapshot-{rank}-{letter}.pt"
+        if there and path.is_file():
+            found.append(Snapshot(path, number, micro))
+    return sorted(found, key=lambda snapshot: -snapshot.micro)
+
+
+def _text(head: bytes, name: str) -> str:
+    offset, size = TEXTS[name]
+    selector = NOW + offset
+    at = selector + 1 + (head[selector] & 1) * size
+    return head[at + 1 : at + 1 + min(head[at], size - 1)].decode(errors="replace")

@@ -1,0 +1,84 @@
+"""What a hand-written loop trains: models, optimisers, schedulers, scaler and the rest, as one state and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ocrlab.errors import CheckpointError, ShapeError
+
+
+class Held:
+    """The parts of a training that have a state; each of the first three may be one thing, several, or None."""
+
+    def __init__(self, model: Any, optimizer: Any, scheduler: Any, scaler: Any, extra: Any) -> None:
+        self.models: list[nn.Module] = _several(model)
+        if not self.models or not all(isinstance(part, nn.Module) for part in self.models):
+            got = ", ".join(type(part).__name__ for part in self.models) or "nothing"
+            raise ShapeError("recording() records a torch model", got=got, need="an nn.Module, or a list of them")
+        self.optimizers = _several(optimizer)
+        self.schedulers = _several(scheduler)
+        self.scaler = scaler
+        self.extra: Mapping[str, Any] = extra if isinstance(extra, Mapping) else {"extra": extra} if extra else {}
+
+    def parts(self) -> dict[str, Any]:
+        """Return every part that has a state, by name."""
+        named = [("model", self.models), ("optimizer", self.optimizers), ("scheduler", self.schedulers)]
+        found = {f"{name}.{i}": part for name, parts in named for i, part in enumerate(parts)}
+        if self.scaler is not None:
+            found["scaler"] = self.scaler
+        found |= {f"extra.{name}": part for name, part in self.extra.items()}
+        return {name: part for name, part in found.items() if hasattr(part, "state_dict")}
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        """Return the state of every part, the modes of the modules, and the tensors that no state_dict holds."""
+        states = {name: part.state_dict() for name, part in self.parts().items()}
+        hidden = [dict(_hidden(model)) for model in self.models]
+        modes = [[module.training for module in model.modules()] for model in self.models]
+        return {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Put every part back; raises CheckpointError where the program now has other parts than were recorded."""
+        parts, states = self.parts(), state["parts"]
+        if parts.keys() != states.keys():
+            raise CheckpointError(
+                "The program has other parts than when it was recorded",
+                got=", ".join(parts),
+                need=", ".join(states),
+            )
+        for name, part in parts.items():
+            part.load_state_dict(states[name])
+        for model, hidden, modes in zip(self.models, state["hidden"], state["modes"], strict=True):
+            buffers = dict(model.named_buffers())
+            for name, value in hidden.items():
+                if name in buffers and value is not None:
+                    buffers[name].copy_(value)
+            for module, mode in zip(model.modules(), modes, strict=True):
+                module.training = mode
+
+    def rate(self) -> float | None:
+        """Return the learning rate of the first optimiser, None for none; one on a device is not fetched."""
+        for optimizer in self.optimizers:
+            for group in getattr(optimizer, "param_groups", ()):
+                value = group.get("lr")
+                if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                    return None
+                return None if value is None else float(value)
+        return None
+
+
+def _hidden(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return the buffers that are not in the state_dict (persistent=False)."""
+    kept = model.state_dict().keys()
+    return [(name, buffer) for name, buffer in model.named_buffers() if name not in kept]
+
+
+def _several(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    if isinstance(given, Sequence) and not isinstance(given, nn.Module):
+        return [part for part in given if part is not None]
+    return [given]

@@ -1,0 +1,139 @@
+"""What a sample is called: by the name that its batch or its data set has for it, else by its index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Subset
+
+LISTS: tuple[str, ...] = (
+    "samples",
+    "imgs",
+    "images",
+    "image_paths",
+    "img_paths",
+    "image_files",
+    "paths",
+    "files",
+    "file_names",
+)
+LISTS += ("filenames", "names", "ids", "keys", "items")
+KEYS: tuple[str, ...] = (
+    "pages",
+    "page",
+    "name",
+    "names",
+    "filename",
+    "filenames",
+    "file_name",
+    "file_names",
+    "path",
+    "paths",
+    "file",
+)
+KEYS += ("files", "image_path", "image_paths", "img_path", "img_paths", "image_id", "image_ids", "id", "ids", "__key__")
+KEYS += ("key", "keys", "uid", "sample_id", "index", "idx")
+LONGEST = 200
+
+
+def of_batch(batch: Any) -> list[str]:
+    """Return the names that a batch carries itself (dict or object, in its own words), [] for none."""
+    if isinstance(batch, torch.Tensor):
+        return []
+    for key in KEYS:
+        found = batch.get(key) if isinstance(batch, Mapping) else getattr(batch, key, None)
+        texts = _texts(found)
+        if texts:
+            return texts
+    if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
+        for part in batch:
+            texts = [] if isinstance(part, torch.Tensor) else of_batch(part) if _carries(part) else _texts(part)
+            if texts and not all(text.lstrip("-").isdigit() for text in texts):
+                return texts
+    return []
+
+
+def naming(dataset: Any) -> Callable[[Any], str]:
+    """Return what turns an index into the name of its sample: the data set's own `sample_name`, one of its lists of
+    names or paths, or the index as text. It never raises.
+    """
+    own = getattr(dataset, "sample_name", None)
+    if type(dataset) is Subset:
+        inner, chosen = naming(dataset.dataset), dataset.indices
+        return lambda index: _safely(lambda: inner(chosen[index]), index)
+    if callable(own):
+        return lambda index: _safely(lambda: str(own(index))[-LONGEST:], index)
+    for attribute in LISTS:
+        held = getattr(dataset, attribute, None)
+        if isinstance(held, list | tuple) and len(held) and _name(held[0]):
+            return partial(_listed, held)
+    return lambda index: str(index)[:LONGEST]
+
+
+def _listed(held: Sequence[Any], index: Any) -> str:
+    return _safely(lambda: _name(held[index]), index)
+
+
+def _safely(name: Callable[[], str], index: Any) -> str:
+    try:
+        return name() or str(index)[:LONGEST]
+    except Exception:
+        return str(index)[:LONGEST]
+
+
+def plain(index: Any) -> Any:
+    """Return an index as Python's own numbers, texts, tuples and lists; raises TypeError for anything else."""
+    if index is None or isinstance(index, bool | str | bytes):
+        return index
+    if isinstance(index, int | float):
+        return index
+    if isinstance(index, tuple):
+        return tuple(plain(part) for part in index)
+    if isinstance(index, list):
+        return [plain(part) for part in index]
+    if isinstance(index, np.integer | np.floating | np.str_):
+        return index.item()
+    if isinstance(index, dict):
+        return {plain(key): plain(value) for key, value in index.items()}
+    if isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 0:
+        return index.item()
+    raise TypeError(f"an index of type {type(index).__name__} cannot be written down")
+
+
+def _carries(part: Any) -> bool:
+    """Tell whether a part of a batch may carry names under keys."""
+    return isinstance(part, Mapping) or (
+        isinstance(part, Sequence) and not isinstance(part, str) and bool(part) and isinstance(part[0], Mapping)
+    )
+
+
+def _texts(found: Any) -> list[str]:
+    """Return a list of names or whole numbers as texts; [] for anything else."""
+    if isinstance(found, str | os.PathLike):
+        return [_short(found)]
+    if isinstance(found, torch.Tensor):
+        if found.ndim > 1 or found.dtype.is_floating_point or found.is_complex() or found.device.type != "cpu":
+            return []  # a device would have to be waited for
+        return [str(number) for number in found.reshape(-1).tolist()]
+    if isinstance(found, list | tuple) and found and all(isinstance(x, str | os.PathLike | int) for x in found):
+        return [_short(x) for x in found]
+    return []
+
+
+def _name(entry: Any) -> str:
+    """Return the name in an entry of a data set's list: a text, a path, the first of a pair, or what has a name."""
+    if isinstance(entry, list | tuple) and entry:
+        entry = entry[0]
+    if isinstance(entry, str | os.PathLike):
+        return _short(entry)
+    name = getattr(entry, "name", None)
+    return _short(name) if isinstance(name, str) else ""
+
+
+def _short(text: Any) -> str:
+    return os.path.basename(os.fspath(text))[-LONGEST:] if isinstance(text, os.PathLike) else str(text)[-LONGEST:]

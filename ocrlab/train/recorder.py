@@ -1,0 +1,213 @@
+"""The flight recorder as a Lightning callback for anybody's project: `Trainer(callbacks=[Recorder()])`.
+
+For a loop written by hand there is `recording`, which is in `loops.py` and needs no Lightning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import nn
+
+from ocrlab.train import generators, restored_lightning
+from ocrlab.train.loading import Loaded
+from ocrlab.train.loops import recording
+from ocrlab.train.restored import Restored
+from ocrlab.train.tape import Tape, say
+
+__all__ = ["Recorder", "recording"]
+
+WHOLE = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
+
+
+class Recorder(lightning.Callback):
+    """Writes what every step was made of to `folder`/flight, so that `ocrlab replay folder` can run it again.
+
+    `folder` None: the trainer's log_dir, else its default_root_dir. `batches` is ids (rebuilt from the data) or raw
+    (kept as they were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how
+    many of the last micro-batches are kept. An error of the recorder never stops a training.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        batches: str = "ids",
+        snapshot_every: int | None = None,
+        steps: int = 256,
+        kind: str = "lightning",
+        epoch_of: Callable[[int], int] | None = None,
+        model_of: Callable[[Any], nn.Module] | None = None,
+    ) -> None:
+        self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
+        self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
+        self.tape: Tape | None = None
+        self.replay: Restored | None = None
+        self.undo: list[Callable[[], Any]] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        self.replay = Restored.asked()
+        if self.replay is not None:  # what goes wrong in a replay must be seen
+            restored_lightning.start(self.replay, trainer, self._model(pl_module))
+            self._see_loaders(trainer)
+            return
+        try:
+            self._open(trainer, pl_module)
+            self._see_loaders(trainer)
+        except Exception as error:
+            say(f"not started, training goes on: {error}")
+            self.tape = None
+
+    def _open(self, trainer: Trainer, module: LightningModule) -> None:
+        folder = self.folder or trainer.log_dir or trainer.default_root_dir
+        every = self.every
+        if trainer.world_size > 1 and every is None:
+            every = self.steps * 3 // 4  # all ranks at the same step: hooks of the user may wait for each other
+        self.tape = Tape(
+            Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
+        )
+        if type(trainer.strategy).__name__ not in WHOLE:
+            self.tape.snapshots_on = False
+            say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
+        self.tape.hear(self._model(module))
+        if self.kind == "lightning" and trainer.global_rank == 0:
+            say(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")
+
+    def _model(self, module: LightningModule) -> nn.Module:
+        """Return what stages are named after."""
+        return module if self.model_of is None else self.model_of(module)
+
+    def _see_loaders(self, trainer: Trainer) -> None:
+        """Look at each loader when Lightning has prepared it, before it is asked for an iterator."""
+        strategy: Any = trainer.strategy
+        process = strategy.process_dataloader
+
+        def processed(loader: Any) -> Any:
+            loader = process(loader)
+            if self.replay is not None:
+                return self.replay.feed(loader) if trainer.training else loader
+            if self.tape is not None:
+                self.tape.watch(loader, 0 if trainer.training else 1)
+            return loader
+
+        strategy.process_dataloader = processed
+        self.undo.append(lambda: strategy.__dict__.pop("process_dataloader", None))
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        micro = trainer.fit_loop.epoch_loop.total_batch_idx
+        if self.replay is not None:
+            self.replay.begin(batch, micro)
+            return
+        tape = self.tape
+        if tape is None or not tape.on:
+            return
+        epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
+        watched = tape.loaders.get(0)
+        told = watched.taken.popleft() if watched is not None and watched.taken else Loaded()
+        number = trainer.global_step
+        tape.begin(number=number, micro=micro, epoch=epoch, lr=rate(trainer.optimizers), told=told, batch=batch)
+        loop = trainer.fit_loop.epoch_loop
+        if (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0:
+            tape.snapshot(number, lambda: resume_state(trainer))
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self._loss(loss, float(scale))
+        self._phase("backward")
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        self._phase("optimiser")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.replay is not None:
+            self.replay.end()
+            return
+        if self.tape is not None and self.tape.loss_before is None and not self.tape.late:
+            self.tape.loss(outputs)  # a manual optimisation that calls loss.backward() itself
+        self._phase("data")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.replay is not None:
+            self.replay.over()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._phase("validation")
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if self.tape is not None:
+            watched = self.tape.loaders.get(1)
+            told = watched.taken.popleft() if watched is not None and watched.taken else Loaded()
+            self.tape.sample(f"validation batch {batch_idx}: {', '.join(told.samples[:8])}")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._phase("data")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.replay is not None:
+            self.replay.failed(exception)
+        if self.tape is not None:
+            self.tape.failed(exception)
+            self.tape.finish()
+        self._leave()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self.tape is not None:
+            self.tape.finish()
+            self.tape = None
+        self._leave()
+
+    def _leave(self) -> None:
+        while self.undo:
+            with contextlib.suppress(Exception):
+                self.undo.pop()()
+
+    def _phase(self, name: str) -> None:
+        if self.tape is not None:
+            self.tape.phase(name)
+        elif self.replay is not None:
+            self.replay.phase(name)
+
+    def _loss(self, loss: Any, scale: float) -> None:
+        if self.tape is not None:
+            self.tape.loss(loss, scale)
+        elif self.replay is not None:
+            self.replay.loss(loss, scale)
+
+
+def rate(optimizers: Any) -> float | None:
+    """Return the learning rate of the first optimiser, None for none; one that lies on a device is not fetched."""
+    for optimizer in optimizers or ():
+        for group in optimizer.param_groups:
+            value = group.get("lr")
+            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                return None
+            return None if value is None else float(value)
+    return None
+
+
+def resume_state(trainer: Trainer) -> dict[str, Any]:
+    """Return Lightning's whole resume state as it was before the batch at hand was fetched, without hyper-parameters.
+
+    Lightning counts a batch as ready before `on_train_batch_start`; a resume begins with the batch that was completed
+    last, and fetches this one again.
+    """
+    content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    for name in [name for name in content if name.startswith(("hyper_parameters", "hparams", "datamodule_hyper"))]:
+        del content[name]
+    progress = content["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    for part in ("total", "current"):
+        progress[part]["ready"] = progress[part]["completed"]
+    progress["is_last_batch"] = False
+    return {"kind": "lightning", "checkpoint": content, "random": generators.take()}

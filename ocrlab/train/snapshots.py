@@ -1,0 +1,196 @@
+"""Snapshots of a training while it runs: copied to the host in its own thread, written by another one, in two files.
+
+A snapshot is whole or not there: the older of the two files is replaced, under a temporary name first. How often one is
+taken follows from what the last ones cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ocrlab.errors import CheckpointError
+from ocrlab.records import SCHEMA
+
+SHARE = 0.01  # of the time that a run takes
+SMALL = 256 << 20  # bytes that the first snapshot waits for, so that it is there before the first step
+MEMORY = 0.25  # of the host's free memory that the copy may take
+
+
+class Snapshots:
+    """The snapshots of one process; `every` micro-batches, or None: as often as one percent of the time allows."""
+
+    def __init__(self, folder: Path, rank: int, start: int, *, every: int | None = None, most: int = 240) -> None:
+        self.folder, self.rank, self.start, self.every, self.most = folder, rank, start, every, most
+        self.buffers: dict[str, Tensor] = {}
+        self.thread: threading.Thread | None = None
+        self.problem: Exception | None = None
+        self.written: Callable[[int, int, int], None] | None = None  # side, micro, number
+        self.begun = time.monotonic()
+        self.spent = self.dearest = 0.0  # seconds of all snapshots, of the dearest one
+        self.side = 0
+        self.last = -1  # micro-batch of the last one taken
+        self.kept: list[int] = []  # micro-batches of those that are whole, the older one first
+
+    def due(self, micro: int) -> bool:
+        """Tell whether it is time for one; raises what went wrong with the one before."""
+        if self.thread is not None and self.thread.is_alive():
+            return False
+        if self.problem is not None:
+            problem, self.problem = self.problem, None
+            raise problem
+        if self.last < 0:
+            return True
+        since = micro - self.last
+        if self.every is not None:
+            return since >= self.every
+        if since >= self.most:  # the ring forgets what came after the last one
+            return True
+        return self.spent + self.dearest <= SHARE * (time.monotonic() - self.begun)
+
+    def take(self, content: dict[str, Any], *, micro: int, number: int) -> None:
+        """Copy a state to the host and have it written; raises CheckpointError where there is no room for it."""
+        began = time.perf_counter()
+        first = self.last < 0
+        left_out: list[str] = []
+        if first:
+            self._room(weigh(content))
+        held: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
+        held["state"] = self._copied(content, "state", left_out)
+        held["left_out"] = left_out
+        if any(tensor.is_pinned() for tensor in self.buffers.values()):
+            torch.cuda.synchronize()
+        self.last = micro
+        copying = time.perf_counter() - began
+        self.thread = threading.Thread(target=self._write, args=(held, copying), name="ocrlab snapshot", daemon=True)
+        self.thread.start()
+        if first and sum(t.nbytes for t in self.buffers.values()) <= SMALL:
+            self.thread.join()
+
+    def close(self) -> None:
+        """Wait for the snapshot that is being written."""
+        if self.thread is not None:
+            self.thread.join()
+
+    def _room(self, size: int) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if 2 * size > 0.9 * free:
+            raise CheckpointError(
+                "There is no room for two snapshots of this training", got=f"{free >> 20} MiB free",
+                need=f"{(2 * size) >> 20} MiB", do="Free some, or set recorder.on=false",
+            )  # fmt: skip
+        memory = _available()
+        if memory is not None and size > MEMORY * memory:
+            raise CheckpointError(
+                "A snapshot of this training would not fit into memory beside it", got=f"{memory >> 20} MiB free",
+                need=f"{int(size / MEMORY) >> 20} MiB",
+            )  # fmt: skip
+
+    def _copied(self, value: Any, path: str, left_out: list[str]) -> Any:
+        """Return a copy on the host that `weights_only` reads; what it would not read is left out and named."""
+        if isinstance(value, Tensor):
+            return self._tensor(value, path, left_out)
+        if value is None or isinstance(value, bool | int | float | str | bytes):
+            return value if type(value) in (type(None), bool, int, float, str, bytes) else _base(value)
+        if isinstance(value, Mapping):
+            pairs = [(k, v) for k, v in value.items() if isinstance(k, str | int | float | bool)]
+            if len(pairs) < len(value):
+                left_out.append(f"{path}: {len(value) - len(pairs)} keys")
+            return {_base(k): self._copied(v, f"{path}.{k}", left_out) for k, v in pairs}
+        if isinstance(value, list | tuple | set | frozenset):
+            parts = [self._copied(part, f"{path}.{i}", left_out) for i, part in enumerate(value)]
+            return tuple(parts) if isinstance(value, tuple) else parts
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy number
+            return value.item()
+        left_out.append(f"{path}: {type(value).__name__}")
+        return None
+
+    def _tensor(self, value: Tensor, path: str, left_out: list[str]) -> Tensor | None:
+        value = value.detach()
+        if value.layout is not torch.strided or value.device.type == "meta" or type(value).__name__ == "DTensor":
+            left_out.append(f"{path}: a tensor of layout {value.layout} on {value.device.type}")
+            return None
+        buffer = self.buffers.get(path)
+        if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+            pinned = value.is_cuda
+            buffer = self.buffers[path] = torch.empty_like(value, device="cpu", pin_memory=pinned)
+        buffer.copy_(value, non_blocking=True)
+        return buffer
+
+    def _write(self, held: dict[str, Any], copying: float) -> None:
+        began = time.thread_time()
+        try:
+            with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+            path = self.folder / f"snapshot-{self.rank}-{'ab'[self.side]}.pt"
+            write(held, path)
+            self.kept = [*self.kept[-1:], held["micro"]]
+            if self.written is not None:
+                self.written(self.side, held["micro"], held["number"])
+            self.side = 1 - self.side
+        except Exception as error:
+            self.problem = error
+        cost = copying + time.thread_time() - began
+        self.spent += cost
+        self.dearest = max(cost, 0.5 * self.dearest)
+
+
+def write(content: dict[str, Any], path: Path) -> None:
+    """Write a snapshot whole or not at all, mode 0600; raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a snapshot without pickle; raises CheckpointError."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if content["schema"] > SCHEMA:
+            raise CheckpointError(f"{path} was written by a newer ocrlab", need=f"schema {SCHEMA} or older")
+        return dict(content)
+    except CheckpointError:
+        raise
+    except Exception as error:  # zip, unpickling, truncation and a wrong content share no base class
+        raise CheckpointError(
+            f"{path} cannot be read as a snapshot", got=f"{type(error).__name__}: {error}".splitlines()[0]
+        ) from error
+
+
+def weigh(value: Any) -> int:
+    """Return the bytes of all tensors in a state."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(weigh(part) for part in value.values())
+    return sum(weigh(part) for part in value) if isinstance(value, list | tuple) else 0
+
+
+def _base(value: Any) -> Any:
+    """Return a number or text of a subclass (an enumeration, numpy.float64) as Python's own."""
+    kinds: tuple[Any, ...] = (bool, int, float, str, bytes)
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
+
+
+def _available() -> int | None:
+    """Return the bytes of memory that can be had without swapping, None where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,39 @@
+"""program.json: how a training was started, without its secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from ocrlab.errors import RunError
+from ocrlab.flight import record_program
+
+
+def test_the_command_and_the_environment_are_kept_but_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_RATE", "0.1")
+    monkeypatch.setenv("WANDB_API_KEY", "abc")
+    monkeypatch.setenv("PROXY", "http://me:word@proxy/x")
+    monkeypatch.setenv("OCRLAB_WATCH", "/tmp/x")
+    record_program.write(tmp_path, "loop")
+    told = record_program.read(tmp_path)
+    assert told["argv"] == sys.orig_argv
+    assert (told["kind"], told["cwd"], told["pid"]) == ("loop", os.getcwd(), os.getpid())
+    assert told["environment"]["MY_RATE"] == "0.1"
+    assert not {"WANDB_API_KEY", "PROXY", "OCRLAB_WATCH"} & told["environment"].keys()
+    assert (tmp_path / "program.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_without_a_record_is_refused_in_words(tmp_path):
+    with pytest.raises(RunError, match="no record of how it was started"):
+        record_program.read(tmp_path)
+
+
+def test_a_replay_is_told_by_its_job(tmp_path, monkeypatch):
+    monkeypatch.delenv(record_program.REPLAY, raising=False)
+    assert record_program.job() is None
+    (tmp_path / "job.json").write_text(json.dumps({"schema": 1, "last_step": 3}))
+    monkeypatch.setenv(record_program.REPLAY, str(tmp_path / "job.json"))
+    assert record_program.job()["last_step"] == 3

@@ -1,0 +1,158 @@
+"""The ring: what was written is read back after any death, what was torn is seen, a full disk refuses at the start."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ocrlab.errors import DataError
+from ocrlab.flight import ring
+from ocrlab.flight.ring_layout import FIRST, Torn, pack, read_slot, unpack
+
+
+def step(i: int, **more) -> ring.Step:
+    states = {"python": bytes([i % 256]) * 2509, "torch": b"t" * 5056}
+    return ring.Step(
+        i // 2, i, samples=[f"page_{i}.png", "b"], lr=0.1, random=states, order={"indices": f"[{i}]"}, **more
+    )
+
+
+def test_what_was_written_is_read_back_oldest_first(tmp_path):
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=8)
+    for i in range(20):
+        writer.begin(step(i, loss_before=i / 3 if i else None))
+        writer.loss(i / 7)
+    writer.phase("backward")
+    writer.stage("decoder.fusion")
+    writer.op("aten::convolution_backward")
+    found = ring.read(tmp_path / "ring-0-0.bin")
+    assert [s.micro for s in found.steps] == list(range(12, 20))
+    assert [s.loss for s in found.steps] == [i / 7 for i in range(12, 20)]
+    assert found.steps[0].loss_before == 12 / 3
+    assert found.steps[3].random == step(15).random
+    assert found.torn == 0
+    assert found.pid == os.getpid()
+    now = found.now
+    assert (now.number, now.phase, now.stage, now.op) == (9, "backward", "decoder.fusion", "aten::convolution_backward")
+    assert now.samples == ["page_19.png", "b"]
+    assert (tmp_path / "ring-0-0.bin").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path):
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    writer.begin(step(0))
+    writer.loss(1.5)
+    writer.stage("head")
+    writer.begin(step(1))
+    now = ring.read(tmp_path / "ring-0-0.bin").now
+    assert (now.stage, now.phase, now.loss) == ("", "forward", None)
+    writer.loss(2.5, micro=0)  # one that arrives late from a device
+    assert ring.read(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
+
+
+@pytest.mark.parametrize("cut", [0, 30, 5000, 32 * 1024 - 8])
+def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
+    path = tmp_path / "ring-0-0.bin"
+    writer = ring.Writer(path, slots=4)
+    for i in range(4):
+        writer.begin(step(i))
+    writer.close()
+    data = bytearray(path.read_bytes())
+    at = FIRST + 2 * ring.SLOT_BYTES + cut
+    data[at : at + 4] = b"\xff\xfe\xfd\xfc"
+    path.write_bytes(data)
+    found = ring.read(path)
+    assert (len(found.steps), found.torn) == (3, 1)
+
+
+def test_a_step_too_large_for_its_slot_keeps_its_numbers():
+    big = step(3)
+    big.samples = [f"/a/long/path/of/page_{i}.png" for i in range(5000)]
+    big.order = {"indices": repr(list(range(5000)))}
+    read = unpack(pack(big, 20_000))
+    assert (read.number, read.micro, len(read.samples)) == (1, 3, 16)
+    assert "order" in read.left_out
+    assert read.random == big.random
+
+
+@pytest.mark.parametrize("data", [b"", b"OCRLABR1", b"\0" * 9000, b"OCRLABR1" + b"\xff" * 9000])
+def test_what_is_no_ring_is_refused_in_words(tmp_path, data):
+    (tmp_path / "ring-0-0.bin").write_bytes(data)
+    with pytest.raises(DataError, match="is not a ring"):
+        ring.read(tmp_path / "ring-0-0.bin")
+
+
+def test_random_bytes_in_the_slots_never_raise_anything_else(tmp_path):
+    path = tmp_path / "ring-0-0.bin"
+    ring.Writer(path, slots=4).close()
+    head = path.read_bytes()[:FIRST]
+    path.write_bytes(head + random.Random(0).randbytes(4 * ring.SLOT_BYTES))
+    assert ring.read(path).torn == 4
+    with pytest.raises(Torn):
+        read_slot(b"\x01" + bytes(4095))
+
+
+def test_a_full_disk_refuses_at_the_start_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(_descriptor, _data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        ring.Writer(tmp_path / "ring-0-0.bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_starts_are_counted_and_bounded(tmp_path):
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    for expected in range(5):
+        writer, start = ring.create(flight, slots=2)
+        writer.close()
+        assert start == expected
+    assert [ring.name_of(path) for path in ring.find(tmp_path)] == [(0, 4), (0, 3), (0, 2)]
+
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from ocrlab.flight import ring
+writer = ring.Writer(sys.argv[1], slots=8)
+i = 0
+def die():
+    time.sleep(float(sys.argv[3]))
+    os._exit(3) if sys.argv[2] == "exit" else os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+threading.Thread(target=die).start()
+while True:
+    writer.begin(ring.Step(i, i, samples=[str(i)], random={"torch": str(i).encode() * 1000}))
+    writer.stage(f"stage.{i}")
+    writer.loss(float(i))
+    i += 1
+"""
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGSEGV", "exit"])
+def test_a_death_at_any_moment_leaves_a_ring_that_is_right(tmp_path, way):
+    path = tmp_path / "ring-0-0.bin"
+    for attempt in range(3):
+        done = subprocess.run([sys.executable, "-c", PROGRAM, path, way, str(0.05 + 0.013 * attempt)], check=False)
+        assert done.returncode == (3 if way == "exit" else -getattr(signal, way))
+        found = ring.read(path)
+        assert found.torn <= 1
+        micros = [s.micro for s in found.steps]
+        assert micros == list(range(micros[0], micros[0] + len(micros)))
+        assert all(
+            s.samples == [str(s.micro)] and s.random["torch"] == str(s.micro).encode() * 1000 for s in found.steps
+        )
+        assert all(s.loss == s.micro for s in found.steps[:-1])
+        assert found.now.stage in (
+            "",
+            f"stage.{found.now.micro}",
+            f"stage.{found.now.micro - 1}",
+            f"stage.{found.now.micro + 1}",
+        )
+        assert found.time <= time.time()

@@ -1,0 +1,183 @@
+"""The recorder in Lightning: our own training and a foreign one, recorded and run again bit for bit."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import cv2
+import lightning
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from ocrlab import config as configs
+from ocrlab.flight import record_program, ring
+from ocrlab.train import fit, restored
+from ocrlab.train.recorder import Recorder
+
+
+class Ended(BaseException):
+    """In place of the end of the process."""
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.delenv(record_program.REPLAY, raising=False)
+
+
+def replay(run: Path, monkeypatch, again, last: int | None = None) -> dict:
+    found = ring.read(ring.find(run)[0])
+    out = run / "replay"
+    out.mkdir()
+    first = found.snapshots[-1]
+    job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(first.path), "out": str(out)}
+    job |= {"first_step": first.number, "last_step": found.now.number if last is None else last}
+    (out / "job.json").write_text(json.dumps(job))
+
+    def end():
+        raise Ended
+
+    with monkeypatch.context() as patch:
+        patch.setenv(record_program.REPLAY, str(out / "job.json"))
+        patch.setattr(restored, "leave", end)
+        patch.setattr(torch, "save", torch.save)
+        with pytest.raises(Ended):
+            again()
+    return json.loads((out / "result.json").read_text())
+
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return torch.randn(8) + random.random(), index % 3
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+        self.average = torch.optim.swa_utils.AveragedModel(self.net)
+        self.loss = nn.CrossEntropyLoss()
+
+    def training_step(self, batch, _index):
+        x, y = batch
+        return self.loss(self.net(x), y) + self.average.module(x).square().mean().detach()
+
+    def on_train_batch_end(self, *_):
+        self.average.update_parameters(self.net)
+
+    def validation_step(self, batch, _index):
+        self.log("val", self.loss(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9), "interval": "step"}]
+
+
+def foreign(folder: Path, recorder: Recorder, model: lightning.LightningModule | None = None) -> None:
+    lightning.seed_everything(0, verbose=False)
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=3, precision="bf16-mixed", accumulate_grad_batches=2, gradient_clip_val=0.5,
+        callbacks=[recorder, ModelCheckpoint(folder / "saved")], default_root_dir=folder, logger=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    loader = DataLoader(Pairs(), 4, shuffle=True, drop_last=True)
+    trainer.fit(model or Model(), loader, DataLoader(Pairs(), 11))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_foreign_lightning_project_is_replayed_bit_for_bit(tmp_path, monkeypatch):
+    foreign(tmp_path, Recorder(snapshot_every=4))
+    found = ring.read(ring.find(tmp_path)[0])
+    assert [step.micro for step in found.steps] == list(range(15))
+    assert [step.epoch for step in found.steps] == [0] * 5 + [1] * 5 + [2] * 5
+    assert found.now.stage == "loss"
+    assert record_program.read(tmp_path)["kind"] == "lightning"
+    saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "saved").iterdir()}
+    result = replay(tmp_path, monkeypatch, lambda: foreign(tmp_path, Recorder(snapshot_every=4)))
+    assert result["finished"]
+    assert [step["micro"] for step in result["steps"]] == list(range(found.snapshots[-1].micro, 15))
+    assert all(step["equal"] for step in result["steps"])
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "saved").iterdir()} == saved
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exception_leaves_phase_stage_and_no_hook(tmp_path):
+    class Broken(Model):
+        def on_before_optimizer_step(self, _optimizer):
+            if self.global_step == 2:
+                raise RuntimeError("here")
+
+    model = Broken()
+    recorder = Recorder(tmp_path)
+    with pytest.raises(RuntimeError, match="here"):
+        foreign(tmp_path, recorder, model)
+    found = ring.read(ring.find(tmp_path)[0])
+    assert (found.now.number, found.now.phase) == (2, "optimiser")
+    assert found.now.loss is not None
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert recorder.undo == []
+
+
+@pytest.fixture
+def pages(tmp_path) -> Path:
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        (tmp_path / "data" / split / "images").mkdir(parents=True)
+        (tmp_path / "data" / split / "gts").mkdir()
+        for i in range(3):
+            image = rng.integers(0, 255, (96, 96, 3), np.uint8)
+            cv2.imwrite(str(tmp_path / "data" / split / "images" / f"p{i}.png"), image)
+            text = "8,8,80,8,80,24,8,24,bar"
+            (tmp_path / "data" / split / "gts" / f"gt_p{i}.txt").write_text(text)
+    return tmp_path / "data"
+
+
+def tiny(pages: Path, runs: Path, *more: str) -> configs.Config:
+    words = f"data={pages} runs={runs} width=32 crop=64 batch_size=2 trainer.max_steps=5 trainer.val_every=3"
+    words += " trainer.accumulate_grad_batches=2 trainer.accelerator=cpu trainer.precision=bf16 runtime.workers=0"
+    words += " runtime.channels_last=true runtime.threads=1 evaluate.long_side=96 recorder.snapshot_every=2"
+    return configs.load(overrides=[*words.split(), *more])
+
+
+def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs, monkeypatch):
+    run = fit.fit(tiny(pages, runs)).folder
+    found = ring.read(ring.find(run)[0])
+    assert [step.micro for step in found.steps] == list(range(10))
+    assert [step.number for step in found.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert all(name.startswith("p") for step in found.steps for name in step.samples)
+    assert found.steps[2].epoch == 1
+    assert found.now.stage.startswith("head.")
+    assert {path.stat().st_mode & 0o077 for path in (run / "flight").iterdir()} == {0}
+    before = sorted(path.name for path in run.rglob("*") if "replay" not in path.parts)
+    result = replay(run, monkeypatch, lambda: fit.fit(configs.load(run / "config.yaml")))
+    assert result["finished"]
+    assert len(result["steps"]) >= 4
+    assert all(step["equal"] for step in result["steps"])
+    after = sorted(path.name for path in run.rglob("*") if "replay" not in path.relative_to(run).parts)
+    assert [name for name in after if name not in before] == []
+    assert len(list(runs.iterdir())) == 1
+
+
+def test_it_can_be_switched_off(pages, runs):
+    run = fit.fit(tiny(pages, runs, "recorder.on=false", "trainer.max_steps=1")).folder
+    assert ring.find(run) == []
+
+
+def test_what_is_used_of_lightning_in_private_is_there():
+    trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    connector = trainer._checkpoint_connector
+    assert hasattr(connector, "_ckpt_path")
+    assert hasattr(connector, "_loaded_checkpoint")
+    assert callable(connector.resume_start)
+    assert callable(connector.dump_checkpoint)
+    assert hasattr(trainer.fit_loop.epoch_loop, "total_batch_idx")
+    assert {"ready", "completed"} <= trainer.fit_loop.epoch_loop.batch_progress.current.__dict__.keys()
+    assert callable(trainer.strategy.process_dataloader)
