@@ -27,6 +27,8 @@ COMMANDS = {
     "doctor": "check this machine: what torch needs, what is broken, and the command that mends it",
     "watch": "run any program, and name the cause when it crashes or hangs",
     "diagnose": "read a log, a run folder or a notebook, and name the cause",
+    "replay": "run the step that failed again: which module, operator and sample it was, and what makes it go away",
+    "bisect": "run short trials with one setting after the other flipped, and name what makes it fail",
     "kernel": "check a CUDA launch against the limits of a device, or put a profile into words",
     "run": "run a notebook so that its report tells the truth, also when its kernel dies",
 }

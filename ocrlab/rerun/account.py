@@ -128,7 +128,7 @@ def _evidence(job: Hunt, outcome: Outcome) -> str:
     """Return how often it failed where the answer expects it, and passed where it does not."""
     best, known = outcome.found, outcome.search
     mask = sum(1 << index for index in best.factors)
-    answer = search.Answer(mask, best.kind == "all", [])
+    answer = search.Answer(mask, best.kind == "all")
     on = [failed for run, failed in known.runs if answer.expects(run)]
     off = [failed for run, failed in known.runs if not answer.expects(run)]
     flips = [mask] if best.kind == "any" else [1 << index for index in best.factors]

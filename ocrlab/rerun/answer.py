@@ -99,7 +99,10 @@ def record(subject: Subject, outcomes: Sequence[Outcome], said: str, seconds: fl
 
 def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
     """Return what may make the replay another computation than the run was, each once."""
-    return list(dict.fromkeys([*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]))
+    told = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
+    if decided(outcomes) is not None and _equal(outcomes) is False:
+        told.append(_losses(outcomes[0]).removeprefix("no fault, but "))
+    return list(dict.fromkeys(told))
 
 
 def _place(fault: Mapping[str, Any]) -> str:

@@ -84,6 +84,7 @@ def _sequence(subject: Subject, outcomes: list[Outcome]) -> Any:
         yield cells.earlier(subject.number)
         if outcomes[-1].fault is not None:
             shown, fault = outcomes[-1], outcomes[-1].fault
+            subject.number = int(fault["step"])  # what follows is about that step
     if cells.wants_alone(fault, shown.count, subject.cuda):
         seconds = max(EACH[0], EACH[1] * max(shown.longest, 0.0), 4 * subject.seconds)
         yield cells.alone(round(seconds, 1), fault.get("micro"))

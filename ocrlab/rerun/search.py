@@ -1,67 +1,91 @@
-"""Which factors make a run fail: a posterior over all simple answers, and the run that halves it best.
+"""Which factors make a run fail: a posterior over all simple answers, and when one of them may be named.
 
 A run is a set of factors left as they were, written as the bits of a whole number; all others are flipped to safe
 values. An answer says: it fails where ALL of some factors are as they were (one, two, three of them; none at all means
 that it fails whatever is set), or where ANY of some are (none at all: it never fails), and how often it then does.
-The next run is the one whose end tells most (Lindley 1956, Mackay 1992); for failures that always happen this is group
-testing (Dorfman 1943): one culprit of n is certain after log2(n) + 2 runs, the first of them as it was.
+
+Most failures always happen, and are proved by few runs. The first run that contradicts this, one that passes though
+no more was flipped than in one that failed, raises the bar for good: from then on an answer must be so much likelier
+than each other one, at whatever rate that fails, that a wrong one is named in `error` of all searches at most
+(Ville 1939: a likelihood ratio ever exceeds 1/error with that probability at most, however one chooses and stops).
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 KINDS = {"always": 0.15, "never": 0.15, "other": 0.0005}  # before the first run; the rest:
 SIZES = {1: 0.53, 2: 0.15, 3: 0.012}  # how many factors it takes, each half of them ALL and half ANY
 RATES = {1.0: 0.88, **dict.fromkeys((0.9, 0.7, 0.5, 0.3, 0.2, 0.1), 0.02)}  # how often it fails
 CHANCE = 0.001  # of the same failure where an answer expects none: nothing is ever quite impossible
-GONE = 1e-7  # share of the best answer below which one is left out of the choice
-EVERY_SET = 10  # factors up to which every possible run is weighed; beyond, the best neighbours of good ones
 UNPROVEN = ("always", "never", "other")  # answers that name no factor
-PROOFS = 1
 OFTEN = 14  # runs as it was that pass before a failure counts as gone: of one in five such a row is rarer than 1 in 20
-LIKELY = 0.8  # from here on an answer is put to the proof
-CLOSE = 0.995  # runs that tell nearly as much as the best: of these the one that proves most directly
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Answer:
-    """It fails where all (`every`) or any of the factors in `mask` are as they were; `weights` by failure rate."""
+    """It fails where all (`every`) or any of the factors in `mask` are as they were."""
 
     mask: int
     every: bool
-    weights: list[float]
 
     def expects(self, run: int) -> bool:
-        """Tell whether a run is expected to fail, as often as it does."""
+        """Tell whether a run can fail."""
         return run & self.mask == self.mask if self.every else run & self.mask != 0
-
-    @property
-    def weight(self) -> float:
-        return sum(self.weights)
 
 
 @dataclass
 class Search:
-    """What is known after some runs: every answer with its weight, and `misfit`, the weight of none of them."""
+    """What is known after some runs: of each answer (A) and rate (R) the logarithm of prior and of likelihood.
+
+    `misfit` is that of no answer at all, prior and likelihood together.
+    """
 
     count: int
-    rates: list[float]
     answers: list[Answer]
+    rates: list[float]
+    prior: Array  # (A, R)
+    likelihood: Array  # (A, R)
     misfit: float
+    flaky: bool  # it does not always fail: known, or seen
     runs: list[tuple[int, bool]] = field(default_factory=list)
     barred: list[int] = field(default_factory=list)  # runs that failed otherwise: they tell nothing
     turn: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def __post_init__(self) -> None:
+        self.masks = np.array([answer.mask for answer in self.answers])  # (A,)
+        self.every = np.array([answer.every for answer in self.answers])  # (A,)
 
     @property
     def whole(self) -> int:
         """The run as it was."""
         return (1 << self.count) - 1
+
+    def ends(self, failed: bool) -> list[int]:
+        """Return the runs that failed, or those that passed."""
+        return [run for run, end in self.runs if end == failed]
+
+    def expects(self, runs: Sequence[int]) -> Array:
+        """Return (runs, A) whether each run can fail, for each answer."""
+        kept = np.array(runs)[:, None] & self.masks
+        return np.where(self.every, kept == self.masks, kept != 0)
+
+    def weights(self) -> Array:
+        """Return (A + 1, R) posteriors, that sum to 1; in the last row the first is that of no answer at all."""
+        logs = self.prior + self.likelihood
+        logs = np.vstack([logs, np.full(len(self.rates), -np.inf)])
+        logs[-1, 0] = self.misfit
+        raised = np.exp(logs - logs.max())
+        return np.asarray(raised / raised.sum())
 
 
 @dataclass(frozen=True)
@@ -79,36 +103,36 @@ def begin(suspicion: Sequence[float], rate: float | None = None) -> Search:
 
     `rate` is how often the failure happens, where somebody knows it.
     """
-    rates = RATES if rate is None else dict.fromkeys(sorted({0.7 * rate, rate, min(1.0, 1.3 * rate)}), 1 / 3)
-    prior = list(rates.values())
-    answers = [Answer(0, True, [KINDS["always"] * share for share in prior])]
-    answers.append(Answer(0, False, [KINDS["never"] * share for share in prior]))
+    known = dict.fromkeys(sorted({0.7 * rate, rate, min(1.0, 1.3 * rate)}), 1 / 3) if rate else RATES
+    answers, prior = [Answer(0, True), Answer(0, False)], [KINDS["always"], KINDS["never"]]
     for size, mass in SIZES.items():
         chosen = list(itertools.combinations(range(len(suspicion)), size))
         shares = [math.prod(suspicion[index] for index in group) for group in chosen]
         for group, part in zip(chosen, shares, strict=True):
             mask = sum(1 << index for index in group)
             for every in (True,) if size == 1 else (True, False):
-                weight = mass * part / sum(shares) / (1 if size == 1 else 2)
-                answers.append(Answer(mask, every, [weight * share for share in prior]))
-    return Search(len(suspicion), list(rates), answers, KINDS["other"])
+                answers.append(Answer(mask, every))
+                prior.append(mass * part / sum(shares) / (1 if size == 1 else 2))
+    logs = np.log(np.outer(np.array(prior) / sum(prior), list(known.values())))
+    nothing = math.log(KINDS["other"])
+    return Search(len(suspicion), answers, list(known), logs, np.zeros_like(logs), nothing, rate not in (None, 1.0))
 
 
 def learn(search: Search, run: int, failed: bool) -> None:
     """Take in how a run ended."""
-    for answer in search.answers:
-        on = answer.expects(run)
-        for place, rate in enumerate(search.rates):
-            fails = max(rate, CHANCE) * (1 - CHANCE) if on else CHANCE
-            answer.weights[place] *= fails if failed else 1 - fails
+    rates = np.maximum(search.rates, CHANCE) * (1 - CHANCE)
+    fails = np.where(search.expects([run])[0][:, None], rates, CHANCE)  # (A, R)
+    search.likelihood += np.log(fails if failed else 1 - fails)
     before = [end for other, end in search.runs if other == run]
-    seen = before.count(failed)
-    search.misfit *= (seen + 0.5) / (len(before) + 1)  # each run with a rate of its own: Krichevsky, Trofimov 1981
+    seen = before.count(failed)  # no answer at all: each run has a rate of its own (Krichevsky, Trofimov 1981)
+    search.misfit += math.log((seen + 0.5) / (len(before) + 1))
     search.runs.append((run, failed))
-    total = search.misfit + sum(answer.weight for answer in search.answers)
-    search.misfit /= total
-    for answer in search.answers:
-        answer.weights = [weight / total for weight in answer.weights]
+    passed = search.ends(False)
+    if not search.flaky and any(less & more == less for less in search.ends(True) for more in passed):
+        search.flaky = True
+        if 1.0 in search.rates:
+            search.prior[:, search.rates.index(1.0)] = -np.inf
+        search.prior -= np.log(np.exp(search.prior).sum())
 
 
 def bar(search: Search, run: int) -> None:
@@ -123,159 +147,70 @@ def found(search: Search) -> Found:
 
 def ranked(search: Search, count: int = 1) -> list[Found]:
     """Return the `count` most probable answers, best first."""
-    best = heapq.nlargest(count, search.answers, key=lambda answer: answer.weight)
-    told = [_found(search, answer) for answer in best]
-    return sorted([*told, Found("other", (), search.misfit, 0.0)], key=lambda one: -one.posterior)[:count]
+    weights = search.weights()
+    places = np.argsort(-weights.sum(axis=1), kind="stable")[:count]
+    return [_found(search, int(place), weights[place]) for place in places]
 
 
-def _found(search: Search, answer: Answer) -> Found:
-    rate = sum(r * w for r, w in zip(search.rates, answer.weights, strict=True)) / answer.weight
+def _found(search: Search, place: int, weights: Array) -> Found:
+    posterior = float(weights.sum())
+    if place == len(search.answers):
+        return Found("other", (), posterior, 0.0)
+    answer = search.answers[place]
     factors = tuple(index for index in range(search.count) if answer.mask >> index & 1)
     kind = ("all" if answer.every else "any") if factors else ("always" if answer.every else "never")
-    return Found(kind, factors, answer.weight, rate)
+    return Found(kind, factors, posterior, float(weights @ search.rates) / max(posterior, 1e-300))
 
 
 def settled(search: Search, error: float) -> bool:
-    """Tell whether the best answer is probable enough, and what would be done about it has been tried."""
+    """Tell whether the best answer is probable enough, and as well proved as a failure of its kind needs."""
     best = found(search)
     if best.kind == "never":  # however improbable a rare failure was before
         return len(search.runs) >= OFTEN and not any(failed for _, failed in search.runs)
-    return best.posterior >= 1 - error and (best.kind in UNPROVEN or not _unproven(search, best))
+    if best.posterior < 1 - error:
+        return False
+    if best.kind == "other":
+        return True
+    return not len(rivals(search, error)) if search.flaky else not unproven(search, best)
 
 
-def _unproven(search: Search, best: Found) -> list[int]:
-    """Return the run that has not passed yet, and should if an answer is right and some factors are flipped for it.
+def rivals(search: Search, error: float) -> Array:
+    """Return the places of the answers that luck could still have hidden behind the best one, the likeliest first.
 
-    It is wanted until every factor that is acquitted was there in a run that passed.
+    Each is taken at the rate that speaks most for it; the best one at no rate that was chosen afterwards.
     """
-    named = sum(1 << index for index in best.factors)
-    cleared = named
-    for run, failed in search.runs:
-        cleared |= 0 if failed else run
-    flips = [1 << index for index in best.factors] if best.kind == "all" else [named]
-    wanted = [search.whole ^ flip for flip in flips if search.whole ^ flip not in search.barred]
-    return [] if cleared == search.whole else wanted[:1]
+    place = int(np.argmax(search.weights()[:-1].sum(axis=1)))
+    own = (search.prior + search.likelihood)[place]
+    score = own.max() + math.log(np.exp(own - own.max()).sum())
+    chances = search.likelihood[:, np.isfinite(search.prior[0])].max(axis=1)
+    chances[place] = -np.inf
+    near = np.flatnonzero(chances > score + math.log(error))
+    return np.asarray(near[np.argsort(-chances[near], kind="stable")])
 
 
-def choose(search: Search) -> int:
-    """Return the run to make next: as it was until it has failed once, then the one that tells most."""
-    if not any(failed for _, failed in search.runs) and search.whole not in search.barred:
-        return search.whole
-    best = found(search)
-    if best.posterior > LIKELY and best.kind not in UNPROVEN:
-        missing = _unproven(search, best)
-        if missing:
-            return missing[0]
-    halving = _halve(search)
-    if halving is not None and halving not in search.barred:
-        return halving
-    rows = _rows(search)
-    told = {run: _told(rows, run) * _usable(search, run) for run in _candidates(search, rows)}
-    most = max(told.values())
-    close = [run for run, bits in told.items() if bits >= CLOSE * most]
-    return min(close, key=lambda run: (_indirect(search, run), run))
+def unproven(search: Search, best: Found) -> list[int]:
+    """Return the runs that are wanted before an answer is named of a failure that always happens.
 
-
-Row = tuple[Answer, float, float]  # an answer, weight times rate, weight times the entropy that the rate leaves
-
-
-def _rows(search: Search) -> list[Row]:
-    least = GONE * max(answer.weight for answer in search.answers)
-    rows = []
-    for answer in search.answers:
-        weight = answer.weight
-        if weight > least:
-            rate = sum(r * w for r, w in zip(search.rates, answer.weights, strict=True)) / weight
-            rows.append((answer, weight * rate, weight * _entropy(rate)))
-    return rows
-
-
-def _told(rows: Sequence[Row], run: int) -> float:
-    """Return the bits that the end of a run is expected to tell about which answer is right."""
-    fails = left = 0.0
-    for answer, failing, entropy in rows:
-        mask = answer.mask
-        if run & mask == mask if answer.every else run & mask:
-            fails += failing
-            left += entropy
-    return _entropy(fails) - left
-
-
-def _entropy(share: float) -> float:
-    if not 1e-12 < share < 1 - 1e-12:
-        return 0.0
-    return -share * math.log2(share) - (1 - share) * math.log2(1 - share)
-
-
-def _candidates(search: Search, rows: Sequence[Row]) -> list[int]:
-    if search.count <= EVERY_SET:
-        return list(range(1 << search.count))
-    marginal = [sum(row[0].weight for row in rows if row[0].mask >> index & 1) for index in range(search.count)]
-    order = sorted(range(search.count), key=lambda index: -marginal[index])
-    found: dict[int, float] = {}
-    starts = [sum(1 << index for index in order[:size]) for size in (1, 2, search.count // 2)]
-    starts += [search.whole ^ start for start in starts] + [search.turn.getrandbits(search.count)]
-    for start in starts:
-        _climb(rows, start, search.count, found)
-    return [*found, 0, search.whole]
-
-
-def _climb(rows: Sequence[Row], start: int, count: int, found: dict[int, float]) -> None:
-    """Add to `found` the runs on the way from a start to one that no single flip makes better."""
-    here = start
-    while True:
-        for run in (here, *(here ^ 1 << index for index in range(count))):
-            if run not in found:
-                found[run] = _told(rows, run)
-        best = max((here ^ 1 << index for index in range(count)), key=found.__getitem__)
-        if found[best] <= found[here]:
-            return
-        here = best
-
-
-def _halve(search: Search) -> int | None:
-    """Return the run that halves the single culprits in question, if all ends so far agree with there being one.
-
-    One that always fails lies in all failing runs and in no passing one. What is certain of it in the end is that no
-    other factor is needed (no other lies in all failing runs) and none would do (every other lies in a passing run):
-    factors of which nothing is known yet go along, so that all of this takes log2(n) + 1 runs.
+    ALL: alone they fail, and with any one of them flipped, and nothing else, it passes. ANY: each alone fails, and with
+    all of them flipped it passes. This proves it, however involved the truth may be, as long as flips only help. For
+    one factor less does, so that it takes log2(n) + 2 runs: it alone lies in all failing runs, in no passing one.
     """
-    failing, passing = search.whole, 0
-    for run, failed in search.runs:
-        failing, passing = (failing & run, passing) if failed else (failing, passing | run)
-    left = [index for index in range(search.count) if (failing & ~passing) >> index & 1]
-    if not left:
-        return None
-    if len(left) == 1:
-        alone = 1 << left[0]
-        if failing != alone:
-            return alone
-        return search.whole ^ alone if passing | alone != search.whole else None
-    weights = {answer.mask: answer.weight for answer in search.answers if answer.mask.bit_count() == 1}
-    left.sort(key=lambda index: -weights[1 << index])
-    total = sum(weights[1 << index] for index in left)
-    size = 1 if weights[1 << left[0]] > total / 2 else len(left) // 2
-    return sum(1 << index for index in left[:size]) | search.whole & ~failing & ~passing
-
-
-def _usable(search: Search, run: int) -> float:
-    """Return how probably a run does not fail otherwise, as those did in which some flip must be to blame."""
-    if not search.barred:
-        return 1.0
-    if run in search.barred:
-        return 0.0
-    cleared = 0
-    for other, _ in search.runs:
-        cleared |= search.whole & ~other
-    usable = 1.0
-    for other in search.barred:
-        blamed = search.whole & ~other & ~cleared
-        flipped = (blamed & ~run).bit_count()
-        usable *= 1 - 0.9 * flipped / max(1, blamed.bit_count())
-    return usable
-
-
-def _indirect(search: Search, run: int) -> int:
-    """Return how far a run is from one factor alone, as it was or flipped: these are what people believe."""
-    size = run.bit_count()
-    return min(abs(size - 1), abs(search.count - 1 - size))
+    named = [1 << index for index in best.factors]
+    mask, failed, passed = sum(named), search.ends(True), search.ends(False)
+    if not named:
+        wanted = [] if 0 in failed else [0]
+    elif len(named) == 1:
+        common, cleared = search.whole, mask
+        for run in failed:
+            common &= run
+        for run in passed:
+            cleared |= run
+        wanted = [mask] if common != mask else []
+        wanted += [search.whole ^ mask] if cleared != search.whole else []
+    elif best.kind == "all":
+        wanted = [search.whole ^ one for one in named if search.whole ^ one not in passed]
+        wanted += [mask] if mask not in failed else []
+    else:
+        wanted = [one for one in named if one not in failed]
+        wanted += [search.whole ^ mask] if search.whole ^ mask not in passed else []
+    return [run for run in wanted if run not in search.barred]

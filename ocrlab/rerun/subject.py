@@ -152,6 +152,7 @@ def _warnings(subject: Subject) -> list[str]:
         found.append("the run still lives: what is replayed is its newest step")
     if subject.flight.torn:
         found.append(f"{subject.flight.torn} records of steps are torn")
+    found += [f"{file} has changed since the run began" for file in _changed(program)]
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if int((program.get("environment") or {}).get("WORLD_SIZE", 1) or 1) > 1:
@@ -164,3 +165,11 @@ def _warnings(subject: Subject) -> list[str]:
         found.append(str(error))
         subject.snapshot = None
     return found
+
+
+def _changed(program: dict[str, Any]) -> list[str]:
+    """Return the files of the command line that were written after the run had begun."""
+    began, folder = float(program.get("time") or 0), Path(str(program.get("cwd") or "."))
+    words = [str(word) for word in list(program.get("argv") or ())[1:4] if str(word).endswith((".py", ".yaml", ".yml"))]
+    files = [folder / word for word in words]
+    return [file.name for file in files if began and file.is_file() and file.stat().st_mtime > began]

@@ -72,6 +72,20 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
     assert "no sample of the batch does it alone" in answer.sentence(subject(), [crash, none])
 
 
+def test_a_fault_of_an_earlier_step_is_the_first_one() -> None:
+    late = {**CONV, "kind": "nonfinite", "tensor": "weight a.weight", "value": "NaN", "before": True}
+    early = {
+        **CONV,
+        "step": 211,
+        "kind": "nonfinite",
+        "phase": "backward",
+        "tensor": "output aten::mul",
+        "value": "NaN",
+    }
+    said = answer.sentence(subject(), [outcome(late), outcome(early, cells.earlier(212)), outcome(None, cells.FP32)])
+    assert said.startswith("first fault at step 211, backward") and said.endswith("; goes away in fp32.")
+
+
 def test_a_hang_and_an_exception_say_where() -> None:
     hang = {**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}
     assert "it never returned, in `train.py:7 wait`" in answer.sentence(subject(), [outcome(hang)])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
+from ocrlab.probes import tree
 from ocrlab.rerun import subject
 from ocrlab.rerun.replay import Replayed, replay
 
@@ -129,6 +132,25 @@ def test_what_dies_because_of_one_page_is_placed_with_it(tmp_path: Path, what: s
 
 
 @pytest.mark.slow
+def test_a_replay_that_is_interrupted_leaves_nobody_behind(tmp_path: Path) -> None:
+    run = recorded(tmp_path, "hang", 20)
+    code = f"from pathlib import Path; from ocrlab.rerun.replay import replay; replay(Path({str(run)!r}))"
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=-3, start_new_session=True)
+    job = run / "flight"
+    end = time.monotonic() + 60
+    while not list(job.glob("replay-*/0-traced/trail.bin")) and time.monotonic() < end:
+        time.sleep(0.1)
+    pids = [process.pid for process in tree.descendants(child.pid)]
+    assert len(pids) > 2
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) != 0
+    end = time.monotonic() + 30
+    while any(tree.one(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if tree.one(pid)]
+
+
+@pytest.mark.slow
 def test_what_never_returns_is_placed_with_its_page(tmp_path: Path) -> None:
     found, fault = answered(tmp_path, "hang", 20)
     assert (fault["kind"], fault["path"]) == ("hang", "0")
@@ -216,6 +238,14 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
     assert subject.command(subject.find(script), Path("job")) == [sys.executable, "mine.py"]
     kept = subject.environment(subject.find(script), Path("job"))
     assert kept[record_program.REPLAY] == "job"
+
+
+def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("new")
+    run = made(tmp_path / "run", cwd=str(tmp_path), time=time.time() - 1000)
+    assert subject.find(run).warnings == ["x.py has changed since the run began"]
+    moved = made(tmp_path / "moved", cwd=str(tmp_path / "gone"), time=time.time() - 1000)
+    assert "the folder that it was started in is gone" in subject.find(moved).warnings[0]
 
 
 def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""`ocrlab replay`: the step that failed is run again alone, and its first fault named: module, operator, sample."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.redact import clean
+from ocrlab.rerun.replay import TIMEOUT, replay
+
+EXAMPLES = """
+  ocrlab replay runs/20260102-030405-receipts               the step that was being made when the run ended
+  ocrlab replay runs/20260102-030405-receipts --step 212    another one that is still in the record
+  ocrlab replay runs/mine --timeout 120 --json              two minutes for all of it; one JSON object
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder with a flight record")
+    parser.add_argument("--step", type=int, metavar="N", help="optimiser step, from 0; default the one that failed")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for all of it ({TIMEOUT:g})"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Replay; status 0 where the question is answered, fault or not, 1 where the step could not be run again."""
+
+    def say(text: str) -> None:
+        print(f"ocrlab replay: {text}", file=sys.stderr, flush=True)
+
+    done = replay(args.run, args.step, timeout=args.timeout, say=say)
+    parts = [table(done.rows), ""]
+    parts += [f"warning: {text}" for text in done.record["warnings"]]
+    parts.append(done.sentence)
+    if done.path is not None:
+        parts.append(str(done.path))
+    record = {**clean(done.record), "path": str(done.path) if done.path else None}
+    return Answer(record, clean("\n".join(parts)), 0 if done.done else 1)

@@ -1,0 +1,153 @@
+"""Tracing inside a replaying process: every module and operator of the last step, and where its first fault is.
+
+Where the step is goes to `out/trail.bin` before each operator, so that it is known after a crash too; what was found is
+in `out/trace.json`. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab import flight
+from ocrlab.flight import trail
+from ocrlab.train import traced_alone, traced_batch, traced_faults
+from ocrlab.train.switches import prepare
+from ocrlab.train.traced_faults import Fault
+from ocrlab.train.traced_step import Step
+
+
+@contextlib.contextmanager
+def traced(
+    model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
+) -> Iterator[Tracer]:
+    """Trace the last step of a replay around a block; an exception that leaves it is placed, then goes on."""
+    trace = Tracer(model, job, ring, optimizers=optimizers)
+    try:
+        yield trace
+    except BaseException as error:
+        trace.failed(error)
+        raise
+    finally:
+        trace.close()
+
+
+class Tracer:
+    """What `traced` yields; `begin` and `end` stand around each micro-batch. Nothing of it raises or draws numbers."""
+
+    def __init__(
+        self, model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
+    ) -> None:
+        cell = job.get("cell") or {}
+        prepare(cell)
+        self.out = Path(job["out"])
+        self.on = bool(cell.get("trace"))
+        self.first = int(cell.get("trace_from", job["last_step"]))
+        self.positions: list[int] | None = cell.get("samples")
+        self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
+        self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
+        self.ring = ring
+        self.roots = [model] if isinstance(model, nn.Module) else list(model)
+        self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        self.page: trail.Writer | None = None
+        self.step: Step | None = None
+        self.batch: Any = None
+        self.names: list[str] = []
+        self.count: int | None = None
+        self.about: dict[str, Any] = {}
+
+    def chosen(self, batch: Any, _names: Sequence[str] = ()) -> Any:
+        """Return the batch: what a cell leaves out of it is left out when the step begins."""
+        return batch
+
+    def begin(self, batch: Any, names: Sequence[str], number: int, micro: int) -> None:
+        """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples."""
+        self._stop()
+        if not self.on or number < self.first:
+            return
+        with _harmless():
+            self.names = [str(name) for name in names]
+            if self.micro in (None, micro):
+                self._narrow(batch)
+            self.batch, self.count = batch, traced_batch.size(batch, self.names)
+            self.about = {"step": number, "micro": micro}
+            if self.page is None:
+                self.out.mkdir(parents=True, exist_ok=True)
+                self.page = trail.Writer(self.out / "trail.bin")
+            self._write("running", None)
+            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.start(batch, self.count)
+
+    def _narrow(self, batch: Any) -> None:
+        """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
+        count = traced_batch.size(batch, self.names)
+        if count and self.alone is not None:
+            self.positions = traced_alone.each(self.alone, self.out, self.names, count)
+            self.out, self.alone, self.page = traced_alone.place(self.out, self.positions), None, None
+        if count and self.positions is not None:
+            traced_batch.narrow(batch, self.positions, count)
+            self.names = [self.names[p] for p in self.positions if p < len(self.names)]
+
+    def end(self, loss: Tensor | float | None = None) -> None:
+        """End a micro-batch: decide what its first fault was, and write that down."""
+        step = self.step
+        if step is None:
+            return
+        step.stop()
+        with _harmless(), torch.no_grad():
+            value = loss.detach() if isinstance(loss, Tensor) else None if loss is None else torch.tensor(float(loss))
+            self._write("done", traced_faults.of_values(step, value, self.batch, self.count))
+        self._stop()
+
+    def failed(self, error: BaseException) -> None:
+        """Place an exception that ends the replay; after a sticky CUDA error no tensor is touched."""
+        step = self.step
+        if step is None or isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
+            return
+        step.stop()
+        with _harmless():
+            self._write("failed", traced_faults.of_exception(step, error, self.batch, self.count))
+        self._stop()
+
+    def close(self) -> None:
+        """Take every hook away."""
+        self._stop()
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+
+    def _stop(self) -> None:
+        if self.step is not None:
+            self.step.stop()
+        self.step = None
+
+    def _write(self, state: str, fault: Fault | None) -> None:
+        """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
+        if fault is not None:
+            fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
+        said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
+        flight.write_json(self.out / "trace.json", said, private=True)
+        if fault is not None:
+            self.on = False  # the first one is what was asked for
+
+    def _names(self, positions: list[int] | None) -> list[str] | None:
+        """Return the names of samples in a batch, `sample 3 of the batch` where they have none."""
+        if positions is None:
+            return None
+        return [self.names[p] if p < len(self.names) else f"sample {p} of the batch" for p in positions]
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Keep an error of the instrument from the training that it looks at."""
+    try:
+        yield
+    except Exception as error:
+        print(f"ocrlab replay: tracing failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

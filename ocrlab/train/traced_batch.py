@@ -1,0 +1,123 @@
+"""The batch of a replayed step, whatever it is: its tensors by name, its samples, a part of it, a pixel of it.
+
+Shapes: B samples, dimension 0 of what belongs to a batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DEEPEST = 6  # levels of containers in each other
+PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+def tensors(batch: Any, name: str = "batch", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, tensor) of everything in a batch: `batch[0]`, `batch['image']`, `batch.images`."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    elif depth < DEEPEST and not isinstance(batch, PLAIN):
+        for inner, value in parts(batch):
+            yield from tensors(value, name + inner, depth + 1)
+
+
+def parts(value: Any) -> list[tuple[str, Any]]:
+    """Return what a container holds, each with the way to it: items of mappings and sequences, fields of objects."""
+    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
+        return [(f"[{key!r}]", value[key]) for key in list(value.keys())]  # not every one iterates
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f".{field}", item) for field, item in zip(value._fields, value, strict=True)]
+    if isinstance(value, list | tuple):
+        return [(f"[{index}]", item) for index, item in enumerate(value)]
+    return [(f".{field}", item) for field, item in vars(value).items()] if hasattr(value, "__dict__") else []
+
+
+def size(batch: Any, names: Sequence[str] = ()) -> int | None:
+    """Return B: how many names there are where a tensor has so many samples, else the most frequent first dimension."""
+    counts = Counter(tensor.shape[0] for _, tensor in tensors(batch) if tensor.dim())
+    if names and (len(names) in counts or not counts):
+        return len(names)
+    if counts:
+        return counts.most_common(1)[0][0]
+    lists = [len(item) for _, item in parts(batch) if isinstance(item, list)]
+    return lists[0] if lists else None
+
+
+def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
+    """Return a batch of the same kind with only the samples at `positions` of its `count`."""
+    if isinstance(batch, Tensor):
+        whole = batch.dim() and batch.shape[0] == count
+        return batch[torch.as_tensor(list(positions), device=batch.device)] if whole else batch
+    if isinstance(batch, PLAIN) or depth >= DEEPEST:
+        return batch
+    if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+        return type(batch)(batch[position] for position in positions)
+    inner = [(name, select(value, positions, count, depth + 1)) for name, value in parts(batch)]
+    return _rebuilt(batch, [value for _, value in inner])
+
+
+def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> None:
+    """Leave in a batch only the samples at `positions`, in place: who called us holds the same batch.
+
+    What cannot be changed in place (a tuple of names) stays.
+    """
+    if isinstance(batch, Tensor):
+        if batch.dim() and batch.shape[0] == count:
+            batch.data = select(batch.detach(), positions, count)
+    elif isinstance(batch, list) and len(batch) == count and not _of_whole_batches(batch, count):
+        batch[:] = [batch[position] for position in positions]
+    elif depth < DEEPEST and not isinstance(batch, PLAIN):
+        for _, inner in parts(batch):
+            narrow(inner, positions, count, depth + 1)
+
+
+def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
+    """Tell (images, labels) from a list with one entry for each sample."""
+    arrays = [item for item in items if isinstance(item, Tensor)]
+    if arrays:
+        return all(item.dim() > 0 and item.shape[0] == count for item in arrays)
+    return any(size(item) == count for item in items if not isinstance(item, PLAIN))
+
+
+def _rebuilt(batch: Any, values: list[Any]) -> Any:
+    if isinstance(batch, tuple):
+        return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
+    if isinstance(batch, list):
+        return values
+    if dataclasses.is_dataclass(batch) or not hasattr(batch, "keys"):
+        made = copy.copy(batch)
+        for field, value in zip(vars(batch) if hasattr(batch, "__dict__") else (), values, strict=False):
+            object.__setattr__(made, field, value)
+        return made
+    made = copy.copy(batch)
+    for key, value in zip(list(batch.keys()), values, strict=True):
+        made[key] = value
+    return made
+
+
+def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
+    """Return which of the `count` samples a mask is true for; None where the mask does not belong to samples.
+
+    With `merged` dimension 0 may also be samples times something else (heads, rows), the samples outermost.
+    """
+    if not count or not bad.dim() or not bad.numel():
+        return None
+    if bad.shape[0] == count or (merged and count > 1 and bad.shape[0] % count == 0):
+        return torch.nonzero(bad.reshape(count, -1).any(1)).flatten().tolist()
+    return None
+
+
+def where(index: Sequence[int], shape: Sequence[int], count: int | None) -> dict[str, Any]:
+    """Return an index of a tensor in words of a batch: {"sample": b, "pixel": [y, x]}, each where there is one."""
+    told: dict[str, Any] = {}
+    if count and index and shape[0] == count:
+        told["sample"] = int(index[0])
+    if len(index) >= 3:
+        told["pixel"] = [int(index[-2]), int(index[-1])]
+    return told

@@ -1,0 +1,144 @@
+"""Which module a replayed step is in: a stack that is right for modules called twice, shared ones, and user hooks.
+
+The entry hook is the first of a module and the exit hook its last, so that what somebody else's hooks do counts as
+the module's own. An exit hook is also called when the module raises.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+Told = Callable[["Call"], None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module that has begun: its path, what it is, how often it was called in this step, its inputs."""
+
+    module: nn.Module
+    path: str
+    label: str
+    number: int
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    known: bool = True  # part of the model that is trained
+
+    @property
+    def is_loss(self) -> bool:
+        """Tell whether it computes the loss: by its name, or because it is none of the model's modules."""
+        kind = type(self.module)
+        named = kind.__name__.endswith(("Loss", "Criterion")) or kind.__module__ == "torch.nn.modules.loss"
+        return named or not self.known
+
+
+class Modules:
+    """The stack of module calls of a step; `changed` is called at each entry, `left` with a call that has ended."""
+
+    def __init__(self, roots: Sequence[nn.Module], changed: Told, left: Told) -> None:
+        self.roots, self.changed, self.left = list(roots), changed, left
+        self.stack: list[Call] = []
+        self.counts: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.handles: list[RemovableHandle] = []
+        self.raised: tuple[BaseException, Call] | None = None  # the innermost call that an exception left
+        self.outermost = 0  # calls that have ended with an empty stack
+
+    def hook(self) -> None:
+        """Put hooks on every module there is now, and one for those that come later or belong to nobody."""
+        self.unhook()
+        self.stack, self.counts, self.outermost = [], {}, 0
+        for root in self.roots:
+            for name, module in root.named_modules():
+                if id(module) in self.names and not name:
+                    continue
+                self.names[id(module)] = name
+                try:
+                    self.handles += [
+                        module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
+                        module.register_forward_hook(self._leave, with_kwargs=True, always_call=True),
+                    ]
+                except (RuntimeError, TypeError):  # a scripted module takes no such hooks: its caller is told
+                    self.names.pop(id(module), None)
+        self.handles.append(register_module_forward_pre_hook(self._enter_stranger))
+        self.handles.append(register_module_forward_hook(self._leave_stranger, always_call=True))
+
+    def unhook(self) -> None:
+        """Take every hook away."""
+        while self.handles:
+            self.handles.pop().remove()
+
+    @property
+    def top(self) -> Call | None:
+        """The innermost call."""
+        return self.stack[-1] if self.stack else None
+
+    def name(self, module: nn.Module) -> str:
+        """Return the path of a module; of a shared one the path below the module that calls it now."""
+        above = self.top
+        if above is not None and above.known:
+            for child, found in above.module._modules.items():
+                if found is module:
+                    return f"{above.path}.{child}" if above.path else child
+        return self.names.get(id(module), type(module).__name__)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._push(module, args, kwargs, known=True)
+
+    def _leave(self, module: nn.Module, _args: Any, _kwargs: Any, _result: Any) -> None:
+        self._pop(module)
+
+    def _enter_stranger(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if id(module) not in self.names:
+            self._push(module, args, {}, known=False)
+
+    def _leave_stranger(self, module: nn.Module, _args: Any, _result: Any) -> None:
+        if id(module) not in self.names:
+            self._pop(module)
+
+    def _push(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, known: bool) -> None:
+        number = self.counts[id(module)] = self.counts.get(id(module), 0) + 1
+        call = Call(module, self.name(module), label(module), number, args, kwargs, known)
+        self.stack.append(call)
+        self.changed(call)
+
+    def _pop(self, module: nn.Module) -> None:
+        error = sys.exc_info()[1]
+        while self.stack:
+            call = self.stack.pop()
+            if error is not None and (self.raised is None or self.raised[0] is not error):
+                self.raised = (error, call)
+            self.outermost += not self.stack
+            if call.module is module:
+                self.left(call)
+                return
+
+
+def label(module: nn.Module) -> str:
+    """Return what a module is, with the numbers that tell it from others: `Conv2d 256->64`, `BatchNorm2d 64`."""
+    name = type(module).__name__
+    for first, second in (
+        ("in_channels", "out_channels"),
+        ("in_features", "out_features"),
+        ("input_size", "hidden_size"),
+        ("num_embeddings", "embedding_dim"),
+    ):
+        found = getattr(module, first, None), getattr(module, second, None)
+        if all(isinstance(number, int) for number in found):
+            return f"{name} {found[0]}->{found[1]}"
+    width = getattr(module, "num_features", getattr(module, "embed_dim", None))
+    return f"{name} {width}" if isinstance(width, int) else name
+
+
+def kind(tensor: Tensor) -> str:
+    """Return shape and number format of a tensor: `(4, 256, 160, 160) bf16`, and its device where that is no CPU."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    device = f" {tensor.device}" if tensor.device.type != "cpu" else ""
+    return f"{tuple(tensor.shape)} {SHORT.get(dtype, dtype)}{device}"

@@ -1,0 +1,120 @@
+"""Every operator of a replayed step, forward and backward: told before it runs, looked at when it has run."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+UNTOLD = ("profiler::", "prim::", "aten::_record_function")
+UNSET = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_")  # their output holds whatever was there
+OURS = tuple(str(Path(__file__).with_name(name)) for name in ("traced_", "replayed"))
+FOREIGN = (f"{Path(torch.__file__).parent}/", "<frozen", "<string>")
+LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pytorch_lightning/", "/contextlib.py")
+
+
+class Told(Protocol):
+    """Who is told of operators; none of these may raise."""
+
+    def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
+        """An operator begins."""
+
+    def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
+        """It has ended; `changed` are the tensors that it has made or written to."""
+
+    def raised(self, error: BaseException, inputs: list[Tensor]) -> None:
+        """It has raised."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What the schema of an operator says: its name, whether it only makes a view, and which arguments it writes to."""
+
+    name: str
+    quiet: bool
+    view: bool
+    writes: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+class Operators(TorchDispatchMode):
+    """The mode in which operators are told of; nothing is changed in what they get and give."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, told: Told) -> None:
+        super().__init__()
+        self.told = told
+        self.schemas: dict[Any, Operator] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = self.schemas.get(func)
+        if known is None:
+            known = self.schemas[func] = schema(func)
+        if known.quiet:
+            return func(*args, **kwargs)
+        inputs = [*within(args), *within(kwargs)]
+        self.told.before(known.name, inputs, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self.told.raised(error, inputs)
+            raise
+        if known.view:
+            self.told.after(known.name, inputs, [])
+        else:
+            written = [
+                tensor
+                for index in known.writes
+                for tensor in within(args[index] if index < len(args) else kwargs.get(known.names[index]))
+            ]
+            changed = [*within(result), *written] if not known.name.startswith(UNSET) else []
+            self.told.after(known.name, inputs, list({id(tensor): tensor for tensor in changed}.values()))
+        return result
+
+
+def schema(func: Any) -> Operator:
+    """Return what an operator's schema says; of one without a schema (higher order) only the name."""
+    found = getattr(func, "_schema", None)
+    if found is None:
+        return Operator(str(getattr(func, "name", lambda: func)()), False, False, (), ())
+    aliases = [result.alias_info for result in found.returns]
+    view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    writes = tuple(i for i, a in enumerate(found.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    names = tuple(argument.name for argument in found.arguments)
+    return Operator(found.name, found.name.startswith(UNTOLD), view, writes, names)
+
+
+def within(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in an operator's arguments or results."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from within(item)
+    elif isinstance(value, dict):
+        yield from within(list(value.values()))
+
+
+def line() -> str:
+    """Return the source line that runs now and is neither of torch nor of ours: `file:line function`; empty if none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not is_foreign(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_foreign(file: str) -> bool:
+    """Tell whether a code file is torch's, Lightning's or of this instrument: not what a user wants to be shown."""
+    return file.startswith((*FOREIGN, *OURS)) or any(part in file for part in LIGHTNING)

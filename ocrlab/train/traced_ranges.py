@@ -1,0 +1,161 @@
+"""What operators need of their indices and targets, looked at before they run: on a GPU it would be too late after.
+
+The limits are those of PyTorch's operator reference (NLLLoss, BCELoss, Embedding, gather, scatter, index, CTCLoss).
+Shapes: B samples, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SLACK = 1e-6  # of a probability: what rounding leaves
+
+
+@dataclass(frozen=True)
+class Need:
+    """A tensor of an operator whose values must lie in low <= value < high (<= for probabilities)."""
+
+    role: str  # target, index, input
+    tensor: Tensor
+    low: float
+    high: float
+    ignored: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The limits for people."""
+        if self.tensor.is_floating_point():
+            return f"{self.low:g} to {self.high:g}"
+        return f"{self.low:g} to {self.high - 1:g}"
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The first value that is out of its range: where, what was allowed, and a mask of all of them."""
+
+    role: str
+    value: float
+    index: tuple[int, ...]
+    allowed: str
+    shape: tuple[int, ...]
+    mask: Tensor
+    tensor: Tensor
+
+
+def first(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outside | None:
+    """Return the first value out of range of what an operator such as `aten::gather` is given, or None."""
+    needs = NEEDS.get(name)
+    if needs is None:
+        return None
+    for need in needs(list(args), kwargs):
+        found = _outside(need)
+        if found is not None:
+            return found
+    return None
+
+
+def _outside(need: Need) -> Outside | None:
+    tensor = need.tensor
+    if tensor.is_meta or not tensor.numel():
+        return None
+    if tensor.is_floating_point():
+        mask = (tensor < need.low - SLACK) | (tensor > need.high + SLACK)  # NaN is told elsewhere
+    else:
+        mask = (tensor < need.low) | (tensor >= need.high)
+        if need.ignored is not None:
+            mask &= tensor != need.ignored
+    if not bool(mask.any()):
+        return None
+    index = tuple(torch.nonzero(mask)[0].tolist()) if mask.dim() else ()
+    value = float(tensor[index])
+    return Outside(need.role, value, index, need.words, tuple(tensor.shape), mask, tensor)
+
+
+def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    scores, target = args[0], args[1]
+    ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
+    if isinstance(target, Tensor) and not target.is_floating_point():
+        yield Need("target", target, 0, scores.shape[1 if scores.dim() > 1 else 0], ignored)
+
+
+def _margin(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    yield Need("target", args[1], 0, args[0].shape[-1])
+
+
+def _probabilities(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    yield Need("target", args[1], 0.0, 1.0)
+    yield Need("input", args[0], 0.0, 1.0)
+
+
+def _targets(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    yield Need("target", args[1], 0.0, 1.0)
+
+
+def _maps(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    """Yield the maps of `ocrlab::db_loss_cpu`: after the two logits, each of them in 0..1."""
+    for role, tensor in zip(("shrink map", "shrink mask", "threshold map", "threshold mask"), args[2:6], strict=False):
+        if isinstance(tensor, Tensor):
+            yield (
+                Need(f"target ({role})", tensor, 0.0, 1.0)
+                if tensor.is_floating_point()
+                else Need(f"target ({role})", tensor, 0, 2)
+            )
+
+
+def _embedding(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    yield Need("index", args[1], 0, args[0].shape[0])
+
+
+def _along(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    if isinstance(args[2], Tensor) and args[0].dim():
+        yield Need("index", args[2], 0, args[0].shape[args[1]])
+
+
+def _take(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    yield Need("index", args[1], -args[0].numel(), args[0].numel())
+
+
+def _indices(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    for dimension, index in enumerate(args[1]):
+        if isinstance(index, Tensor) and index.dtype not in (torch.bool, torch.uint8):
+            long = args[0].shape[dimension]
+            yield Need("index", index, -long, long)
+        elif isinstance(index, Tensor):
+            return  # a mask takes several dimensions; what follows cannot be counted so simply
+
+
+def _letters(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+    yield Need("target", args[1], 0, args[0].shape[-1])
+
+
+NEEDS: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[Need]]] = {
+    "aten::nll_loss_forward": _classes,
+    "aten::nll_loss2d_forward": _classes,
+    "aten::multi_margin_loss": _margin,
+    "aten::binary_cross_entropy": _probabilities,
+    "aten::binary_cross_entropy_with_logits": _targets,
+    "ocrlab::db_loss_cpu": _maps,
+    "aten::embedding": _embedding,
+    "aten::embedding_renorm_": _embedding,
+    "aten::gather": _along,
+    "aten::scatter": _along,
+    "aten::scatter_": _along,
+    "aten::scatter_add": _along,
+    "aten::scatter_add_": _along,
+    "aten::index_select": _along,
+    "aten::index_add": _along,
+    "aten::index_add_": _along,
+    "aten::index_copy": _along,
+    "aten::index_copy_": _along,
+    "aten::index_fill_": _along,
+    "aten::take": _take,
+    "aten::index": _indices,
+    "aten::index_put": _indices,
+    "aten::index_put_": _indices,
+    "aten::_ctc_loss": _letters,
+}
