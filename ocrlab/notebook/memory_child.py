@@ -1,0 +1,142 @@
+"""What the memory notebook does in children: training steps whose memory is followed, and a leak that is planted."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import tempfile
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ocrlab import config as configs
+from ocrlab.config import Config
+from ocrlab.errors import ConfigError
+from ocrlab.trace.leak_record import Leak
+from ocrlab.trace.memory_record import Row, Step
+
+HEAD = """\
+import torch
+from torch import nn
+
+from ocrlab.trace import leaks
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
+optimiser = torch.optim.AdamW(model.parameters())
+kept = []
+"""
+BODY = """
+
+def train(steps):
+    {before}
+    for step in range(steps):
+        images = torch.rand(1, 3, 256, 256)
+        output = model(images)
+        loss = (output - 0.5).square().mean()
+        optimiser.zero_grad()
+        loss.backward({retain})
+        optimiser.step()
+        {after}
+
+
+with leaks.watch(model) as seen:
+    train(40)
+"""
+PLANTS = {  # what is done before the loop, how backward is called, what is done in each step
+    "graph": ("total = 0", "retain_graph=True", "total = total + loss"),
+    "outputs": ("", "", "kept.append(output)"),
+    "hook": ("model[2].register_forward_hook(lambda module, inputs, output: kept.append(output))", "", ""),
+    "validation": ("total = 0", "", "total += (model.eval()(images) - 0.5).abs().mean()"),
+    "none": ("", "", ""),
+}
+
+
+@dataclass
+class Seen:
+    """What was seen of some training steps, as plain data: reading it needs no torch."""
+
+    step: Step
+    rows: list[Row]
+    finding: str
+    summary: str
+    device: str
+    batch: tuple[int, int]  # crops, pixels of a side
+    processes: dict[str, Any] = field(default_factory=dict)
+    share: float = 0.0  # of the process's high-water mark that is accounted for
+
+
+def steps(config: Config, workers: int, count: int) -> Seen:
+    """Return what `count` training steps with `config` hold, with as many loader workers; raises DataError."""
+    import torch
+
+    from ocrlab.data import formats
+    from ocrlab.notebook.loader_child import training_step
+    from ocrlab.probes.memory import process
+    from ocrlab.trace import memory
+    from ocrlab.train import fit
+    from ocrlab.train.machine import choose
+
+    if not torch.cuda.is_available():  # what is fastest here is not the question, and takes long to measure
+        fixed: dict[str, Any] = {"trainer.precision": "fp32"} if config.trainer.precision == "auto" else {}
+        fixed |= {"runtime.channels_last": True} if config.runtime.channels_last == "auto" else {}
+        config = configs.apply(config, fixed)
+    index = formats.load(config.data, config.train_split, exif=config.exif)
+    config = fit.settled(config, choose(config), len(index.samples))
+    config = configs.apply(config, {"runtime.workers": workers, "trainer.max_steps": count + 1})
+    step: Any = training_step(config)
+    model, optimiser = (cell.cell_contents for cell in _named(step, "model", "optimiser"))
+    batches = islice(iter(fit.loader(index, config, None)), count)
+    processes: dict[str, Any] = {}
+    with memory.watch(model, optimiser) as seen:
+        for number, batch in enumerate(batches, 1):
+            step(batch)
+            if number == count:
+                processes = process(os.getpid())
+    highest = seen.highest
+    if highest is None:
+        raise ConfigError("No step was seen", got=f"{count} steps of {len(index.samples)} pages")
+    held = highest.process.before + highest.peak.bytes
+    share = held / highest.process.highest if highest.process.highest else 0.0
+    rows, found, device = seen.table(), seen.finding(), str(seen.device)
+    batch_size = (config.batch_size, config.crop)
+    return Seen(highest, rows, found, memory.summary(), device, batch_size, processes, min(share, 1.0))
+
+
+def _named(function: Any, *names: str) -> list[Any]:
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return [cells[name] for name in names]
+
+
+@dataclass
+class Planted:
+    """A leak that was planted and what was said of it: the program, its guilty line, what was found."""
+
+    name: str
+    program: str
+    line: int  # of the program; 0 where nothing leaks
+    leaks: list[Leak]
+    finding: str
+    ticks: int
+
+    @property
+    def right(self) -> bool:
+        """Tell whether the one leak was found with its line, or none where there is none."""
+        lines = [leak.held_at.rpartition(":")[2] for leak in self.leaks]
+        return lines == ([str(self.line)] if self.line else [])
+
+
+def planted(name: str) -> Planted:
+    """Run a small training that leaks as `name` says, and return what was found of it; raises ConfigError."""
+    if name not in PLANTS:
+        raise ConfigError(f"There is no leak {name!r}", need=f"one of {', '.join(PLANTS)}")
+    before, retain, after = PLANTS[name]
+    body = BODY.format(before=before or "model.train()", retain=retain, after=after or "model.train()")
+    program = HEAD + body
+    guilty = "" if name == "none" else (after or before)
+    line = next((number for number, text in enumerate(program.splitlines(), 1) if guilty and guilty in text), 0)
+    with tempfile.TemporaryDirectory(prefix="ocrlab-leak-") as folder:
+        path = Path(folder) / "planted.py"
+        path.write_text(program, encoding="utf-8")
+        seen = runpy.run_path(str(path))["seen"]
+    return Planted(name, program, line, seen.leaks, seen.finding(), seen.ticks)

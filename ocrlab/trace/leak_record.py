@@ -1,0 +1,46 @@
+"""A leak as it is told: how much a step, how sure, which line keeps it, which line made it; plain data, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 2**20
+FIXES = {
+    "graph": "Keep the number, not the tensor: .item(), or .detach() where it must stay a tensor",
+    "evaluation": "Run validation inside torch.no_grad() or torch.inference_mode()",
+    "tensors": "Keep .detach().cpu() of what is needed, or work it up now and let go of it",
+    "hook": "Let the hook keep .detach() of the last call only, and remove it when it is done: handle.remove()",
+    "objects": "Give it a bound: a largest length, or functools.lru_cache(maxsize=...)",
+    "figures": "Close each figure when it is saved: plt.close(figure)",
+    "worker": "Bound the cache, or keep it on disk: each worker has a cache of its own",
+    "copy-on-write": "Keep the items as one NumPy array or tensor: reading a Python object writes its reference count",
+}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What grows: MiB a step (`low` to `high` with 95 %), how sure it is (0..1), who keeps it, and on which line.
+
+    `held_at` is the line that lets it grow ("train.py:42"), `code` its text, `born_at` the line that made what is kept.
+    """
+
+    kind: str
+    mib_per_step: float
+    low: float
+    high: float
+    confidence: float
+    holder: str
+    held_at: str = ""
+    code: str = ""
+    born_at: str = ""
+    stack: tuple[str, ...] = ()
+    found_after: int = 0  # steps
+    fix: str = ""
+    also: tuple[str, ...] = field(default_factory=tuple)  # further lines that may be meant
+
+    def __str__(self) -> str:
+        place = f" at {self.held_at}" if self.held_at else ""
+        text = f"{self.mib_per_step:.2f} MiB a step are kept by {self.holder}{place}"
+        text += f": {self.code}" if self.code else ""
+        text += f" (made at {self.born_at})" if self.born_at and self.born_at != self.held_at else ""
+        return f"{text}. {self.fix}."

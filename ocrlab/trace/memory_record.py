@@ -1,0 +1,229 @@
+"""What one step held, block by block, made into a timeline, a peak and a table by module; plain data, no torch.
+
+A block is one storage from its birth to its death, counted in events: births and deaths in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+KINDS = ("parameters", "buffers", "optimizer", "gradients", "kept", "input", "activations", "workspace")
+WORDS = {
+    "parameters": "parameters",
+    "buffers": "buffers",
+    "optimizer": "optimiser state",
+    "gradients": "gradients",
+    "kept": "kept from before",
+    "input": "batch",
+    "activations": "activations",
+    "workspace": "workspace",
+}
+OUTSIDE = "(outside the model)"
+POINTS = 120  # of a timeline; each keeps the highest of what it stands for
+LARGEST = 8  # blocks named at the peak
+
+
+@dataclass(slots=True)
+class Block:
+    """One storage: its bytes, who made it (module, op, phase), its kind, and the events between which it lived."""
+
+    bytes: int
+    device: str
+    module: str
+    op: str
+    phase: str
+    born: int
+    died: int | None = None
+    kind: str = "workspace"
+    owner: str = ""  # the module that it counts for; of an activation the one that saved it
+    step: int = 0  # in which it was born
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one module held in a step, in bytes; workspace and the two peaks are highest values, the others sums.
+
+    `forward` and `backward` are the most that was alive in all, in whichever module, while this one ran.
+    """
+
+    module: str
+    parameters: int = 0
+    buffers: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    workspace: int = 0
+    forward: int = 0
+    backward: int = 0
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment of a step at which most was alive: bytes, what was being made and where, and what it was made of."""
+
+    bytes: int = 0
+    module: str = OUTSIDE
+    op: str = ""
+    phase: str = ""
+    parts: dict[str, int] = field(default_factory=dict)
+    largest: list[dict[str, object]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a timeline in which one part of the model ran: from and to are indices of the timeline."""
+
+    start: int
+    end: int
+    module: str
+    phase: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """What the device or the process really held, in bytes: before the watch, at the step's end, at most, and where.
+
+    `cuda` tells whose figures they are: the allocator's, or the resident memory of the process.
+    """
+
+    cuda: bool = False
+    before: int = 0  # without the tensors that were known then: context, libraries
+    end: int = 0
+    highest: int = 0
+    where: str = ""  # the module in which the high-water mark last rose; empty where it did not rise in this step
+    cached: int = 0  # held by the allocator, used by no tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: timeline (bytes by kind), the stretches of its modules, the peak, the table, and what stayed alive."""
+
+    number: int
+    device: str
+    timeline: dict[str, list[int]]
+    segments: list[Segment]
+    peak: Peak
+    rows: list[Row]
+    end: dict[str, int]  # bytes by kind when the step ended
+    process: Process = Process()
+    seconds: float = 0.0
+    events: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Return the bytes that lived through the step and are neither the model's nor the optimiser's."""
+        return self.end.get("kept", 0)
+
+
+def summarise(number: int, blocks: Iterable[Block], begin: int, end: int, device: str) -> Step:
+    """Return the step whose events are `begin` to `end`, both included, on one device (cpu, cuda:0)."""
+    here = [b for b in blocks if b.device == device and b.born <= end and (b.died is None or b.died >= begin)]
+    total, by_kind = _sums(here, begin, end)
+    at = int(total.argmax())
+    picked = _picked(total)
+    return Step(
+        number=number,
+        device=device,
+        timeline={kind: by_kind[picked, i].tolist() for i, kind in enumerate(KINDS)},
+        segments=_segments(here, begin, end, picked),
+        peak=_peak(here, begin + at, int(total[at]), dict(zip(KINDS, by_kind[at].tolist(), strict=True))),
+        rows=_rows(here, begin, end, total),
+        end=dict(zip(KINDS, by_kind[-1].tolist(), strict=True)),
+        events=end - begin + 1,
+    )
+
+
+def grouped(rows: Sequence[Row], depth: int = 2) -> list[Row]:
+    """Return rows of modules `depth` names deep (encoder.layer1), each with all below it, in the model's order."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(group(row.module, depth), []).append(row)
+    return [_joined(name, some) for name, some in groups.items()]
+
+
+def group(module: str, depth: int = 2) -> str:
+    """Return the first `depth` parts of a module's dotted name."""
+    return ".".join(module.split(".")[:depth])
+
+
+def _joined(name: str, rows: Sequence[Row]) -> Row:
+    sums = ("parameters", "buffers", "gradients", "optimizer", "activations")
+    highs = ("workspace", "forward", "backward")
+    values = {key: sum(getattr(row, key) for row in rows) for key in sums}
+    return Row(name, **values, **{key: max(getattr(row, key) for row in rows) for key in highs})
+
+
+def _sums(blocks: Sequence[Block], begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is alive after each event: in all (E,), and by kind (E, K), in bytes."""
+    change = np.zeros((end - begin + 2, len(KINDS)), dtype=np.int64)
+    for block in blocks:
+        column = KINDS.index(block.kind)
+        change[max(block.born - begin, 0), column] += block.bytes
+        if block.died is not None and block.died <= end:
+            change[max(block.died - begin, 0), column] -= block.bytes
+    by_kind = change[:-1].cumsum(axis=0)
+    return by_kind.sum(axis=1), by_kind
+
+
+def _picked(total: np.ndarray) -> np.ndarray:
+    """Return the indices that stand for the timeline: of each stretch its highest point, and the last one of all."""
+    bounds = np.unique(np.linspace(0, len(total), min(len(total), POINTS) + 1).astype(int))
+    highest = [a + int(total[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
+    return np.unique([*highest, len(total) - 1])
+
+
+def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray) -> list[Segment]:
+    """Return which part of the model ran from where to where, as told by the births."""
+    births = sorted((b.born, group(b.module), b.phase) for b in blocks if begin <= b.born <= end and b.phase)
+    found: list[list[object]] = []
+    for event, module, phase in births:
+        at = int(np.searchsorted(picked, event - begin))
+        if found and found[-1][2:] == [module, phase]:
+            found[-1][1] = at
+        else:
+            found.append([at, at, module, phase])
+    return [Segment(int(str(a)), int(str(b)), str(module), str(phase)) for a, b, module, phase in found]
+
+
+def _peak(blocks: Sequence[Block], event: int, total: int, parts: dict[str, int]) -> Peak:
+    alive = [b for b in blocks if b.born <= event and (b.died is None or b.died > event)]
+    made = max((b for b in alive if b.born <= event and b.phase), key=lambda b: b.born, default=None)
+    big = sorted(alive, key=lambda b: -b.bytes)[:LARGEST]
+    largest: list[dict[str, object]] = [
+        {"bytes": b.bytes, "kind": b.kind, "module": b.owner or b.module, "op": b.op, "phase": b.phase} for b in big
+    ]
+    if made is None:
+        return Peak(total, parts=parts, largest=largest)
+    return Peak(total, made.module, made.op, made.phase, parts, largest)
+
+
+def _rows(blocks: Sequence[Block], begin: int, end: int, total: np.ndarray) -> list[Row]:
+    values: dict[str, dict[str, int]] = {}
+    temporary: dict[str, list[tuple[int, int]]] = {}
+    for block in blocks:
+        mine = values.setdefault(block.owner or block.module, {})
+        if block.kind in ("parameters", "buffers", "gradients", "optimizer", "activations"):
+            mine[block.kind] = mine.get(block.kind, 0) + block.bytes
+        ran = values.setdefault(block.module, {})
+        if block.kind == "workspace":
+            died = block.died if block.died is not None else end + 1
+            temporary.setdefault(block.module, []).extend([(block.born, block.bytes), (died, -block.bytes)])
+        side = "backward" if block.phase in ("backward", "recompute") else "forward"
+        if block.born >= begin and block.phase not in ("", "optimizer"):
+            ran[side] = max(ran.get(side, 0), int(total[block.born - begin]))
+    for module, changes in temporary.items():
+        values[module]["workspace"] = _highest(changes)
+    return [Row(module, **figures) for module, figures in values.items()]
+
+
+def _highest(changes: list[tuple[int, int]]) -> int:
+    most = now = 0
+    for _, size in sorted(changes):
+        now += size
+        most = max(most, now)
+    return most

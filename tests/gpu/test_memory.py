@@ -1,0 +1,73 @@
+"""Where the memory goes on a CUDA device: the allocator, the snapshot in torch's format, leaks by allocated bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ocrlab.trace import leaks, memory
+
+pytestmark = pytest.mark.gpu
+MIB = 2**20
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1)).cuda()
+
+
+def train(model: nn.Module, steps: int, keep: list[torch.Tensor] | None = None) -> None:
+    optimiser = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        output = model(torch.rand(1, 3, 256, 256, device="cuda"))
+        output.square().mean().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        if keep is not None:
+            keep.append(output.detach())
+
+
+def test_a_step_is_followed_as_the_allocator_counts_it() -> None:
+    model = net()
+    with memory.watch(model) as seen:
+        train(model, 3)
+    assert seen.highest is not None
+    assert seen.highest.peak.phase in ("forward", "backward", "outside")
+    assert {row.module for row in seen.table()} >= {"0", "2"}
+    assert seen.steps[-1].process.cuda
+    held = sum(seen.steps[-1].end.values())
+    assert abs(held - seen.steps[-1].process.end) < 2 * MIB
+    assert seen.highest.peak.bytes <= torch.cuda.max_memory_allocated() + MIB
+
+
+def test_the_allocator_and_its_summary() -> None:
+    blocks = [torch.empty(3 * MIB, dtype=torch.uint8, device="cuda") for _ in range(20)]
+    del blocks[::2]
+    told = memory.allocator()
+    assert told["allocated"] + told["cached"] == told["reserved"]
+    assert told["largest_free"] <= told["cached"]
+    assert told["outside"] > 0
+    assert "Tensors hold" in memory.summary()
+
+
+def test_a_snapshot_is_written_in_torchs_format_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    torch.empty(1, device="cuda")
+    with memory.recorded(path):
+        block = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+    told = memory.read_snapshot(path)
+    assert told["largest"][0]["bytes"] >= block.numel()
+    assert any(Path(__file__).name in entry["line"] for entry in told["largest"])
+    assert told["devices"][0]["allocated"] >= block.numel()
+    assert told["events"].get("alloc", 0) >= 1
+
+
+def test_a_leak_on_the_device_has_its_line() -> None:
+    model, kept = net(), []
+    with leaks.watch(model) as seen:
+        train(model, 45, kept)
+    assert [Path(leak.held_at.rpartition(":")[0]).name for leak in seen.leaks] == [Path(__file__).name], seen.finding()
+    assert seen.leaks[0].code == "keep.append(output.detach())"
+    assert seen.leaks[0].mib_per_step == pytest.approx(1.0, abs=0.1)

@@ -1,0 +1,72 @@
+"""The sections of the memory notebook: what they say of figures that are known, and the leak that is planted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ocrlab.errors import ConfigError
+from ocrlab.notebook import memory, memory_child
+from ocrlab.trace.leak_record import Leak
+from ocrlab.trace.memory_record import Block, Process, Row, summarise
+
+MIB = 2**20
+
+
+@pytest.fixture
+def seen() -> memory_child.Seen:
+    blocks = [
+        Block(10 * MIB, "cpu", "head", "", "", 0, None, "parameters", "head"),
+        Block(30 * MIB, "cpu", "encoder", "relu", "forward", 1, 5, "activations", "encoder"),
+        Block(5 * MIB, "cpu", "<b>", "mm", "backward", 3, 4, "workspace", ""),
+    ]
+    step = summarise(0, blocks, 0, 6, "cpu")
+    step = type(step)(**{**step.__dict__, "process": Process(False, 100 * MIB, 140 * MIB, 150 * MIB, "", 0)})
+    use = {"rss": 3 * MIB, "pss": 2 * MIB, "private": None, "shared": 0}
+    tree = {"processes": [{"pid": 1, "role": "main", **use}, {"pid": 2, "role": "worker", **use}], "pss": 4 * MIB}
+    tree |= {"rss": 6 * MIB, "shm": None, "cache": None, "limit": 64 * MIB}
+    rows = [Row("encoder", activations=30 * MIB, forward=40 * MIB), Row("<b>", workspace=5 * MIB, backward=45 * MIB)]
+    return memory_child.Seen(step, rows, "A finding.", "words", "cpu", (2, 64), tree, 145 / 150)
+
+
+def test_the_sections_say_what_was_seen(seen: memory_child.Seen) -> None:
+    assert "45.0 MiB" in memory.timeline(seen).text or "A finding." in memory.timeline(seen).text
+    table = memory.modules(seen)
+    assert "<td><b>45.0</b></td>" in table.html
+    assert "&lt;b&gt;" in table.html
+    assert "<b>:" not in table.html
+    account = memory.account(seen)
+    assert "97 % of the high-water mark" in account.text
+    assert "5.0 MiB" in account.text  # 150 - 45 - 100
+    processes = memory.processes(seen)
+    assert "The training and its loader worker really use 4.0 MiB" in processes.text
+    assert "allows 64.0 MiB" in processes.html
+
+
+def test_a_leak_is_shown_with_its_line_marked() -> None:
+    leak = Leak("tensors", 1.5, 1, 2, 0.99, "`kept` of module x", "planted.py:3", "kept.append(x)", "planted.py:2")
+    found = memory_child.Planted("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
+    assert found.right
+    view = memory.leak(found)
+    assert '<span class="held"><b>3</b>kept.append(x)</span>' in view.html
+    assert "&lt;i&gt;" in view.html
+    assert "1.50 MiB a step" in view.text
+    missed = memory_child.Planted("outputs", "a = 1", 1, [], "", 40)
+    assert not missed.right
+    assert "No leak was found" in memory.leak(missed).text
+    assert memory_child.Planted("none", "a = 1", 0, [], "", 40).right
+
+
+def test_only_leaks_that_there_are() -> None:
+    with pytest.raises(ConfigError, match="outputs"):
+        memory_child.planted("hungry")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", memory_child.PLANTS)
+def test_every_planted_leak_is_found(name: str) -> None:
+    code = f"from ocrlab.notebook import memory_child as m; f = m.planted({name!r}); print(f.finding); assert f.right"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
