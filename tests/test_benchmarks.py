@@ -30,6 +30,17 @@ PARTS = (
     "db_peers",
     "metrics_peers",
     "worst_maps",
+    "flight_kills",
+    "flight_replays",
+    "flight_bisect",
+    "flight_cost",
+    "flight_faults",
+    "flight_pages",
+    "flight_victim",
+    "flight_detector",
+    "flight_truth",
+    "flight_buggy",
+    "flight_cuda",
 )  # parts of benchmarks, not questions of their own
 QUESTIONS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in PARTS)
 MACHINE = {

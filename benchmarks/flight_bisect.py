@@ -1,0 +1,79 @@
+"""How many runs does a bisect of eight factors take, and how often is it wrong? Rows of flight.py.
+
+Real programs that really die, through `ocrlab bisect`, and many simulated ones through its search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import bisect_search
+import flight_replays
+from flight_buggy import BAD, GOOD
+
+PROGRAM = Path(__file__).with_name("flight_buggy.py")
+HOW = ("segfault", "raise", "exit")
+ERROR = 0.05
+PLANS = (("one culprit", 1, 1.0, 5), ("a pair", 2, 1.0, 12), ("fails with probability 0.3", 1, 0.3, None))
+Result = tuple[str, int]  # right, wrong or not settled; runs
+
+
+def rows(options: argparse.Namespace, _details: list[str]) -> list[tuple[str, str, str, bool | None]]:
+    """Return the rows of the table."""
+    found: list[tuple[str, str, str, bool | None]] = []
+    dice = random.Random(0)
+    for name, size, rate, limit in PLANS:
+        groups = list(itertools.combinations(BAD, size))
+        count = 1 if options.smoke else {1.0: 3, 0.3: 4}[rate]
+        real = [once(dice.choice(groups), HOW[i % 3], rate) for i in range(count)]
+        draws = 10 if options.smoke else 100 if limit else 300
+        case = bisect_search.Case(len(BAD), "all", size, rate)
+        simulated = [bisect_search.drawn(case, dice) for _ in range(draws)]
+        for kind, results in (("real programs", real), ("simulated", simulated)):
+            runs = [used for _, used in results]
+            ends = Counter(end for end, _ in results)
+            wrong = len(results) - ends["right"] - ends["not settled"]
+            text = f"{statistics.median(runs):.0f} runs, at most {max(runs)}; wrong {wrong} of {len(results)}"
+            text += f", not settled {ends['not settled']}" if ends["not settled"] else ""
+            met = (max(runs) <= limit and ends["right"] == len(results)) if limit else wrong <= ERROR * len(results)
+            must = f"{limit} runs" if limit else "5 % wrong"
+            found.append((f"bisect over 8 factors, {name}, {kind}", must, text, met))
+    return found
+
+
+def once(needed: Sequence[str], how: str, rate: float) -> Result:
+    """Bisect one real program; returns how that ended, and how many runs it took."""
+    factors = [word for name in BAD for word in ("--factor", f"{name}={BAD[name]}:{GOOD[name]}")]
+    program = [sys.executable, str(PROGRAM), ",".join(needed), how, str(rate), *(f"{n}={{{n}}}" for n in BAD)]
+    with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
+        command = [*flight_replays.COMMAND, "bisect", "--json", "--runs", "100", *factors, "--", *program]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=flight_replays.environment(),
+            timeout=280,
+            check=False,
+        )
+    record = {}
+    with contextlib.suppress(ValueError):
+        record = json.loads(done.stdout)
+    told = record.get("culprits") or []
+    if sorted(told) != sorted(needed):
+        print(f"bisect {needed} {how} {rate}: {done.stdout[-600:]}{done.stderr[-600:]}", file=sys.stderr)
+    end = (
+        "right" if sorted(told) == sorted(needed) else "not settled" if record.get("status") == "undecided" else "wrong"
+    )
+    return end, int(record.get("runs", {}).get("used", 0))

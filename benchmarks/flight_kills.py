@@ -1,0 +1,193 @@
+"""Is the ring right after a death at a random moment? One row of flight.py.
+
+A round forks a program that trains, lets it die of SIGKILL, of a read at address 0 or of `_exit`, and compares what the
+ring says with what the program and its loader workers had said themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import flight_truth
+from flight_faults import PROGRAMS, Plan
+
+from ocrlab.errors import OcrlabError
+from ocrlab.flight import ring
+
+DEATHS = ("SIGKILL", "SIGSEGV", "_exit")
+LATEST = 1.5  # seconds of training before the death
+PATIENCE = 90.0  # seconds for a program to begin
+
+
+@dataclass
+class Score:
+    """What was right over all rounds, and what was not."""
+
+    rounds: int = 0
+    right: int = 0
+    workers: int = 0  # of rounds with all workers' samples known
+    steps: int = 0
+    torn: int = 0
+    losses: int = 0
+    phases: int = 0
+    between: int = 0  # workers that had told the next sample when the truth still had the one before
+    wrong: Counter[str] = field(default_factory=Counter)
+
+
+def rounds(count: int, seed: int, programs: tuple[str, ...] = PROGRAMS) -> Score:
+    """Kill `count` times and compare; programs, deaths and numbers of workers in turn."""
+    import lightning  # noqa: F401  # the children begin with it loaded
+
+    import ocrlab.train.fit
+    import ocrlab.train.recorder  # noqa: F401
+
+    dice, score = random.Random(seed), Score()
+    for number in range(count):
+        program = programs[number % len(programs)]
+        death = DEATHS[number // len(programs) % len(DEATHS)]
+        workers = (0, 2)[number // (len(programs) * len(DEATHS)) % 2] if count > 9 else (0, 2)[number % 2]
+        with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
+            plan = Plan(folder, program, workers=workers, seed=dice.randrange(1000), steps=100_000, pause=0.004)
+            before = score.wrong.total()
+            once(plan, death, dice.random() * LATEST, score)
+            score.rounds += 1
+            score.right += score.wrong.total() == before
+            if score.wrong.total() != before:
+                print(f"{program}, {workers} workers, {death}: {dict(score.wrong)}", flush=True)
+    return score
+
+
+def once(plan: Plan, death: str, moment: float, score: Score) -> None:
+    """Start a program, let it die, and compare."""
+    own = {"SIGSEGV": "segfault", "_exit": "exit"}.get(death)
+    plan = Plan(**{**plan.__dict__, "die": own, "die_after": moment})
+    folder = Path(plan.folder)
+    pid = started(plan)
+    end = time.monotonic() + PATIENCE
+    while not begun(folder) and time.monotonic() < end:
+        time.sleep(0.002)
+    if own is None:
+        time.sleep(moment)
+        os.kill(pid, signal.SIGKILL)
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    for word in flight_truth.slots(folder).values():
+        if word.pid != pid:
+            with contextlib.suppress(OSError):
+                os.kill(word.pid, signal.SIGKILL)
+    time.sleep(0.05)
+    compare(plan, score)
+
+
+def started(plan: Plan) -> int:
+    """Fork a child that runs the plan; nothing is imported again."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        quiet = os.open(Path(plan.folder, "log"), os.O_WRONLY | os.O_CREAT, 0o600)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        import flight_victim
+
+        flight_victim.run(plan)
+    finally:
+        os._exit(99)
+
+
+def begun(folder: Path) -> bool:
+    """Tell whether the first step has begun."""
+    try:
+        return 0 in flight_truth.slots(folder)
+    except FileNotFoundError:
+        return False
+
+
+def compare(plan: Plan, score: Score) -> None:
+    """Count what the ring says and what is wrong with it."""
+    if not begun(Path(plan.folder)):
+        log = Path(plan.folder, "log").read_text(errors="replace").splitlines()
+        score.wrong[f"did not begin: {log[-1:]}"] += 1
+        return
+    run = next(Path(plan.folder).glob("runs/*"), Path(plan.folder, "run"))
+    try:
+        paths = ring.find(run)
+        flight = ring.read(paths[0])
+    except (OcrlabError, IndexError, OSError) as error:
+        score.wrong[f"no ring: {type(error).__name__} {error}"[:120]] += 1
+        return
+    batches = {line["micro"]: line["names"] for line in flight_truth.lines(Path(plan.folder), "batch")}
+    exact = {line["micro"]: line["value"] for line in flight_truth.lines(Path(plan.folder), "loss")}
+    last = max(batches)
+    told = {step.micro: step for step in flight.steps}
+    score.steps += len(told)
+    score.torn += flight.torn
+    if flight.torn > 1:
+        score.wrong[f"{flight.torn} records torn"] += 1
+    newest = max(told, default=-1)
+    if not last <= newest <= last + 1 and not (flight.torn and newest == last - 1):
+        score.wrong[f"the newest step is {newest - last:+d} from the truth"] += 1
+    if newest >= 0 and len(told) + flight.torn < min(newest + 1, 250):
+        score.wrong["steps are missing"] += 1
+    for micro, step in told.items():
+        if micro in batches and named(step.samples) != named(batches[micro]):
+            score.wrong["samples of a step"] += 1
+        if micro in exact and step.loss is not None:
+            score.losses += 1
+            if step.loss.hex() != exact[micro]:
+                score.wrong["loss of a step"] += 1
+        if step.loss is None and micro < last - 1:
+            score.wrong["a loss is missing"] += 1
+    score.phases += right_phase(plan, flight)
+    score.workers += right_workers(plan, flight, score)
+
+
+def named(samples: list[str]) -> list[str]:
+    """Return the names of files without folder and ending."""
+    return [Path(sample).stem for sample in samples]
+
+
+def right_phase(plan: Plan, flight: Any) -> bool:
+    """Tell whether the phase told fits what the program was doing; one border further is the time between two words."""
+    micro, phase = flight_truth.slots(Path(plan.folder))[0].text.split()
+    allowed = {"forward": {"forward", "loss"}, "backward": {"loss", "backward", "optimiser", "data", "forward"}}[phase]
+    return flight.now is not None and (flight.now.phase in allowed or flight.now.micro > int(micro))
+
+
+def right_workers(plan: Plan, flight: Any, score: Score) -> bool:
+    """Tell whether the sample of every worker (of this process, where it loads itself) is the one it was on."""
+    words = {slot: word for slot, word in flight_truth.slots(Path(plan.folder)).items() if slot}
+    for slot, word in words.items():
+        index, name, state = word.text.split()
+        if plan.workers:
+            here = [worker for worker in flight.workers if worker.worker == slot - 1]
+            said = [worker.sample for worker in here]
+            if any(worker.pid != word.pid and not worker.sample for worker in here):
+                continue  # of the next epoch, and on nothing yet
+        else:
+            said = [flight.sample, *(worker.sample for worker in flight.workers)]
+        if any(same(one, index, name) for one in said):
+            continue
+        if state == "done" and any(said):  # between two samples: the next one was told, the truth not yet
+            score.between += 1
+            continue
+        score.wrong[f"{plan.program}, {plan.workers} workers: on {word.text}, told {said}"] += 1
+        return False
+    return True
+
+
+def same(told: str, index: str, name: str) -> bool:
+    """Tell whether a sample told is the one of the truth: by its file, or by its number in the data set."""
+    return told in (index, name, f"#{index}", f"index {index}") or Path(told).stem == Path(name).stem

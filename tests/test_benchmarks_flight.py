@@ -1,0 +1,202 @@
+"""What flight.py compares and how it judges: the truth beside the ring, planted faults, rows and exit status."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ocrlab.flight import ring
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that imports a file of benchmarks/ as its siblings do."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def test_the_truth_keeps_its_last_word_and_whole_lines(part: Any, tmp_path: Path) -> None:
+    flight_truth = part("flight_truth")
+    truth = flight_truth.Truth(tmp_path)
+    for number in range(3):
+        truth.now(2, f"sample {number}")
+        truth.say("loss", micro=number, value=(0.1 * number).hex())
+    with (tmp_path / "truth.jsonl").open("a") as file:
+        file.write('{"kind": "loss", "mic')
+    assert flight_truth.slots(tmp_path) == {2: flight_truth.Word(3, os.getpid(), "sample 2")}
+    assert [line["micro"] for line in flight_truth.lines(tmp_path, "loss")] == [0, 1, 2]
+
+
+def test_faults_are_drawn_by_seed_and_every_program_gets_each(part: Any, tmp_path: Path) -> None:
+    faults, replays = part("flight_faults"), part("flight_replays")
+    one, same, other = (faults.draw(tmp_path, "loop", "raise", "backward", seed) for seed in (1, 1, 2))
+    assert one == same != other
+    assert faults.read(one.save()) == one
+    cases = replays.cases(3)
+    assert len(cases) == 3 * len(faults.FAULTS)
+    for fault, phase, programs in faults.FAULTS:
+        assert {case[0] for case in cases if case[1:3] == (fault, phase)} == set(programs)
+    assert {case[1] for case in replays.cases(1, ["segfault"])} == {"segfault"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase"), [("inf_weight", "forward"), ("zero_root", "backward"), ("raise", "forward")]
+)
+def test_a_planted_fault_comes_where_it_was_planted_and_nowhere_else(
+    part: Any, tmp_path: Path, fault: str, phase: str
+) -> None:
+    faults, pages, truth = part("flight_faults"), part("flight_pages"), part("flight_truth").Truth(tmp_path)
+    plan = faults.Plan(str(tmp_path), "loop", fault, phase, "merge.0.mix", page=2, step=-1, batch=4)
+    net = pages.Net()
+    planted = faults.Planted(net, net, plan, truth)
+    data = pages.Scans(plan, truth)
+
+    def loss(*numbers: int) -> torch.Tensor:
+        items = [data[number] for number in numbers]
+        logits = net(torch.stack([item["pixels"] for item in items]), torch.zeros(len(items), dtype=torch.long))
+        return logits.square().mean()
+
+    if fault == "inf_weight":  # a step of its own and no page
+        assert bool(loss(0, 1).isinf() | loss(0, 1).isnan())
+        planted.clock = lambda: 7
+        return
+    loss(0, 1).backward()
+    assert all(bool(p.grad.isfinite().all()) for p in net.parameters() if p.grad is not None)
+    if fault == "raise":
+        with pytest.raises(RuntimeError, match="run of length 0"):
+            loss(0, 2)
+    else:
+        bad = loss(0, 2)
+        bad.backward()
+        assert bool(bad.isfinite()) and not bool(net.merge[0].mix.weight.grad.isfinite().all())
+
+
+def answer(**fault: Any) -> dict[str, Any]:
+    return {"fault": {"path": "net.stages.0.down.0", "op": "aten::div", "names": ["scan-0003.png"], **fault}}
+
+
+def test_only_the_right_module_op_and_sample_count(part: Any, tmp_path: Path) -> None:
+    faults, replays = part("flight_faults"), part("flight_replays")
+    plan = faults.Plan(str(tmp_path), "lightning", "zero_area", "forward", "net.stages.0.down.0", page=3)
+
+    def right(record: dict[str, Any]) -> set[str]:
+        return {name for name, good in replays.judged(plan, record).items() if good}
+
+    assert right(answer(phase="forward")) == {"module", "op", "sample", "phase"}
+    assert right({}) == set()
+    assert right(answer(phase="backward", path="net.stages.1.down.0")) == {"op", "sample"}
+    assert right(answer(phase="forward", names=["scan-0003.png", "scan-0004.png"], op="aten::mul")) == {
+        "module",
+        "phase",
+    }
+    assert right(answer(phase="forward", path="stages.0.down.0")) >= {"module"}
+    late = replays.Found(plan, {}, replays.judged(plan, answer(phase="forward")), 61.0)
+    assert not replays.complete(late)
+    assert replays.summary([late])[-1] == ("in all", 1, 1, 1, 1, 1, 0, "61 s")
+
+
+def test_losses_are_compared_with_what_the_program_said(part: Any, tmp_path: Path) -> None:
+    replays = part("flight_replays")
+    said = [(1, None, 0, "0x1p+0"), (1, None, 1, "0x1p+1"), (2, "job", 0, "0x1p+0"), (2, "job", 1, "0x1.1p+1")]
+    lines = [
+        json.dumps({"kind": "loss", "pid": pid, "replay": replay, "micro": micro, "value": value})
+        for pid, replay, micro, value in [*said, (3, "later", 1, "0x1p+1")]
+    ]
+    (tmp_path / "truth.jsonl").write_text("\n".join(lines) + "\n")
+    assert replays.compared(tmp_path) == (2, 1)
+
+
+@pytest.mark.parametrize(("samples", "loss", "wrong"), [
+    (["scan-0001.png"], 0.5, set()),
+    (["scan-0002.png"], 0.5, {"samples of a step"}),
+    (["scan-0001.png"], 0.25, {"loss of a step"}),
+])  # fmt: skip
+def test_a_ring_that_lies_is_found_out(
+    part: Any, tmp_path: Path, samples: list[str], loss: float, wrong: set[str]
+) -> None:
+    kills, faults = part("flight_kills"), part("flight_faults")
+    truth = part("flight_truth").Truth(tmp_path)
+    (tmp_path / "run" / "flight").mkdir(parents=True)
+    writer, _ = ring.create(tmp_path / "run" / "flight", slots=8)
+    for micro in range(3):
+        truth.say("batch", micro=micro, names=["scan-0001.png"])
+        truth.now(0, f"{micro} forward")
+        truth.say("loss", micro=micro, value=(0.5).hex())
+        step = ring.Step(number=micro, micro=micro, samples=samples if micro == 1 else ["scan-0001.png"])
+        writer.begin(step)
+        writer.loss(loss if micro == 1 else 0.5)
+    writer.close()
+    score = kills.Score()
+    kills.compare(faults.Plan(str(tmp_path), "loop"), score)
+    assert set(score.wrong) == wrong and score.steps == 3 and score.phases == 1
+
+
+def test_bisect_counts_what_is_not_right(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bisect = part("flight_bisect")
+    monkeypatch.setattr(bisect, "once", lambda needed, how, rate: ("right", 5))
+    made = {"ends": ("right",), "runs": 5}
+
+    def drawn(case: Any, dice: Any) -> tuple[str, int]:
+        return dice.choice(made["ends"]), made["runs"]
+
+    monkeypatch.setattr(bisect.bisect_search, "drawn", drawn)
+
+    def met() -> list[bool | None]:
+        return [row[3] for row in bisect.rows(SimpleNamespace(smoke=True), [])]
+
+    assert met() == [True] * 6
+    made["runs"] = 6  # one too many for a single culprit, none for a pair
+    assert met() == [True, False, True, True, True, True]
+    made.update(ends=("right", "wrong"), runs=5)
+    assert met() == [True, False, True, False, True, False]
+    made["ends"] = ("right", "not settled")  # no answer is no wrong one
+    assert met() == [True, False, True, False, True, True]
+
+
+def test_one_miss_makes_the_exit_status_1(part: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    flight = part("flight")
+    monkeypatch.setattr(sys, "argv", ["flight.py", "--only", "cost"])
+
+    def broken(*_: Any) -> Any:
+        raise SystemError("gone")
+
+    for measure, status, words in (
+        (lambda *_: [("a", "b", "c", True)], 0, "met"),
+        (lambda *_: [("a", "b", "c", False)], 1, "NOT met"),
+        (broken, 1, "not measured: SystemError: gone"),
+    ):
+        monkeypatch.setitem(flight.ROWS, "cost", measure)
+        assert flight.main() == status
+        assert words in capsys.readouterr().out
+
+
+def test_costs_are_differences_of_sides_in_turn(part: Any) -> None:
+    cost = part("flight_cost")
+    order: list[bool] = []
+
+    def side(on: bool) -> float:
+        order.append(on)
+        return 2.0 + on
+
+    assert cost.in_turn(2, side) == ([2.0, 2.0], [3.0, 3.0])
+    assert order == [True, False, True, True, False]
+
+
+def test_the_gpu_victim_needs_nothing_but_its_words(part: Any) -> None:
+    cuda = part("flight_cuda")
+    assert set(cuda.KERNELS) == {"misaligned", "illegal"}
+    page = cuda.Pages(3)[3]
+    assert page["source"] > 8 and page["name"] == "scan-3.png"
+    net = cuda.Net("oom")
+    assert net(page["pixels"][None], torch.zeros(1, dtype=torch.long)).shape == (1, 1, 32, 32)
