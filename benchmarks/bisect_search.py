@@ -18,7 +18,7 @@ from pathlib import Path
 
 import table
 
-from ocrlab.rerun import bisect, factors, program, search
+from ocrlab.rerun import bisect, choice, factors, program, search
 
 LIMIT = 60  # runs
 ERROR = 0.05
@@ -48,19 +48,16 @@ def wrong_at_most(share: float) -> Callable[[list[int], Counter[str]], bool]:
     return lambda runs, ends: ends["wrong"] <= share * len(runs)
 
 
+FLAKY = (0.1, 0.3, 0.5, 0.7, 0.9)
 CASES = (
     Case(8, "all", 1, 1.0, must=runs_at_most(5), said="5 runs"),
     Case(8, "all", 2, 1.0, must=runs_at_most(12), said="12 runs"),
     Case(8, "any", 2, 1.0, must=runs_at_most(12), said="12 runs"),
-    Case(8, "all", 1, 0.3, must=wrong_at_most(0.05), said="5% wrong"),
-    Case(8, "always", 0, 1.0, must=wrong_at_most(0.05), said="5% wrong"),
-    Case(8, "all", 1, 0.1),
-    Case(8, "all", 1, 0.5),
-    Case(8, "all", 1, 0.7),
-    Case(8, "all", 1, 0.9),
-    Case(8, "all", 2, 0.3),
-    Case(8, "always", 0, 0.5),
-    Case(8, "always", 0, 0.3),
+    Case(8, "always", 0, 1.0, must=wrong_at_most(ERROR), said="5% wrong"),
+    *(Case(8, "all", 1, rate, must=wrong_at_most(ERROR), said="5% wrong") for rate in FLAKY),
+    *(Case(8, "all", 2, rate, must=wrong_at_most(ERROR), said="5% wrong") for rate in (0.3, 0.5, 0.7, 0.9)),
+    *(Case(8, "any", 2, rate) for rate in (0.3, 0.5, 0.7, 0.9)),
+    *(Case(8, "always", 0, rate) for rate in FLAKY),
     Case(8, "all", 3, 1.0),
     Case(8, "any", 3, 1.0),
     Case(8, "all", 4, 1.0),
@@ -94,6 +91,13 @@ def main() -> int:
     body = table.markdown(header, rows)
     body += f"\n\n{options.draws} draws each; wrong: an answer that is not so; not settled: after {LIMIT} runs;"
     body += " not again: it passed so often as it was that it counts as gone. Every run counts, the one as it was too."
+    body += (
+        f" Seed {options.seed}.\n\nA failure that always happens must be named after 5 runs, which can end in 32 ways;"
+    )
+    body += (
+        " 8 of them name a factor. What fails now and then, whatever is set, ends in one of those by chance: at p = 0.5"
+    )
+    body += " in 25 of 100, whoever chooses the runs. With --rate 0.5 more runs are made, and none is named so soon."
     if options.real:
         body += f"\n\n{real()}"
     table.publish("bisect", table.page("Bisect: runs and errors", body), save=options.save)
@@ -124,7 +128,7 @@ def drawn(case: Case, dice: random.Random) -> tuple[str, int]:
         suspicion[chosen[0] if case.suspected == "right" else dice.choice(others)] = 6.0
     known = search.begin(suspicion)
     while len(known.runs) < LIMIT and not search.settled(known, ERROR):
-        run = search.choose(known)
+        run = choice.choose(known, ERROR)
         search.learn(known, run, fails(case, chosen, run) and dice.random() < case.rate)
     best = search.found(known)
     if not search.settled(known, ERROR) or best.kind == "other":

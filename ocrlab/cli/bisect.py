@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ def arguments(parser: Parser) -> None:
         metavar="NAME=BAD:GOOD",
         help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side",
     )
-    parser.add_argument("--runs", type=int, default=40, metavar="N", help="at most so many runs (40)")
+    parser.add_argument("--runs", type=int, default=60, metavar="N", help="at most so many runs (60)")
     parser.add_argument("--error", type=float, default=0.05, metavar="P", help="an answer may be wrong so often (0.05)")
     parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if you know: 0.3 is 3 of 10 runs")
     parser.add_argument(
@@ -84,6 +85,7 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
         place = home / "flight" / FOLDER
         mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips])
         job = Hunt(flips, [], training.starter(config, flips, place, steps), place, limits, mark)
+        job.before = [] if folder else _unfinished(Path(config.runs))
         told = f"{steps} optimiser steps a run" + (f"; it failed in step {at[0]}" if at else "")
         return _done(job, folder, home, told, at[1] if at else ())
 
@@ -102,6 +104,7 @@ def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], lim
 def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
     with _home(folder, runs) as home:
         job.folder = home / "flight" / FOLDER
+        job.before = [] if folder else _unfinished(runs)
         return _done(job, folder, home, "", ())
 
 
@@ -206,6 +209,20 @@ def _home(folder: Path | None, runs: Path) -> Iterator[Path]:
     with flight.run(runs, FOLDER) as made:
         yield made.path
         made.succeed({})
+
+
+def _unfinished(runs: Path) -> list[Path]:
+    """Return where bisects that were interrupted, or ran out of runs or time, keep what they have made."""
+    found = []
+    for place in sorted(runs.glob(f"*-{FOLDER}*/flight/{FOLDER}")):
+        file = place.parent.parent / "incident" / RECORD
+        try:
+            ended = json.loads(file.read_bytes())["status"] if file.exists() else "interrupted"
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if ended in ("interrupted", "undecided"):
+            found.append(place)
+    return found
 
 
 def _numbered(folder: Path) -> Path:

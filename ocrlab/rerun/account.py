@@ -42,6 +42,8 @@ def sentence(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]] = ()) -
     what = job.told or "the failure"
     if outcome.status == "otherwise":
         last = job.rows[-1]["told"] if job.rows else "nothing was run"
+        if job.rows and job.rows[-1]["flipped"]:
+            return f"Stopped after {tried} {_runs(tried)}: all others fail in another way; other_failures says how."
         return f"Stopped: with everything as it was the run was neither well nor failed in the way looked for ({last})."
     if outcome.status == "never":
         rarest = 1 - 0.05 ** (1 / max(1, tried))
@@ -59,7 +61,8 @@ def sentence(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]] = ()) -
     cure, names = _cure(job, best), [job.factors[index] for index in best.factors]
     told = f"{_what(what, names, best, pages)}: {_evidence(job, outcome)}; probability {best.posterior:.2f}"
     often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < 0.9 else ""
-    return f"{told}{often}. Until it is mended: {cure}."
+    sure = "" if outcome.search.flaky else " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
+    return f"{told}{often}. Until it is mended: {cure}.{sure}"
 
 
 def table(job: Hunt) -> list[list[str]]:

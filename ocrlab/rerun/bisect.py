@@ -6,6 +6,7 @@ that fails otherwise tells nothing, and is reported apart.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import RunError
-from ocrlab.rerun import probe, search
+from ocrlab.rerun import choice, probe, search
 from ocrlab.rerun.factors import Factor
 from ocrlab.rerun.probe import Start
 from ocrlab.rerun.search import Found, Search
@@ -28,7 +29,7 @@ LEDGER = "runs.jsonl"  # what was run already, so that it is not run again
 class Limits:
     """At most so many runs, of so many seconds each and in all; `error` is how often the answer may be wrong."""
 
-    runs: int = 40
+    runs: int = 60
     error: float = 0.05
     timeout: float = 300.0
     seconds: float | None = None
@@ -55,6 +56,7 @@ class Hunt:
     used: int = 0  # runs made now; the others were known
     began: float = field(default_factory=time.monotonic)
     notes: list[str] = field(default_factory=list)
+    before: Sequence[Path] = ()  # folders of earlier, unfinished bisects, whose runs count where they have the same key
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
         best = search.found(known)
         if search.settled(known, job.limits.error):
             return Outcome(STATUS.get(best.kind, "found"), best, known)
-        run = search.choose(known)
+        run = choice.choose(known, job.limits.error)
         if run in known.barred:
             return Outcome("otherwise", best, known)
         try:
@@ -155,21 +157,26 @@ def _allowed(job: Hunt) -> float:
 
 
 def ledger(job: Hunt) -> list[dict[str, Any]]:
-    """Return the runs that an earlier, interrupted bisect of the same has made; raises RunError."""
+    """Return the runs that earlier, unfinished bisects of the same have made; raises RunError."""
     try:
         job.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lines = (job.folder / LEDGER).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
+        found = _rows(job.folder / LEDGER, job.key)
     except OSError as error:
         raise RunError(f"{job.folder} cannot be used", got=str(error), need="a folder that can be written") from error
+    for folder in job.before:
+        with contextlib.suppress(OSError):
+            found += _rows(folder / LEDGER, job.key)
+    return found
+
+
+def _rows(file: Path, wanted: str) -> list[dict[str, Any]]:
     found = []
-    for line in lines:
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
         try:
             row = json.loads(line)
         except ValueError:  # torn by what interrupted it
             continue
-        if isinstance(row, dict) and row.pop("key", None) == job.key and isinstance(row.get("run"), int):
+        if isinstance(row, dict) and row.pop("key", None) == wanted and isinstance(row.get("run"), int):
             found.append(row)
     return found
 

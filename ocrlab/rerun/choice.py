@@ -11,36 +11,46 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ocrlab.rerun import search as searches
-from ocrlab.rerun.search import UNPROVEN, Array, Search
+from ocrlab.rerun.search import Array, Search
 
 EVERY_SET = 10  # factors up to which every possible run is weighed; beyond, the best neighbours of good ones
 GONE = 1e-7  # share of the best answer below which one is left out of the choice
-LIKELY = 0.8  # from here on an answer is put to the proof
-DEAD = 1e-4
+LIKELY = 0.5  # from here on an answer is put to the proof
+NOTHING = 1e-6  # bits
+DEAD = 1e-4  # share of the answers that always fail below which those that fail now and then decide
 CLOSE = 0.995  # runs that tell nearly as much as the best: of these the one that proves most directly
 
 Told = Callable[[Sequence[int]], Array]
 
 
 def choose(search: Search, error: float = 0.05) -> int:
-    """Return the run to make next: as it was until it has failed once, then the one that tells most."""
+    """Return the run to make next: as it was until it has failed once, then the one that tells most.
+
+    It is one that failed otherwise before where no other tells anything.
+    """
     if not any(failed for _, failed in search.runs) and search.whole not in search.barred:
         return search.whole
     best = searches.found(search)
     weights = search.weights()[:-1]  # (A, R)
+    halving: list[int] = []
     if search.flaky and best.kind != "other" and best.posterior >= 1 - error:
-        weights = _against(search, weights, searches.rivals(search, error))
+        weights = _against(search, weights, searches.doubts(search, searches.SLACK * error))
     elif not search.flaky:
-        if best.posterior > LIKELY and best.kind not in UNPROVEN:
-            missing = searches.unproven(search, best)
-            if missing:
-                return missing[0]
-        certain = weights * (np.array(search.rates) == 1.0)
-        weights = certain if certain.sum() > DEAD else weights
+        likely = best.posterior > LIKELY and best.kind not in ("never", "other")
+        missing = [run for run in searches.unproven(search, best) if run not in search.barred] if likely else []
+        if missing:
+            return missing[0]
+        if likely and len(best.factors) > 1 and best.posterior >= 1 - error:
+            weights = _against(search, weights, searches.doubts(search, searches.LUCK))
+        else:
+            halving = [run for run in _halve(search) if run not in search.barred]
+            certain = weights * (np.array(search.rates) == 1.0)
+            weights = certain if certain.sum() > DEAD else weights
     told = _teller(search, weights)
-    halving = [] if search.flaky else [run for run in _halve(search) if run not in search.barred]
     runs, bits = (halving, told(halving)) if halving else _candidates(search, told)
     bits = bits * np.array([_usable(search, run) for run in runs]) if search.barred else bits
+    if search.barred and bits.max() < NOTHING:
+        return search.barred[0]
     close = np.flatnonzero(bits >= CLOSE * bits.max())
     return min((runs[place] for place in close), key=lambda run: (_indirect(search, run), run))
 
@@ -53,11 +63,13 @@ def _common(search: Search) -> tuple[int, int]:
     return failing, passing
 
 
-def _against(search: Search, weights: Array, rivals: Array) -> Array:
+def _against(search: Search, weights: Array, rivals: Sequence[int]) -> Array:
     """Return weights half of which are those of the best answer, and half those of what luck may still have hidden."""
     place = int(np.argmax(weights.sum(axis=1)))
-    logs = search.likelihood[rivals][:, np.isfinite(search.prior[0])]
-    chances = np.exp(logs.max(axis=1) - logs.max()) if len(rivals) else np.zeros(0)
+    if not rivals:
+        return weights
+    logs = search.likelihood[list(rivals)][:, [rate < 1 for rate in search.rates]]
+    chances = np.exp(logs.max(axis=1) - logs.max())
     made = np.zeros_like(weights)
     made[place] = weights[place] / weights[place].sum()
     for rival, chance in zip(rivals, chances / chances.sum(), strict=True):

@@ -21,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
-KINDS = {"always": 0.15, "never": 0.15, "other": 0.0005}  # before the first run; the rest:
-SIZES = {1: 0.53, 2: 0.15, 3: 0.012}  # how many factors it takes, each half of them ALL and half ANY
+KINDS = {"always": 0.02, "never": 0.15, "other": 0.0005}  # before the first run; the rest:
+SIZES = {1: 0.53, 2: 0.25, 3: 0.012}  # how many factors it takes, each half of them ALL and half ANY
 RATES = {1.0: 0.88, **dict.fromkeys((0.9, 0.7, 0.5, 0.3, 0.2, 0.1), 0.02)}  # how often it fails
 CHANCE = 0.001  # of the same failure where an answer expects none: nothing is ever quite impossible
-UNPROVEN = ("always", "never", "other")  # answers that name no factor
+CERTAIN = 0.9  # rate above which a failure passes for one that always happens
 OFTEN = 14  # runs as it was that pass before a failure counts as gone: of one in five such a row is rarer than 1 in 20
+LUCK = 0.3  # likelihood of another answer, against prior and likelihood of the best, that is no doubt any more
+SLACK = 12.0  # Ville's bound counts every wrong answer apart; simulated, so much more still keeps the error
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -136,8 +138,15 @@ def learn(search: Search, run: int, failed: bool) -> None:
 
 
 def bar(search: Search, run: int) -> None:
-    """Take in that a run failed in another way: it tells nothing, and is not made again."""
+    """Take in that a run failed in another way: it tells nothing, and is not made again.
+
+    Where a single flip was to blame, no answer with that factor can be proved: none is given.
+    """
     search.barred.append(run)
+    flip = search.whole ^ run
+    if flip.bit_count() == 1:
+        search.prior[search.masks & flip != 0] = -np.inf
+        search.prior -= np.log(np.exp(search.prior).sum())
 
 
 def found(search: Search) -> Found:
@@ -169,44 +178,43 @@ def settled(search: Search, error: float) -> bool:
         return len(search.runs) >= OFTEN and not any(failed for _, failed in search.runs)
     if best.posterior < 1 - error:
         return False
-    if best.kind == "other":
-        return True
-    return not len(rivals(search, error)) if search.flaky else not unproven(search, best)
+    return best.kind == "other" or (not doubts(search, SLACK * error) if search.flaky else proved(search, best))
 
 
-def rivals(search: Search, error: float) -> Array:
-    """Return the places of the answers that luck could still have hidden behind the best one, the likeliest first.
+def doubts(search: Search, error: float) -> list[int]:
+    """Return the places of the answers that luck may still have hidden behind the best one, the likeliest first.
 
-    Each is taken at the rate that speaks most for it; the best one at no rate that was chosen afterwards.
+    Each is taken to fail now and then, at the rate that speaks most for it; for the best one none is chosen afterwards.
     """
     place = int(np.argmax(search.weights()[:-1].sum(axis=1)))
     own = (search.prior + search.likelihood)[place]
     score = own.max() + math.log(np.exp(own - own.max()).sum())
-    chances = search.likelihood[:, np.isfinite(search.prior[0])].max(axis=1)
+    chances = search.likelihood[:, [rate < 1 for rate in search.rates]].max(axis=1)
     chances[place] = -np.inf
+    chances[np.isneginf(search.prior).all(axis=1)] = -np.inf
     near = np.flatnonzero(chances > score + math.log(error))
-    return np.asarray(near[np.argsort(-chances[near], kind="stable")])
+    return [int(one) for one in near[np.argsort(-chances[near], kind="stable")]]
 
 
 def unproven(search: Search, best: Found) -> list[int]:
     """Return the runs that are wanted before an answer is named of a failure that always happens.
 
     ALL: alone they fail, and with any one of them flipped, and nothing else, it passes. ANY: each alone fails, and with
-    all of them flipped it passes. This proves it, however involved the truth may be, as long as flips only help. For
-    one factor less does, so that it takes log2(n) + 2 runs: it alone lies in all failing runs, in no passing one.
+    all of them flipped it passes. This proves it, however involved the truth may be, as long as flips only help. Of
+    one factor less will do in the first log2(n) + 2 runs: it lies in all failing ones, every other in a passing one.
     """
     named = [1 << index for index in best.factors]
     mask, failed, passed = sum(named), search.ends(True), search.ends(False)
     if not named:
-        wanted = [] if 0 in failed else [0]
-    elif len(named) == 1:
+        return [] if 0 in failed else [0]
+    elif len(named) == 1 and len(search.runs) <= math.ceil(math.log2(search.count)) + 2:
         common, cleared = search.whole, mask
         for run in failed:
             common &= run
         for run in passed:
             cleared |= run
         wanted = [mask] if common != mask else []
-        wanted += [search.whole ^ mask] if cleared != search.whole else []
+        wanted += [search.whole ^ mask] if cleared != search.whole or not passed else []
     elif best.kind == "all":
         wanted = [search.whole ^ one for one in named if search.whole ^ one not in passed]
         wanted += [mask] if mask not in failed else []
@@ -214,3 +222,15 @@ def unproven(search: Search, best: Found) -> list[int]:
         wanted = [one for one in named if one not in failed]
         wanted += [search.whole ^ mask] if search.whole ^ mask not in passed else []
     return [run for run in wanted if run not in search.barred]
+
+
+def proved(search: Search, best: Found) -> bool:
+    """Tell whether nothing more is wanted of a failure that always happens.
+
+    k factors of n, two or more, are put to the proof until luck alone could not have shown them, though for no more
+    than (k + 1)(log2(n) + 1) runs.
+    """
+    size = len(best.factors)
+    if best.rate <= CERTAIN or unproven(search, best):
+        return False
+    return size < 2 or len(search.runs) >= (size + 1) * (math.log2(search.count) + 1) or not doubts(search, LUCK)

@@ -86,14 +86,18 @@ def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int)
 
     def start(run: int, pages: list[int] | None, place: Path) -> Command:
         flipped = [factor for index, factor in enumerate(factors) if not run >> index & 1]
-        job: dict[str, object] = {"schema": 1, "config": str(file), "names": str(folder / NAMES), "pages": pages}
+        job: dict[str, Any] = {"schema": 1, "config": str(file), "names": str(folder / NAMES), "pages": pages}
         job["overrides"] = {**QUIET, "runs": str(place / "runs"), "name": "probe"}
         for factor in flipped:
             job |= factor.job
-            job["overrides"] |= dict(word.split("=", 1) for word in factor.overrides)  # type: ignore[operator]
+            job["overrides"] |= dict(word.split("=", 1) for word in factor.overrides)
         if job.get(SYNTHETIC):
             job[SYNTHETIC] = str(folder / SYNTHETIC)
         job["crops"] = crops if pages is None else rounds(crops, folder) * len(pages)
+        batch = int(job["overrides"].get("batch_size", config.batch_size)) * config.trainer.accumulate_grad_batches
+        needed = math.ceil(job["crops"] / batch)
+        if needed > config.trainer.max_steps:  # or smaller batches would end before the page that fails
+            job["overrides"].setdefault("trainer.max_steps", needed)
         flight.write_json(place / "job.json", job, private=True)
         return [sys.executable, "-m", "ocrlab.train.flipped", str(place / "job.json")], {}
 

@@ -37,7 +37,7 @@ def test_any_program_by_words_and_variables(bisect: Callable[..., tuple[int, str
     found = json.loads(out)
     assert status == 0
     assert (found["status"], found["kind"], found["culprits"]) == ("found", "all", ["workers", "AMP"])
-    assert "at most 40" in err.splitlines()[1], "how many runs is said before the first"
+    assert "at most 60" in err.splitlines()[1], "how many runs is said before the first"
     assert "run 1: failed" in err
     assert json.loads(Path(found["file"]).read_text())["sentence"] == found["sentence"]
     assert Path(found["file"]).is_relative_to(tmp_path / "runs")
@@ -62,6 +62,15 @@ def test_people_get_a_table_and_the_sentence_last(bisect: Callable[..., tuple[in
     assert status == 0
     assert lines[0].split() == ["run", "workers", "AMP", "pages", "ended", "s", "failure"]
     assert "Until it is mended" in lines[-2]
+
+
+def test_the_same_command_goes_on_where_the_runs_were_spent(bisect: Callable[..., tuple[int, str, str]]) -> None:
+    first = bisect("--json", "--runs", "2", *program("workers=4:0", "AMP=1:x"))
+    second = bisect("--json", *program("workers=4:0", "AMP=1:x"))
+    assert (first[0], second[0]) == (1, 0)
+    assert json.loads(second[1])["runs"]["known_before"] == 2
+    third = bisect("--json", *program("workers=4:0", "AMP=1:x"))
+    assert json.loads(third[1])["runs"]["known_before"] <= 2, "what was found is looked for afresh"
 
 
 @pytest.mark.parametrize(

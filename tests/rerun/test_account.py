@@ -36,7 +36,7 @@ def test_one_culprit_with_its_evidence_and_its_cure() -> None:
     told = account.sentence(*hunted([(3, True), (1, True), (2, False)]))
     assert told.startswith("KeyError: 'x' comes from workers (4): it failed in 2 of 2 runs with, in 0 of 1 without")
     assert "passed with nothing else flipped" in told
-    assert told.endswith("Until it is mended: workers=0.")
+    assert "Until it is mended: workers=0. It is taken to fail always" in told
 
 
 def test_what_is_not_settled_says_how_to_go_on() -> None:

@@ -84,6 +84,7 @@ def test_too_few_runs_are_said_and_the_next_time_goes_on_from_there(tmp_path: Pa
     assert again.used == len(again.rows) - 3, "three were known"
 
 
+@pytest.mark.slow
 def test_a_signal_and_a_hang_are_failures_of_their_own(tmp_path: Path) -> None:
     body = "import time\nif on('a'): os.kill(os.getpid(), signal.SIGSEGV)\nif on('b'): time.sleep(60)"
     job, outcome = hunted(tmp_path, body, "ab", Limits(timeout=10))
@@ -128,7 +129,16 @@ def test_a_torn_line_of_known_runs_is_left_out(tmp_path: Path) -> None:
     assert len(bisect.ledger(job)) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_unfinished_bisect_elsewhere_is_gone_on_with(tmp_path: Path) -> None:
+    body = "if on('a'): sys.exit(3)"
+    _, outcome = hunted(tmp_path / "one", body, "ab", Limits(runs=2))
+    assert outcome.status == "undecided"
+    second, outcome = hunted(tmp_path / "two", body, "ab", before=[tmp_path / "one" / "bisect", tmp_path / "no"])
+    assert outcome.status == "found"
+    assert [row["known"] for row in second.rows][:2] == [True, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_can_be_interrupted_and_leaves_nobody_behind(tmp_path: Path, number: int) -> None:
     code = f"""
 import sys

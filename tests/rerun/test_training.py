@@ -72,3 +72,13 @@ def test_names_of_pages_that_nobody_wrote(tmp_path: Path) -> None:
     assert training.names(tmp_path) == []
     (tmp_path / "pages.json").write_text("{torn")
     assert training.names(tmp_path) == []
+
+
+def test_smaller_batches_make_as_many_steps_as_the_same_crops_need(tmp_path: Path) -> None:
+    config = configs.load(None, {"batch_size": 4, "trainer.max_steps": 10})
+    start = training.starter(config, training.against(config, ["batch_size=1"]), tmp_path / "bisect", 10)
+    (tmp_path / "bisect" / "one").mkdir()
+    job = json.loads(Path(start(0, None, tmp_path / "bisect" / "one")[0][-1]).read_text())
+    assert configs.load(job["config"], job["overrides"]).trainer.max_steps == 40
+    job = json.loads(Path(start(1, None, tmp_path / "bisect" / "one")[0][-1]).read_text())
+    assert configs.load(job["config"], job["overrides"]).trainer.max_steps == 10
