@@ -112,6 +112,8 @@ class Incident:
       silent_seconds, run_seconds, ended_by ("user" Ctrl-C, "limit" the watcher, "outside" another signal sender),
       hang ({"id", "confidence", "pid", "why", "evidence"} of `diagnose.hang`), heartbeat ({"step", "phase", "age"}),
       memory_limit_bytes, memory_peak_bytes, shm_free_bytes, disk_free_bytes, fd_limit, platform ("wsl2" or "linux"),
+      memory ({"seconds", "tree", "shm"}: bytes of all its processes over time; "group", "processes"),
+      gpus ({"cards"} at its first out-of-memory message), address_space_bytes (RLIMIT_AS),
       cpu_flags (list), gpu ({"name", "capability", "driver"}), torch ({"version", "cuda", "arch_list"}).
     """
 

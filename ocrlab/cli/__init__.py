@@ -29,6 +29,7 @@ COMMANDS = {
     "diagnose": "read a log, a run folder or a notebook, and name the cause",
     "replay": "run the step that failed again: which module, operator and sample it was, and what makes it go away",
     "bisect": "run short trials with one setting after the other flipped, and name what makes it fail",
+    "memory": "what fits into memory, why it ran out, and who holds it now",
     "kernel": "check a CUDA launch against the limits of a device, or put a profile into words",
     "run": "run a notebook so that its report tells the truth, also when its kernel dies",
 }

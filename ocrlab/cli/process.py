@@ -35,6 +35,17 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+_answers: list[int] = []  # descriptors of the stdout that `outputs_to_stderr` has put aside
+
+
+def answer_line(text: str) -> None:
+    """Write a line to the stdout that is kept for answers, for a command that has many of them; raises OSError."""
+    data = memoryview(f"{text}\n".encode())
+    sys.stdout.flush()
+    while data:
+        data = data[os.write(_answers[-1] if _answers else 1, data) :]
+
+
 @contextlib.contextmanager
 def outputs_to_stderr(really: bool) -> Iterator[None]:
     """Send everything that is written to stdout to stderr instead, also by C code and by child processes."""
@@ -47,10 +58,12 @@ def outputs_to_stderr(really: bool) -> Iterator[None]:
         os.dup2(2, 1)
     except OSError:  # started without a stdout or stderr
         saved = None
+    _answers.extend([saved] if saved is not None else [])
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         if saved is not None:
+            _answers.pop()
             os.dup2(saved, 1)
             os.close(saved)

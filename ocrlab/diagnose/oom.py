@@ -1,32 +1,38 @@
 """The numbers inside an out-of-memory message, and what they say about whose memory is missing.
 
 Formats: c10/cuda/CUDACachingAllocator.cpp of torch 1.0 (cached), 1.6 to 2.0 (reserved in total) and 2.1 to 2.15
-(of the allocated memory ...); PaddlePaddle's and TensorFlow's messages of the same disease.
+(of the allocated memory ...), CUDAMallocAsyncAllocator.cpp, the MPS and XPU allocators; PaddlePaddle's and
+TensorFlow's messages of the same disease.
+
+What decides is what would have made room: a cause is named whose end would have let this very request through.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 UNITS = {"b": 1, "bytes": 1, "kib": 2**10, "kb": 2**10, "mib": 2**20, "mb": 2**20, "gib": 2**30, "gb": 2**30}
 UNITS |= {"tib": 2**40, "tb": 2**40, "pib": 2**50, "eb": 2**60, "eib": 2**60}
 SIZE = r"(\d+(?:\.\d+)?)\s?(bytes|[KMGTPE]i?B|B)\b"
 FOUND = re.compile(
-    r"out of memory|Out of memory|OutOfMemoryError|(?<!you )[Tt]ried to allocate \d|memory on GPU|OOM when allocating",
+    r"out of memory|Out of memory|OutOfMemoryError|(?<!you )[Tt]ried to allocate \d|memory on GPU|OOM when allocating"
+    r"|would exceed allowed memory",
     re.ASCII,
 )
 FIELDS = {
-    "request": rf"(?:[Tt]ried to allocate|Cannot allocate|Requested size:?|trying to allocate) {SIZE}",
-    "total": rf"(?:{SIZE} total capacity|has a total capacity of {SIZE})",
-    "free": rf"(?:;\s*{SIZE} free|of which {SIZE} is free|available memory is only {SIZE})",
+    "request": rf"(?:[Tt]ried to allocate|Cannot allocate|Requested(?: size)?\s*:?|trying to allocate) {SIZE}",
+    "total": rf"(?:{SIZE} total capacity|has a total capac(?:i)?ty of {SIZE}|Device limit\s*: {SIZE})",
+    "free": rf"(?:;\s*{SIZE} free|of which {SIZE} is free|available memory is only {SIZE}"
+    rf"|Free \(according to CUDA\): {SIZE})",
     "process": rf"this process has {SIZE} memory in use",
     "allocated": rf"(?:{SIZE} already allocated|allocated memory {SIZE} is allocated by PyTorch"
-    rf"|{SIZE} memory has been allocated|{SIZE} allocated\b)",
+    rf"|{SIZE} memory has been allocated|{SIZE} allocated\b|Currently allocated\s*: {SIZE}|MPS allocated: {SIZE})",
     "reserved_total": rf"(?:{SIZE} reserved in total by PyTorch|{SIZE} cached)",
     "unallocated": rf"{SIZE} is reserved by PyTorch but unallocated",
     "private": rf"with {SIZE} allocated in private pools",
-    "allowed": rf"{SIZE} allowed",
+    "allowed": rf"(?:{SIZE} allowed|memory fraction\)\s*: {SIZE}|max allowed: {SIZE}"
+    rf"|exceed memory limit \({SIZE}\))",
 }
 PATTERNS = {name: re.compile(pattern) for name, pattern in FIELDS.items()}
 OTHERS = re.compile(rf"Process (\d+) has {SIZE} memory in use")
@@ -35,6 +41,10 @@ REACH = 1600  # characters of a message, which launchers sometimes wrap over lin
 WRAPPED_UNSIGNED = 2**60  # bytes; 17179869184.00 GiB is a negative number that WSL's driver reported
 
 GIB = 2**30
+CONTEXT = 0.8 * GIB  # of a process on the device, with the libraries' kernels: nobody's fault, and nobody can take it
+MATERIAL = 0.1  # of the device: what is less explains no error, even where it would have been enough
+TORN = 0.05  # of what is reserved: less lies between the blocks of every training
+ALIKE = 0.6  # of the smaller one of two causes that would each have made room
 LARGEST_CARD = 192 * GIB  # where the message does not name the device
 NOWHERE = 2**50  # bytes; no machine has them, so it is a negative number or an overflow
 
@@ -43,7 +53,8 @@ NOWHERE = 2**50  # bytes; no machine has them, so it is a negative number or an 
 class Oom:
     """One out-of-memory message; sizes in bytes, None where the message does not say.
 
-    `unallocated` is reserved by PyTorch but unallocated; `others` are the processes that the message names.
+    `unallocated` is reserved by PyTorch but unallocated; `others` are the processes that the message names; `form` says
+    which torch wrote it: 1.0 (to 1.3), 1.4 (to 2.0), 2.1 (and later), or nothing.
     """
 
     request: int | None = None
@@ -57,6 +68,7 @@ class Oom:
     others: dict[int, int] | None = None
     device: int | None = None
     offset: int = 0
+    form: str = ""
 
     @property
     def reserved(self) -> int | None:
@@ -79,6 +91,13 @@ class Oom:
             return named or None
         return max(self.total - self.free - self.ours, named, 0)
 
+    @property
+    def outside(self) -> int | None:
+        """What this process holds beside torch's allocator: its context, NCCL's buffers, cuBLAS' workspaces."""
+        if self.process is None or self.reserved is None or self.process >= WRAPPED_UNSIGNED:
+            return None
+        return max(self.process - self.reserved, 0)
+
 
 def parse(text: str) -> list[Oom]:
     """Return every out-of-memory message of a text that holds a number, in order."""
@@ -88,8 +107,8 @@ def parse(text: str) -> list[Oom]:
         if start.start() < last:
             continue
         begin = text.rfind("\n", 0, start.start()) + 1
-        piece = text[begin : begin + REACH]
-        end = _end(piece)
+        piece = text[begin : start.start() + REACH]
+        end = _end(piece, start.start() - begin)
         oom = _one(piece[:end], begin)
         if oom is not None:
             found.append(oom)
@@ -99,9 +118,9 @@ def parse(text: str) -> list[Oom]:
     return found
 
 
-def _end(piece: str) -> int:
-    """Return where a message ends: at the next message, traceback or empty line."""
-    ends = [piece.find(mark, 40) for mark in ("\n\n", "\nTraceback", "\n  File", "CUDA out of memory")]
+def _end(piece: str, offset: int) -> int:
+    """Return where the message at an offset ends: at the next message, traceback or empty line."""
+    ends = [piece.find(mark, offset + 40) for mark in ("\n\n", "\nTraceback", "\n  File", "CUDA out of memory")]
     second = re.compile(r"out of memory. Tried").finditer(piece)
     ends += [found.start() for found in list(second)[1:2]]
     return min([end for end in ends if end > 0], default=len(piece))
@@ -115,14 +134,36 @@ def _one(piece: str, offset: int) -> Oom | None:
     if all(value is None for value in values.values()):
         return None
     reserved_total = values.pop("reserved_total")
+    cached = " cached" in flat and "reserved in total" not in flat
     if values["unallocated"] is None and reserved_total is not None and values["allocated"] is not None:
-        cached = reserved_total if "cached" in flat and "reserved in total" not in flat else None
-        # torch before 1.2 printed what is cached and not in use, later versions everything reserved.
         beyond = reserved_total - values["allocated"]
-        values["unallocated"] = cached if cached is not None and beyond < 0 else max(beyond, 0)
+        values["unallocated"] = reserved_total if cached and _fits(reserved_total, values) else max(beyond, 0)
     others = {int(pid): _bytes(number, unit) for pid, number, unit in OTHERS.findall(flat)}
+    form = "2.1" if "Of the allocated memory" in flat else "1.4" if "reserved in total by PyTorch" in flat else ""
     device = DEVICE.search(flat)
-    return Oom(**values, others=others or None, device=int(device[1]) if device else None, offset=offset)
+    found = Oom(
+        **values, others=others or None, device=int(device[1]) if device else None, offset=offset,
+        form="1.0" if cached else form,
+    )  # fmt: skip
+    return _in_a_container(found)
+
+
+def _fits(cached: int, values: dict[str, int | None]) -> bool:
+    """Tell whether what is cached comes on top of what is allocated, as torch before 1.4 meant it."""
+    total, allocated = values["total"], values["allocated"] or 0
+    return total is None or cached < allocated or allocated + cached + (values["free"] or 0) <= 1.01 * total
+
+
+def _in_a_container(oom: Oom) -> Oom:
+    """Return a message in which this process is listed as another one: NVML knows it by its number on the host."""
+    if oom.process is not None or not oom.others or not oom.reserved:
+        return oom
+    large = {pid: held for pid, held in oom.others.items() if held >= 0.98 * oom.reserved}
+    if not large:
+        return oom
+    pid = min(large, key=lambda one: large[one])
+    rest = {other: size for other, size in oom.others.items() if other != pid}
+    return replace(oom, process=large[pid], others=rest or None)
 
 
 def _size(found: re.Match[str] | None) -> int | None:
@@ -138,18 +179,21 @@ def _bytes(number: str, unit: str) -> int:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the numbers say: an id of the catalogue, how sure, and the sum in words."""
+    """What the numbers say: an id of the catalogue, how sure, the sum in words, the bytes that its end would free."""
 
     cause: str
     confidence: float
     why: str
+    bytes: int = 0
 
 
 def judge(oom: Oom) -> list[Judgement]:
     """Return what the numbers of one message speak for, most probable first; empty where they say nothing."""
-    found = [part for part in (_absurd(oom), _wsl(oom), _foreign(oom), _fragmented(oom)) if part is not None]
-    found.append(_capacity(oom))
-    return sorted(found, key=lambda judgement: -judgement.confidence)
+    rivals = [part for part in (_foreign(oom), _fragmented(oom), _outside(oom)) if part is not None]
+    most = max((one.bytes for one in rivals if one.confidence > ALIKE), default=0)
+    rivals = [one if one.bytes >= most else replace(one, confidence=min(one.confidence, ALIKE)) for one in rivals]
+    found = [part for part in (_absurd(oom), _wsl(oom)) if part is not None]
+    return sorted([*found, *rivals, _capacity(oom)], key=lambda judgement: -judgement.confidence)
 
 
 def _absurd(oom: Oom) -> Judgement | None:
@@ -160,7 +204,8 @@ def _absurd(oom: Oom) -> Judgement | None:
         against = f" of a device with {words(oom.total)}" if oom.total else ""
         sure = 0.9 if oom.request >= NOWHERE else 0.7  # that the size is wrong is certain, not where it comes from
         return Judgement("gpumem.absurd_size", sure, f"one request of {words(oom.request)}{against}")
-    if oom.total and oom.request > oom.total:
+    spills = (oom.ours or 0) > (oom.total or 0)  # Windows lends the card the host's memory
+    if oom.total and oom.request > oom.total and not spills:
         why = f"one request of {words(oom.request)} is larger than the whole device ({words(oom.total)})"
         return Judgement("gpumem.absurd_size", 0.7, why)
     return None
@@ -177,9 +222,9 @@ def _foreign(oom: Oom) -> Judgement | None:
     if not oom.foreign:
         return None
     named = sum((oom.others or {}).values())
-    context = 0 if oom.process is not None or named else 0.8 * GIB  # older messages leave the own context out
+    context = 0 if oom.process is not None or named else CONTEXT  # older messages leave the own context out
     foreign = oom.foreign - context
-    if oom.total is None or foreign < 0.1 * oom.total:
+    if oom.total is None or foreign < MATERIAL * oom.total:
         return None
     share = foreign / oom.total
     whose = (
@@ -190,31 +235,54 @@ def _foreign(oom: Oom) -> Judgement | None:
     if share >= 0.5 or (oom.ours or 0) < 0.25 * oom.total:
         sure = 0.88 if share >= 0.3 else 0.7
     else:
-        sure = 0.72 if share >= 0.25 else 0.55
+        sure = 0.72 if share >= 0.25 or oom.process is not None else 0.68
     if needed > oom.total:
         sure = min(sure, 0.4)  # it would not have fitted into an empty device either
-    return Judgement("gpumem.foreign", sure, why)
+    return Judgement("gpumem.foreign", sure, why, int(foreign))
 
 
 def _fragmented(oom: Oom) -> Judgement | None:
-    """Enough is reserved and not in use for this request, only not in one piece."""
-    if oom.unallocated is None or oom.request is None or oom.unallocated < oom.request:
+    """Enough is reserved and not in use for this request, or with what is free, only not in one piece."""
+    if oom.unallocated is None or oom.request is None:
         return None
-    reserved = oom.reserved or 1
-    share = oom.unallocated / max(reserved, 1)
-    why = f"{words(oom.unallocated)} is reserved but unallocated, more than the {words(oom.request)} asked for"
-    if share >= 0.2:
-        return Judgement("gpumem.fragmentation", 0.86, why)
-    return Judgement("gpumem.fragmentation", 0.66 if share >= 0.08 else 0.45, why)
+    share = oom.unallocated / max(oom.reserved or 1, 1)
+    if oom.unallocated >= oom.request:
+        why = f"{words(oom.unallocated)} is reserved but unallocated, more than the {words(oom.request)} asked for"
+        sure = 0.86 if share >= 0.2 else 0.7 if share >= TORN else 0.45
+        return Judgement("gpumem.fragmentation", sure, why, oom.unallocated)
+    large = oom.unallocated >= MATERIAL * (oom.total or oom.reserved or 1)
+    if large and oom.unallocated + (oom.free or 0) >= oom.request > (oom.free or 0):
+        both = f"{words(oom.unallocated)} reserved but unallocated and {words(oom.free)} free"
+        why = f"{both} are more than the {words(oom.request)} asked for"
+        return Judgement("gpumem.fragmentation", 0.72, why, oom.unallocated)
+    return None
+
+
+def _outside(oom: Oom) -> Judgement | None:
+    """Far more than a context is held by this process beside torch's allocator, and it would have been enough."""
+    if oom.outside is None or oom.total is None or oom.request is None:
+        return None
+    beyond = oom.outside - CONTEXT
+    if beyond < 2 * MATERIAL * oom.total or (oom.free or 0) + beyond < oom.request:
+        return None
+    why = f"{words(oom.outside)} of this process are outside torch's allocator (NCCL, cuBLAS, other libraries)"
+    return Judgement("gpumem.raw_alloc", 0.74, why, int(beyond))
 
 
 def _capacity(oom: Oom) -> Judgement:
+    if oom.allowed and oom.request and oom.total and oom.allowed < 0.999 * oom.total:
+        why = f"{words(oom.request)} more would pass the limit of {words(oom.allowed)} that this program set itself"
+        if (oom.reserved or 0) + oom.request > oom.allowed:
+            return Judgement("gpumem.capacity", 0.8, why)
+    if _absurd(oom):
+        return Judgement("gpumem.capacity", 0.5, f"one request of {words(oom.request)} of {words(oom.total)}")
     if oom.total and oom.ours and oom.request:
         share = (oom.ours + oom.request) / oom.total
         held = oom.ours / oom.total
         why = f"this process holds {words(oom.ours)} of {words(oom.total)} and asks for {words(oom.request)} more"
         if share > 1 and held >= 0.8:
-            return Judgement("gpumem.capacity", 0.7, why)  # one message cannot tell it from a leak
+            torn = oom.unallocated is not None and oom.unallocated >= max(oom.request, TORN * (oom.reserved or 0))
+            return Judgement("gpumem.capacity", 0.62 if torn else 0.7, why)  # one message cannot tell it from a leak
         fits = oom.request <= oom.total
         return Judgement("gpumem.capacity", 0.65 if fits and (held >= 0.6 or share > 1) else 0.5, why)
     if oom.total and oom.request and oom.request > 0.5 * oom.total:

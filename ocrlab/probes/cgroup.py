@@ -56,6 +56,24 @@ def memory_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
     return _smallest("memory_limit", "memory", ("memory.max", "memory.limit_in_bytes"), pid, root)
 
 
+def memory_use(pid: int | str = "self", root: Path = ROOT) -> Reading:
+    """Return {"used", "limit", "reclaimable"} in bytes of the group above a process that has the smallest limit.
+
+    Reclaimable is file cache that nobody has used lately: it counts as used, and is given up before anybody is killed.
+    """
+    found = []
+    for place in _groups(root, "memory", pid):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            texts = [_read(place / name).strip() for name in (limit, used)]
+            if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
+                stat = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(place / "memory.stat"), re.MULTILINE)
+                found.append((int(texts[0]), int(texts[1]), int(stat[1]) if stat else 0))
+    if not found:
+        return Reading("memory_use", missing="no control group sets a limit")
+    limit_, used_, idle = min(found)
+    return Reading("memory_use", {"used": used_, "limit": limit_, "reclaimable": idle})
+
+
 def pids_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
     """Return the smallest limit above a process on how many processes and threads there may be."""
     return _smallest("pids_limit", "pids", ("pids.max",), pid, root)

@@ -1,5 +1,7 @@
 """The health of the GPUs through NVML, the library below nvidia-smi; only ever called in a child, Python 3.8 or newer.
 
+`gpu_stream` asks it again and again. What nvidia-smi answers stands in for a library that cannot be loaded.
+
 Functions, structures and numbers are those of nvml.h; whatever a card or a driver does not support is left out.
 """
 
@@ -44,9 +46,25 @@ class Process(ctypes.Structure):
     ]
 
 
+class Rates(ctypes.Structure):
+    """nvmlUtilization_t, in percent of the last sample period."""
+
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
 def health() -> dict[str, Any]:
     """Return what NVML says of every card, or why it says nothing."""
-    library = None
+    library, told = opened()
+    if library is None:
+        return told
+    told = {**told, "cards": cards(library), "holders": holders()}
+    library.nvmlShutdown()
+    return told
+
+
+def opened() -> tuple[Any, dict[str, Any]]:
+    """Return NVML, initialised, with the driver's version; or None with the reason."""
+    library, problem = None, ""
     for name in NAMES:
         try:
             library = ctypes.CDLL(name)
@@ -54,17 +72,18 @@ def health() -> dict[str, Any]:
         except OSError as error:
             problem = str(error)
     if library is None:
-        return {"loaded": False, "error": problem}
+        return None, {"loaded": False, "error": problem}
     code = library.nvmlInit_v2()
     if code:
-        return {"loaded": True, "code": code, "error": _error(library, code)}
+        return None, {"loaded": True, "code": code, "error": _error(library, code)}
     version = ctypes.create_string_buffer(96)
     library.nvmlSystemGetDriverVersion(version, 96)
-    count = _number(library, "nvmlDeviceGetCount_v2") or 0
-    cards = [_card(library, number) for number in range(count)]
-    library.nvmlShutdown()
-    driver = version.value.decode(errors="replace")
-    return {"loaded": True, "code": 0, "driver": driver, "cards": cards, "holders": holders()}
+    return library, {"loaded": True, "code": 0, "driver": version.value.decode(errors="replace")}
+
+
+def cards(library: Any) -> list[dict[str, Any]]:
+    """Return what NVML says of each card now."""
+    return [_card(library, number) for number in range(_number(library, "nvmlDeviceGetCount_v2") or 0)]
 
 
 def holders(root: str = "/") -> list[dict[str, Any]]:
@@ -77,7 +96,7 @@ def holders(root: str = "/") -> list[dict[str, Any]]:
             continue  # it is closed by now, or of another user
         if held:
             pid = int(link.split("/fd/")[0].rpartition("/")[2])
-            found.setdefault(pid, {"pid": pid, "name": _name(pid)})
+            found.setdefault(pid, {"pid": pid, "name": name_of(pid)})
     return sorted(found.values(), key=lambda one: one["pid"])
 
 
@@ -120,6 +139,9 @@ def _card(library: Any, number: int) -> dict[str, Any]:
     ):
         told[key] = _number(library, function, handle, *arguments)
     told["throttled"] = _throttled(library, handle)
+    rates, call = Rates(), getattr(library, "nvmlDeviceGetUtilizationRates", None)
+    if call is not None and call(handle, ctypes.byref(rates)) == 0:
+        told.update(utilisation=rates.gpu, memory_utilisation=rates.memory)
     told["ecc"] = _ecc(library, handle)
     told["remap"] = _remapped(library, handle)
     return {key: value for key, value in told.items() if value is not None}
@@ -136,12 +158,13 @@ def _processes(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]]:
     if getattr(library, function)(handle, ctypes.byref(count), found) != 0:
         return []
     return [
-        {"pid": one.pid, "bytes": None if one.used == HIDDEN else one.used, "name": _name(one.pid)}
+        {"pid": one.pid, "bytes": None if one.used == HIDDEN else one.used, "name": name_of(one.pid)}
         for one in found[: count.value]
     ]
 
 
-def _name(pid: int) -> str | None:
+def name_of(pid: int) -> str | None:
+    """Return the name of a process, None where it is gone or in another container."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()

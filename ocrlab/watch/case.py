@@ -80,7 +80,7 @@ class Case:
         child = self.child
         if child.code is not None or self.session.ending is not None:
             return TICK / 2
-        left = [self.session.quiet.wait(now)]
+        left = [self.session.quiet.wait(now), self.session.memory.wait(now - child.started)]
         if self.options.timeout is not None:
             left.append(child.started + self.options.timeout - now)
         return max(0.01, min(left))
@@ -94,6 +94,7 @@ class Case:
                 self.session.end(now)
             return
         self._list_family(now)
+        self.session.memory.look(now - child.started, child.pid)
         quiet.look(now, child.pid)
         if self.suspected and quiet.since > self.silence:
             self._clear()
@@ -209,7 +210,8 @@ class Case:
         session = self.session
         by = "limit" if self.hung else session.ended_by
         found = incident.gather(self.child, session.quiet, self.kills, session.ring.text(), status, by)
-        return replace(found, texts={**self.stuck, **found.texts})  # where it hung tells why somebody ended it
+        known = {**found.facts, **session.memory.facts()}
+        return replace(found, texts={**self.stuck, **found.texts}, facts=known)  # where it hung tells why it was ended
 
     def _write(self, folder: flight.RunFolder, verdict: Verdict, found: Incident) -> Path:
         """Write an incident into the run folder, or elsewhere where that cannot be written; returns where."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import resource
+import shlex
 import shutil
 import signal
 import time
@@ -105,6 +106,8 @@ def summary(what: str, verdict: Verdict, place: Path) -> str:
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
+    if next(place.parent.glob("flight/ring-*.bin"), None) is not None:
+        lines.append(f"  replay   ocrlab replay {shlex.quote(short(place.parent))}")
     return clean("\n".join(lines))
 
 

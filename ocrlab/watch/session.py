@@ -17,6 +17,7 @@ from typing import Any
 from ocrlab.watch import child as children
 from ocrlab.watch import last_words, terminal
 from ocrlab.watch.child import Child
+from ocrlab.watch.memory import Memory
 from ocrlab.watch.quiet import Quiet
 from ocrlab.watch.stream import CHUNK, Call, Ring, Sink
 
@@ -42,6 +43,7 @@ class Session:
     quiet: Quiet
     output: Callable[[int, bytes], None] | None = None
     ring: Ring = field(default_factory=Ring)
+    memory: Memory = field(default_factory=Memory)
     selector: selectors.BaseSelector = field(default_factory=selectors.PollSelector)
     terminal: terminal.Terminal | None = None
     sinks: dict[int, Sink | Call] = field(default_factory=dict)  # by stream: 1 and 2
@@ -167,6 +169,7 @@ class Session:
         for sink in self.sinks.values():
             sink.close()
         self.selector.close()
+        self.memory.close()
         if self.child:
             self.child.control.close()  # the guard ends whatever is left when it sees that
             self.child.guard.wait()
@@ -208,6 +211,7 @@ class Session:
             self._drop(descriptor)
             return
         self.ring.add(stream, data)
+        self.memory.heard(data)
         if self.terminal and descriptor == self.terminal.master:
             self.terminal.note(data)
         now = time.monotonic()

@@ -112,4 +112,9 @@ def test_the_listing_has_all() -> None:
 def test_only_commands_that_exist_are_named() -> None:
     told = re.findall(r"\bocrlab ([a-z]+)\b", catalogue.FILE.read_text(encoding="utf-8"))
     assert set(told) <= set(COMMANDS), "an experiment must be one that people can do"
-    assert "watch" in told
+    assert {"watch", "replay"} <= set(told)
+
+
+@pytest.mark.parametrize("cause", ["native.segv", "native.abort", "kernel.illegal_address", "num.nonfinite"])
+def test_what_a_replay_can_place_asks_for_one(cause: str) -> None:
+    assert "ocrlab replay RUN" in catalogue.load().entries[cause].experiment

@@ -105,3 +105,69 @@ def test_more_than_an_exabyte_is_absurd_and_host_memory_is_not_ours() -> None:
     assert oom.judge(found)[0].cause == "gpumem.absurd_size"
     assert oom.parse("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes") == []
     assert oom.parse("out of memory, without numbers") == []
+
+
+def message(held: str, request: str = "1.25 GiB", free: str = "1.18 GiB", total: str = "93.02 GiB") -> oom.Oom:
+    head = f"CUDA out of memory. Tried to allocate {request}. GPU 1 has a total capacity of {total} of which {free} is "
+    [found] = oom.parse(f"{head}free. {held} is reserved by PyTorch but unallocated.")
+    return found
+
+
+def test_in_a_container_the_process_itself_is_listed_as_another_one() -> None:
+    """NVML lists it by its number on the host, so that torch does not know itself there."""
+    own = "Process 2752205 has 91.82 GiB memory in use. "
+    found = message(f"{own}Of the allocated memory 90.63 GiB is allocated by PyTorch, and 120.54 MiB")
+    assert found.others is None
+    assert found.process == int(91.82 * GIB)
+    assert oom.judge(found)[0].cause == "gpumem.capacity"
+    other = "Process 5 has 60.00 GiB memory in use. Process 9 has 31.00 GiB memory in use. "
+    found = message(f"{other}Of the allocated memory 30.00 GiB is allocated by PyTorch, and 120.54 MiB")
+    assert found.others == {5: 60 * GIB}
+    assert oom.judge(found)[0].cause == "gpumem.foreign"
+
+
+def test_what_is_outside_of_the_allocator_and_what_is_a_context() -> None:
+    mine = "Including non-PyTorch memory, this process has 23.00 GiB memory in use. Of the allocated memory "
+    large = message(f"{mine}15.00 GiB is allocated by PyTorch, and 100.00 MiB", "1.00 GiB", "500.00 MiB", "23.69 GiB")
+    assert oom.judge(large)[0].cause == "gpumem.raw_alloc"
+    small = message(f"{mine}22.20 GiB is allocated by PyTorch, and 100.00 MiB", "1.00 GiB", "500.00 MiB", "23.69 GiB")
+    assert oom.judge(small)[0].cause == "gpumem.capacity"
+
+
+def test_the_larger_of_two_that_would_each_have_made_room() -> None:
+    both = (
+        "Process 7 has {other} memory in use. Including non-PyTorch memory, this process has {own} memory in use. Of "
+    )
+    parts = "the allocated memory {used} is allocated by PyTorch, and {idle}"
+    torn = (both + parts).format(other="3.00 GiB", own="20.00 GiB", used="9.50 GiB", idle="10.00 GiB")
+    assert oom.judge(message(torn, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.fragmentation"
+    held = (both + parts).format(other="12.00 GiB", own="11.00 GiB", used="7.50 GiB", idle="3.00 GiB")
+    assert oom.judge(message(held, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.foreign"
+
+
+def test_a_limit_that_the_program_set_itself_and_the_asynchronous_allocator() -> None:
+    [found] = oom.parse(
+        "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 3.50 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\n"
+        "Free (according to CUDA): 19.00 GiB\nPyTorch limit (set by user-supplied memory fraction)\n"
+        "                        : 4.00 GiB\n"
+    )
+    assert (found.request, found.allowed, found.free) == (GIB, 4 * GIB, 19 * GIB)
+    [first, *_] = oom.judge(found)
+    assert first.cause == "gpumem.capacity"
+    assert "set itself" in first.why
+
+
+def test_what_is_cached_comes_on_top_before_torch_1_4() -> None:
+    [found] = oom.parse(
+        "CUDA out of memory. Tried to allocate 4.00 GiB (GPU 0; 15.90 GiB total capacity; 4.00 GiB already allocated; "
+        "2.00 GiB free; 9.00 GiB cached)"
+    )
+    assert (found.unallocated, found.form) == (9 * GIB, "1.0")
+    assert oom.judge(found)[0].cause == "gpumem.fragmentation"
+
+
+def test_a_long_prefix_of_a_logger_cuts_nothing_off() -> None:
+    head = "2026-01-05 12:00:01,123 - ERROR - project.engine.trainer - step 1200 failed: torch.OutOfMemoryError: "
+    [found] = oom.parse(f"{head}CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 7.79 GiB total capacity)")
+    assert (found.request, found.total) == (2 * GIB, int(7.79 * GIB))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
-from ocrlab.diagnose import stored
+from ocrlab.diagnose import read, stored
 from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, to_json
 
@@ -19,6 +23,40 @@ def test_a_verdict_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("found", [None, [], {}, {"causes": {}}, {"causes": [{"id": "x.y"}]}, {"causes": [1]}])
 def test_what_names_no_known_cause_is_no_verdict(found: object) -> None:
     assert stored.verdict(found) is None
+
+
+FAULT = {"kind": "nonfinite", "op": "aten::log"}
+
+
+def replayed(
+    run: Path, fault: object, answer: str = "first fault at step 3, loss, op `aten::log`; sample `a.png`."
+) -> Path:
+    (run / "incident").mkdir(parents=True)
+    (run / ".FAILURE").write_text('{"schema": 1, "status": "failure", "started": "x", "metrics": {}}')
+    (run / "incident" / "log_tail.txt").write_text("Segmentation fault (core dumped)\n")
+    (run / "incident" / "replay.json").write_text(json.dumps({"schema": 1, "answer": answer, "fault": fault}))
+    return run
+
+
+def test_the_answer_of_a_replay_is_evidence_of_the_cause_that_it_shows(tmp_path: Path) -> None:
+    found = classify(read.incident(str(replayed(tmp_path / "run", FAULT))))
+    assert found.causes[0].id == "num.nonfinite" and found.causes[0].confidence >= 0.9
+    assert found.causes[0].evidence[0].file == "replay.json"
+    assert "op `aten::log`; sample `a.png`" in found.causes[0].evidence[0].text
+    assert found.causes[1].id == "native.segv"
+
+
+def test_the_newest_answer_counts_and_one_without_a_fault_does_not(tmp_path: Path) -> None:
+    run = replayed(tmp_path / "run", {"kind": "exception"})
+    (run / "incident" / "replay-2.json").write_text(json.dumps({"answer": "newer", "fault": {"kind": "hang"}}))
+    (run / "incident" / "replay-3.json").write_text(json.dumps({"answer": "could not", "fault": None}))
+    (run / "incident" / "replay-4.json").write_text("{torn")
+    os.utime(run / "incident" / "replay.json", (1, 1))
+    told = stored.replay(run)
+    assert told is not None and (told["file"], told["answer"]) == ("replay-2.json", "newer")
+    found = classify(read.incident(str(run)))
+    assert found.causes[0].id == "native.segv" and found.causes[0].evidence[-1].text == "newer"
+    assert stored.replay(tmp_path) is None and stored.replayed([], {}) == []
 
 
 def test_an_ending_of_other_types_says_nothing() -> None:

@@ -136,3 +136,17 @@ def test_a_process_that_the_kernel_killed(group: Path) -> None:
         pytest.skip("the kernel log has other numbers of processes: a container")
     assert kernel_log.match(events[-1], killed.pid, "python") > 0.9
     assert {event.detail for event in events} == {"CONSTRAINT_MEMCG"}
+
+
+def test_use_and_limit_of_the_tightest_group(tmp_path: Path) -> None:
+    inner = tmp_path / "sys/fs/cgroup/memory/outer/inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/outer/inner\n")
+    for folder, limit, used in ((inner, 2**63 - 4096, 70), (inner.parent, 1000, 800)):
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("cache 400\ninactive_file 1\ntotal_inactive_file 300\n")
+    assert cgroup.memory_use(root=tmp_path).value["limit"] == 1000
+    assert cgroup.memory_use(root=tmp_path).value["used"] == 800
+    assert cgroup.memory_use(root=tmp_path / "nowhere").missing

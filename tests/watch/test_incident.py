@@ -64,6 +64,10 @@ def test_a_summary_says_what_why_where_and_what_next(tmp_path):
         assert text in told
     unsure = Verdict(causes=[Cause("native.segv", 0.5, [], "measure it", "less memory")])
     assert "measure it" in incident.summary("x", unsure, tmp_path)
+    (tmp_path / "flight").mkdir()
+    (tmp_path / "flight" / "ring-0-0.bin").touch()
+    assert f"  replay   ocrlab replay {tmp_path}" in incident.summary("x", unsure, tmp_path / "incident")
+    assert "ocrlab replay" not in told
     assert "unknown (missing: kernel log)" in incident.summary("x", Verdict(missing=["kernel log"]), tmp_path)
 
 

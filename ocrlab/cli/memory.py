@@ -1,0 +1,48 @@
+"""`ocrlab memory`: what a training needs, what fits, what uses the memory now, and why it ran out."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+from types import ModuleType
+
+from ocrlab.cli.answer import Answer, Parser
+
+WORDS = {
+    "fit": "find the largest batch that fits, by short trainings in children",
+    "estimate": "say what a training will need, before it is started",
+    "watch": "show what uses the memory now, of GPUs and of the host",
+    "why": "say why a run was out of memory",
+}
+TAKES_PROGRAM = True  # what stands after -- is run again by `why --try`
+EXAMPLES = """
+  ocrlab memory fit crop=640                              the largest batch for this machine, measured
+  ocrlab memory fit encoder=resnet50 --limit 8            ... with 8 GB
+  ocrlab memory estimate batch_size=16                    part by part, in seconds
+  ocrlab memory watch                                     who uses what, now
+  ocrlab memory why runs/20250101-120000-receipts         which of the six reasons it was
+
+`ocrlab memory WORD --help` says more; each WORD takes --json.
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add a subcommand for each word that is there; `ocrlab memory WORD --help` says more."""
+    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Parser)
+    for word, what in WORDS.items():
+        if importlib.util.find_spec(f"ocrlab.cli.memory_{word}") is None:
+            continue
+        command = module(word)
+        command.arguments(commands.add_parser(word, help=what, what=what, examples=command.EXAMPLES))
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Run the subcommand."""
+    answer: Answer = module(args.word).run(args)
+    return answer
+
+
+def module(word: str) -> ModuleType:
+    """Return the file of a subcommand: `EXAMPLES`, `arguments(parser)` and `run(args)`."""
+    return importlib.import_module(f"ocrlab.cli.memory_{word}")

@@ -1,0 +1,51 @@
+"""`ocrlab memory estimate`: what a training will need, part by part, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ocrlab import config as configs
+from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.cli.memory_fit import add_settings, on_cuda, say
+from ocrlab.cli.train import loaded
+from ocrlab.records import SCHEMA
+from ocrlab.rerun import fit, fit_limit
+
+SECONDS = 120.0
+EXAMPLES = """
+  ocrlab memory estimate                                  the defaults
+  ocrlab memory estimate crop=640 batch_size=16 trainer.precision=bf16
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    add_settings(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Answer with the parts in bytes; a child imports torch, takes fake tensors, and trains nothing."""
+    config = loaded(args)
+    limit = fit_limit.find(None, cuda=on_cuda(config))
+    folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
+    try:
+        configs.save(config, folder / "config.yaml")
+        found = fit.estimated(fit.Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, say))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Answer({"schema": SCHEMA, **found}, text(found, config.batch_size))
+
+
+def text(found: dict[str, Any], batch: int) -> str:
+    """Return an estimate as a person reads it."""
+    rows = [(name, f"{size / fit_limit.MIB:,.1f} MiB") for name, size in found["parts"].items() if size]
+    rows += [("in all, beyond what imports take", f"{found['peak'] / fit_limit.MIB:,.1f} MiB")]
+    where = f"in {found['module']}, {found['phase']}" if found["module"] else "outside the model"
+    more = f"A step with batch_size={batch} is highest {where}; each crop more takes {found['slope'] / 2**20:,.1f} MiB."
+    return f"{table(rows)}\n\n{more}"

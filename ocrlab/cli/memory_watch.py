@@ -1,0 +1,162 @@
+"""`ocrlab memory watch`: GPUs, processes, shared memory and control group of a training, and when they are full."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.cli.process import answer_line
+from ocrlab.diagnose.oom import words
+from ocrlab.diagnose.oom_monitor import Monitor, limits, newest
+from ocrlab.errors import ConfigError
+from ocrlab.probes import tree
+from ocrlab.records import finite
+
+RUNS = "runs"
+FASTEST = 0.1  # seconds between two samples
+PROCESSES = 6  # named
+EXAMPLES = """
+  ocrlab memory watch                       the newest run that lives, else the whole machine
+  ocrlab memory watch 4242                  one process with all that it started
+  ocrlab memory watch 4242 --seconds 5 --json > memory.jsonl
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument("pid", nargs="?", type=int, metavar="PID", help="process; default the newest run that lives")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="N", help="between two samples (1)")
+    parser.add_argument("--count", type=int, metavar="N", help="samples; default until the process ends or Ctrl-C")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Watch until the process ends; with --json one line a sample as it is made, and the last one as the answer.
+
+    Raises ConfigError for a process that is not there and for a time that is none.
+    """
+    pid, what = _whom(args)
+    monitor, screen = Monitor(pid, args.seconds), Screen(args.json)
+    said: dict[str, Any] = {}
+    try:
+        count = 0
+        while True:
+            count += 1
+            told = monitor.sample()
+            if not told["alive"] and said:
+                break
+            said = told
+            last = args.count is not None and count >= args.count
+            if last or not told["alive"]:
+                break
+            screen.show(said, what)
+            time.sleep(args.seconds)
+    except KeyboardInterrupt:  # it is how one ends it
+        pass
+    finally:
+        monitor.close()
+        screen.clear()
+    return Answer(said, text(said, what) if said else "")
+
+
+def _whom(args: argparse.Namespace) -> tuple[int | None, str]:
+    if args.seconds < FASTEST:
+        raise ConfigError("--seconds is too short", got=args.seconds, need=f"{FASTEST} or more")
+    if args.count is not None and args.count < 1:
+        raise ConfigError("--count is no number of samples", got=args.count, need="1 or more")
+    if args.pid is not None:
+        found = tree.one(args.pid)
+        if found is None or found.state in "ZX":
+            raise ConfigError(f"There is no process {args.pid}", do="ocrlab memory watch without PID: the newest run")
+        return args.pid, f"{found.name} ({args.pid})"
+    run = newest(RUNS)
+    if run is not None:
+        return run[0], f"run {run[1].name} ({run[0]})"
+    return None, "the whole machine"
+
+
+class Screen:
+    """Where samples go: a block that is drawn again on a terminal, else a line each; JSON lines where asked."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json, self.drawn = as_json, 0
+        self.terminal = not as_json and sys.stdout.isatty()
+
+    def show(self, told: dict[str, Any], what: str) -> None:
+        """Write a sample."""
+        if self.as_json:
+            answer_line(json.dumps(finite(told), allow_nan=False, ensure_ascii=False))
+        elif self.terminal:
+            self.clear()
+            block = text(told, what)
+            self.drawn = block.count("\n") + 1
+            print(block, flush=True)
+        else:
+            print(line(told), flush=True)
+
+    def clear(self) -> None:
+        """Take the block off the terminal."""
+        if self.drawn:
+            print(f"\x1b[{self.drawn}A\x1b[J", end="", flush=True)
+            self.drawn = 0
+
+
+def line(told: dict[str, Any]) -> str:
+    """Return a sample in one line."""
+    parts = [f"{told['seconds']:.0f} s"]
+    for name, (used, limit) in limits(told).items():
+        parts.append(f"{name} {words(int(used))}" + (f" of {words(int(limit))}" if limit else ""))
+        parts[-1] += _growing(told, name, ", ")
+    missing = told["gpus"].get("missing")
+    return " | ".join(parts + ([f"gpus: {missing}"] if missing else []))
+
+
+def text(told: dict[str, Any], what: str) -> str:
+    """Return a sample as a block: a row for each limit, then the cards, then the largest processes."""
+    rows: list[tuple[str, ...]] = [("", "used", "of", "grows")]
+    for name, (used, limit) in limits(told).items():
+        rows.append((name, words(int(used)), words(int(limit)) if limit else "", _growing(told, name)))
+    parts = [f"{what}, {told['seconds']:.0f} s", table(rows)]
+    parts += [_card(card) for card in told["gpus"].get("cards", ())]
+    parts += [f"GPUs: {told['gpus']['missing']}"] if told["gpus"].get("missing") else []
+    largest = sorted(told["host"]["processes"], key=lambda use: -(use.get("pss") or use["rss"]))[:PROCESSES]
+    parts.append(table([(u["role"], u["pid"], u["name"], words(u.get("pss") or u["rss"])) for u in largest] or [("",)]))
+    return "\n".join(part for part in parts if part)
+
+
+def _card(card: dict[str, Any]) -> str:
+    """Return what a card does and who holds its memory."""
+    parts = [f"gpu {card['index']} {card.get('name', '')}"]
+    parts += [f"{card['utilisation']} % busy"] if "utilisation" in card else []
+    parts += [f"{card['temperature']} °C"] if "temperature" in card else []
+    if "power" in card:
+        limit = f" of {card['power_limit'] / 1000:.0f}" if "power_limit" in card else ""
+        parts.append(f"{card['power'] / 1000:.0f}{limit} W")
+    parts += [f"throttled: {', '.join(card['throttled'])}"] if card.get("throttled") else []
+    for one in card.get("processes", ()):
+        whose = "ours" if one.get("ours") else "other"
+        held = "an unknown amount" if one["bytes"] is None else words(one["bytes"])
+        parts.append(f"{one['name'] or 'process'} {one['pid']} ({whose}) {held}")
+    return ", ".join(parts)
+
+
+def _growing(told: dict[str, Any], name: str, before: str = "") -> str:
+    found = told["growth"][name]
+    if not found["grows"]:
+        return ""
+    left = f", full in {_time(found['left'])}" if found["left"] is not None else ""
+    return f"{before}+{words(int(found['rate']))}/s{left}"
+
+
+def _time(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )

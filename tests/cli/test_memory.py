@@ -1,0 +1,116 @@
+"""`ocrlab memory`: its words, wrong use, and what it says of a fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.cli import memory, memory_estimate, memory_fit
+from ocrlab.cli.answer import Parser
+from ocrlab.data import synthetic
+from ocrlab.errors import ConfigError
+from ocrlab.rerun.fit import Fit, Try
+from ocrlab.rerun.fit_limit import Limit
+
+MIB = 1 << 20
+LIMIT = Limit(1000 * MIB, "resident", "--limit", True)
+
+
+def parser() -> Parser:
+    made = Parser("ocrlab memory", "the memory lab", memory.EXAMPLES)
+    memory.arguments(made)
+    return made
+
+
+def fitted(batch: int, proven: str, **more: object) -> Fit:
+    tries = [Try(4, True, 800 * MIB, "train", "", 1.0, 3.5), Try(5, False, 950 * MIB, "train", "ended", 1.0)]
+    return Fit(batch, 800 * MIB, LIMIT, 950 * MIB, ["batch_size=4"], 48, proven, tries, **more)  # type: ignore[arg-type]
+
+
+def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("fit", "estimate"):
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([word, "--help"])
+        assert not ended.value.code
+        assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--limit", "-2"], "--limit"),
+        (["--margin", "1"], "--margin"),
+        (["--minutes", "0"], "--minutes"),
+        (["croop=3"], "crop"),
+        (["trainer.accelerator=cpu", "--limit", "0"], "--limit"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_started(words: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        memory.run(parser().parse_args(["fit", *words]))
+
+
+@pytest.mark.parametrize(
+    ("proven", "told"),
+    [("batch + 1 fails", "5 does not fit"), ("close", "close"), ("pages", "48"), ("time", "time")],
+)
+def test_the_sentence_says_why_there_is_nothing_larger(proven: str, told: str) -> None:
+    found = fitted(4, proven)
+    assert told in memory_fit.sentence(found)
+    assert "800 MiB of 1,000 MiB" in memory_fit.sentence(found)
+    assert memory_fit.record(found)["status"] == "fits"
+    assert "batch_size=4" in memory_fit.text(found)
+
+
+def test_nothing_fits_is_said_with_what_to_change() -> None:
+    good = Try(1, True, 700 * MIB, "train", changes={"crop": "256"})
+    found = fitted(0, "batch + 1 fails", remedies=[good], left_out={"frozen BatchNorm": "no setting"})
+    assert "crop=256" in memory_fit.sentence(found)
+    assert "700 MiB" in memory_fit.sentence(found)
+    assert memory_fit.record(found)["status"] == "nothing fits"
+    assert "frozen BatchNorm" in memory_fit.text(found)
+    assert "no change" in memory_fit.sentence(fitted(0, "batch + 1 fails"))
+
+
+def test_an_estimate_is_read_part_by_part() -> None:
+    parts = {"parameters": 11 * MIB, "activations": 50 * MIB, "validation": 0}
+    found = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "module": "head", "phase": "forward"}
+    told = memory_estimate.text(found, 4)
+    assert "activations" in told
+    assert "61.0 MiB" in told
+    assert "validation" not in told
+    assert "head, forward" in told
+    assert "9.0 MiB" in told
+
+
+def test_time_over_is_not_called_nothing_fits() -> None:
+    assert memory_fit.record(fitted(0, "time"))["status"] == "not known"
+
+
+@pytest.mark.slow
+def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    synthetic.make(tmp_path / "pages", train=3, val=1)
+    words = ["crop=64", "width=16", "evaluate.long_side=128", "trainer.accelerator=cpu", "trainer.precision=fp32"]
+    words += ["runtime.channels_last=true", "runtime.workers=0", "runtime.threads=1", f"data={tmp_path / 'pages'}"]
+    code = "import sys; from ocrlab import cli; cli.COMMANDS.setdefault('memory', 'memory'); sys.exit(cli.main())"
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "memory", "fit", *words, "batch_size=3", "--limit", "20", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["batch"], found["proven"]) == (3, "pages")
+    assert found["settings"] == ["batch_size=3", "trainer.accumulate_grad_batches=1"]
+    assert not (tmp_path / "runs").exists()
+    assert not [left for left in (tmp_path / "tmp").iterdir() if left.name.startswith("ocrlab-")]

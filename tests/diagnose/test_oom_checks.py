@@ -1,0 +1,60 @@
+"""Checks, split and remedy on incidents that are built here."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose import oom_checks, oom_known, oom_remedy, oom_split
+from ocrlab.records import Incident
+
+MIB = 1 << 20
+
+
+def test_a_start_under_watch_is_no_leak() -> None:
+    seconds = [0.1 * n for n in range(20)]
+    memory = {
+        "seconds": seconds,
+        "tree": [n * 10 * MIB for n in range(20)],
+        "shm": [0] * 20,
+        "group": {"limit": 190 * MIB},
+    }
+    facts = {"oom_kills": 1, "memory": memory, "memory_peak_bytes": 188 * MIB}
+    known = oom_known.know(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
+    found = oom_split.split(known)
+    assert found.kind == "control group"
+    marks = [check.judgement for check in oom_checks.checks(known, found, oom_remedy.remedy(known, found))]
+    assert marks == ["fail", "skip", "skip", "warn", "skip", "fail", "warn"]
+
+
+def test_a_host_that_grows_for_minutes_is_a_leak() -> None:
+    seconds = [2.0 * n for n in range(60)]
+    memory = {"seconds": seconds, "tree": [(100 + 20 * n) * MIB for n in range(60)], "shm": [0] * 60, "group": None}
+    facts = {"oom_kills": 1, "memory": memory}
+    known = oom_known.know(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
+    found = oom_split.split(known)
+    assert (found.kind, found.cause) == ("leak", "host.oom_kill")
+    assert "leaks.watch" in oom_remedy.remedy(known, found).do
+
+
+def test_a_plain_sigkill_is_no_memory_failure() -> None:
+    known = oom_known.know(
+        Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts={"oom_kills": 0})
+    )
+    assert oom_split.split(known).kind == ""
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "share", "line"),
+    [
+        (8, 1, 0.5, ("batch_size=4", "trainer.accumulate_grad_batches=2")),
+        (8, 1, 0.9, ("batch_size=4", "trainer.accumulate_grad_batches=2")),
+        (6, 2, 0.7, ("batch_size=4", "trainer.accumulate_grad_batches=3")),
+        (7, 1, 0.5, ("batch_size=1", "trainer.accumulate_grad_batches=7")),
+        (1, 4, 0.5, ("crop=352",)),
+    ],
+)
+def test_a_smaller_batch_of_the_same_effective_size(
+    batch: int, steps: int, share: float, line: tuple[str, ...]
+) -> None:
+    config = {"batch_size": batch, "trainer.accumulate_grad_batches": steps, "crop": 512}
+    assert oom_remedy.smaller_batch(config, share) == line

@@ -1,0 +1,100 @@
+"""On a real device: its own out-of-memory messages are split by cause, and the monitor sees who holds the memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from ocrlab.diagnose.oom_monitor import Monitor
+from ocrlab.rerun.why import Why, why
+from ocrlab.watch.supervise import Options, watch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+FILL = """
+import torch
+total = torch.cuda.mem_get_info()[0]
+kept = [torch.empty(int(0.8 * total), dtype=torch.uint8, device="cuda")]
+kept.append(torch.empty(int(0.5 * total), dtype=torch.uint8, device="cuda"))
+"""
+TEAR = """
+import torch
+total = torch.cuda.mem_get_info()[0]
+size = total // 64
+whole = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(60)]
+del whole
+torch.cuda.empty_cache()
+blocks = []
+for _ in range(28):
+    pair = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
+    del pair
+    blocks.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+    blocks.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+del blocks[1::2]
+torch.empty(8 * size, dtype=torch.uint8, device="cuda")
+"""
+HOLD = """
+import sys, torch
+kept = torch.empty(int(0.7 * torch.cuda.mem_get_info()[0]), dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+ASK = "import torch\ntorch.empty(int(0.5 * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device='cuda')"
+
+
+def failed(folder: Path, code: str) -> Why:
+    watch([sys.executable, "-c", code], Options(folder), output=lambda _stream, _data: None)
+    return why(str(folder))
+
+
+def test_more_than_the_card_has(tmp_path: Path) -> None:
+    assert failed(tmp_path / "run", FILL).found.kind == "capacity"
+
+
+def test_a_request_of_an_absurd_size(tmp_path: Path) -> None:
+    code = "import torch\ntorch.empty(1 << 46, dtype=torch.uint8, device='cuda')"
+    assert failed(tmp_path / "run", code).found.kind == "absurd size"
+
+
+def test_memory_in_pieces_and_the_remedy_for_it(tmp_path: Path) -> None:
+    found = failed(tmp_path / "run", TEAR)
+    assert found.found.kind in ("fragmentation", "capacity")
+    assert found.known.message is not None
+    assert found.known.message.unallocated is not None
+
+
+def test_another_process_holds_the_card(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        found = failed(tmp_path / "run", ASK)
+        assert found.found.kind == "another process"
+        assert "cards" in found.known.facts["gpus"]
+    finally:
+        holder.communicate()
+
+
+def test_the_monitor_sees_this_process_on_the_card() -> None:
+    kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    monitor = Monitor(os.getpid(), 0.5)
+    try:
+        monitor.stream.came.wait(20)
+        time.sleep(1.0)
+        told = monitor.sample()
+    finally:
+        monitor.close()
+    card = told["gpus"]["cards"][torch.cuda.current_device()]
+    assert card["used"] >= kept.numel()
+    assert "temperature" in card

@@ -1,0 +1,71 @@
+"""What the watcher keeps of a program's memory, and that it asks the driver only where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.diagnose import read
+from ocrlab.watch import memory
+from ocrlab.watch.supervise import Options, watch
+
+MIB = 1 << 20
+
+
+def test_samples_of_a_tree_are_taken_when_they_are_due() -> None:
+    kept = memory.Memory()
+    kept.look(0.0, os.getpid())
+    kept.look(0.01, os.getpid())
+    assert len(kept.seconds) == 1
+    assert kept.wait(0.04) == pytest.approx(0.06)
+    kept.look(100.0, os.getpid())
+    assert kept.wait(100.0) == pytest.approx(5.0)
+    told = kept.facts()["memory"]
+    assert told["seconds"] == [0.0, 100.0]
+    assert told["tree"][0] > 5 * MIB
+    assert told["processes"][0]["pid"] == os.getpid()
+
+
+def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = memory.tree.one(os.getpid())
+    monkeypatch.setattr(memory.tree, "descendants", lambda pid: [mine])
+    kept = memory.Memory()
+    for second in range(0, 12_000, 10):
+        kept.look(float(second), os.getpid())
+    assert 100 < len(kept.seconds) <= memory.MOST
+    assert kept.seconds[0] == 0.0
+    assert kept.seconds[-1] == 11_990.0
+    assert len(kept.seconds) == len(kept.tree) == len(kept.shm)
+
+
+def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = memory.Memory()
+    monkeypatch.setattr(memory, "DRIVER", (str(tmp_path / "none"),))
+    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    assert kept.asked is None
+    monkeypatch.setattr(memory, "DRIVER", (str(tmp_path),))
+    kept.heard(b"step 1\n")
+    assert kept.asked is None
+    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    first = kept.asked
+    assert first is not None
+    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    assert kept.asked is first
+    told = kept.facts()["gpus"]
+    assert "cards" in told or "missing" in told
+    kept.close()
+
+
+def test_a_watched_program_that_fails_leaves_its_memory(tmp_path: Path) -> None:
+    code = (
+        "import time; kept = []\nfor _ in range(8): kept.append(b'x' * (8 << 20)); time.sleep(0.1)\nraise MemoryError"
+    )
+    watch([sys.executable, "-c", code], Options(tmp_path / "run"), output=lambda _stream, _data: None)
+    told = read.incident(str(tmp_path / "run")).facts["memory"]
+    assert len(told["seconds"]) >= 4
+    assert told["tree"][-1] - told["tree"][0] > 16 * MIB
