@@ -68,6 +68,7 @@ class Lab:
     top: Block
     began: float
     training: Trained | None = None
+    next: str = ""  # the command to go on with, where the notebook knows it better than `next_command`
     judgements: list[outcome.Judgement] = field(default_factory=list)
     blocks: list[live.Live] = field(default_factory=list)
 
@@ -86,6 +87,7 @@ class Lab:
         self,
         function: Callable[..., Any] | None = None,
         *args: Any,
+        title: str = "",
         limit: float | None = None,
         in_process: bool = False,
         silence: float = 300.0,
@@ -94,9 +96,10 @@ class Lab:
     ) -> Any:
         """Train as `config` says, or call an importable function, in a watched child, and return what comes of it.
 
-        Output streams, and so do the events that a function sends to its argument `progress`; `limit` is drawn into the
-        curve of hmean. `silence` and `timeout` (seconds) are those of `ocrlab watch`. With `in_process` all happens in
-        the kernel, where a debugger can step through it. Raises ChildFailed, or in the kernel what the function raises.
+        Output streams, and so do the events that a function sends to its argument `progress`, below `title`; `limit` is
+        drawn into the curve of hmean. `silence` and `timeout` (seconds) are those of `ocrlab watch`. With `in_process`
+        all happens in the kernel, where a debugger can step through it. Raises ChildFailed, or in the kernel what the
+        function raises.
         """
         trains = function is None
         called: Callable[..., Any] = function or child.train
@@ -104,7 +107,7 @@ class Lab:
         progress = None
         if "progress" in inspect.signature(called).parameters and "progress" not in kwargs:
             about = f"{self.config.encoder} + {self.config.decoder} on {Path(self.config.data).name}"
-            progress = self.progress(f"Training {about}" if trains else called.__name__, limit)
+            progress = self.progress(title or (f"Training {about}" if trains else called.__name__), limit)
         if in_process:
             back = called(*args, **kwargs, **({"progress": progress} if progress else {}))
         else:
@@ -124,7 +127,7 @@ class Lab:
         run, seconds = self.training, time.monotonic() - self.began
         facts = f"{live.duration(seconds)} in all · seed {self.config.seed} · ocrlab {__version__}"
         facts += f" · {clean(str(run.folder))}" if run else ""
-        said = outcome.judged(self.name, self.judgements, self.next_command(), facts)
+        said = outcome.judged(self.name, self.judgements, self.next or self.next_command(), facts)
         files = [run.checkpoint] if run and run.checkpoint else []
         metrics = run.metrics if run else {}
         result = results.build(said, metrics=metrics, parameters=self.parameters, artefacts=files, seconds=seconds)

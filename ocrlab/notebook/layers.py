@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from ocrlab.notebook.lab import Lab
 
+DENSE = """.ocrlab table.plain.dense { font-size: 12px; width: 100%; }
+.ocrlab table.plain.dense td, .ocrlab table.plain.dense th { padding: 3px 9px 3px 0; }
+.ocrlab table.plain.dense th { white-space: normal; vertical-align: bottom; }"""  # ten columns in 912 pixels
 STRONGEST = 5  # maps shown large, beside the page
 SMALL = 104  # pixels, width of a map in the sheet of all
 ALIKE = 0.7  # correlation of two maps, above which they show the same
@@ -130,13 +133,15 @@ def look(lab: Lab, module: str, page: int, checkpoint: str = "") -> Looked:
 
 def learn(lab: Lab, module: str, every: int) -> Learned:
     """Return a short training with every module watched, from a watched child; raises ChildFailed."""
-    found: Learned = lab.run(learned, lab.config, module, every)
+    found: Learned = lab.run(
+        learned, lab.config, module, every, title=f"Training with {module} and every other module watched"
+    )
     return found
 
 
 def plant(lab: Lab, checkpoint: str = "") -> list[Fault]:
     """Return three planted faults and what was found, from a watched child; raises ChildFailed."""
-    found: list[Fault] = lab.run(planted, lab.config, checkpoint)
+    found: list[Fault] = lab.run(planted, lab.config, checkpoint, title="Planting faults and looking for them")
     return found
 
 
@@ -219,8 +224,8 @@ def histograms(seen: Learned) -> View:
         first = _heat(left, seen.outputs, "output", "value that is not 0")
         sizes = {step: np.log10(np.abs(values[values != 0])) for step, values in seen.gradients.items()}
         second = _heat(right, sizes, "gradient", "size, power of ten")
-        zeros = {step: float((values == 0).mean()) for step, values in seen.outputs.items()}
-        told = f"{seen.module}: {100 * zeros[min(zeros)]:.0f} % zeros at first, {100 * zeros[max(zeros)]:.0f} % at last"
+        zeros = [100 * float((values == 0).mean()) for values in seen.outputs.values() if values.size] or [0.0]
+        told = f"{seen.module}: {zeros[0]:.0f} % zeros at first, {zeros[-1]:.0f} % at last"
         loss = f"loss {seen.losses[0]:.2f} to {seen.losses[-1]:.2f} in {len(seen.losses)} steps"
         drawn = plots.finished(figure, f"{told}; {loss}. {first}. {second}.")
     note = "Bright: many values. White line: the middle value of each step."
@@ -247,7 +252,8 @@ def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: s
     axes.pcolormesh(across, edges, np.sqrt(shares), cmap="viridis", rasterized=True)  # rare values stay visible
     middle = [float(np.median(found)) for found in kept.values()]
     axes.plot(steps, middle, color="white", linewidth=1.4)
-    title = f"Middle of the {what}s: {middle[0]:.2g} to {middle[-1]:.2g}"
+    first, last = (f"{10**value:.1e}" if "power" in unit else f"{value:.2g}" for value in (middle[0], middle[-1]))
+    title = f"Middle of the {what}s: {first} to {last}"
     axes.set_title(title)
     return title
 
@@ -274,7 +280,8 @@ def modules(seen: Learned) -> View:
     view = tables.table(HEAD, rows, finding, seen.note)
     start = view.html.index("<table")
     end = view.html.index("</table>") + len("</table>")
-    box = f'<div style="max-height:430px;overflow:auto" tabindex="0">{view.html[start:end]}</div>'
+    dense = view.html[start:end].replace('class="plain"', 'class="plain dense"')
+    box = f'<style>{DENSE}</style><div style="max-height:430px;overflow:auto" tabindex="0">{dense}</div>'
     return View(view.html[:start] + box + view.html[end:], view.text)
 
 
@@ -316,9 +323,9 @@ def _spread(found: Sequence[Fault]) -> View:
             axes.set_xlabel("module, in order of computing")
             axes.set_ylabel("NaN and Inf, % of values")
             reached = sum(share > 0 for share in shares)
-            title = f"{reached} of {len(shares)} modules"
+            title = f"{reached} of {len(shares)} modules spoilt"
             axes.set_title(title)
-            told.append(f"{fault.planted}: {title} are spoilt")
+            told.append(f"{fault.planted}: {title}")
         return plots.finished(figure, ". ".join(told) + ".")
 
 

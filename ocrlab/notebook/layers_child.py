@@ -150,7 +150,7 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
         made = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
         made.detector.load_state_dict(trained.model.state_dict())
         faults.append(kind(made, batch, draw))
-        progress({"kind": "measure", "step": number, "total": 3})
+        progress({"kind": "train", "step": number, "total": 3})
     progress({"kind": "end", "step": 3, "total": 3})
     return faults
 

@@ -25,7 +25,9 @@ DRAWN = 120  # steps that are drawn; of more, the last ones
 
 def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int) -> Loading:
     """Watch, profile and measure a training in a child of the notebook; raises ConfigError, ChildFailed."""
-    found: Loading = lab.run(loading, lab.config, list(workers), list(threads), seconds, turns)
+    title = f"Training {lab.config.encoder} + {lab.config.decoder} under watch, then with other settings"
+    found: Loading = lab.run(loading, lab.config, list(workers), list(threads), seconds, turns, title=title)
+    lab.next = command(found)[0]
     return found
 
 
@@ -43,6 +45,7 @@ def waiting(found: Loading) -> View:
         axes.bar(numbers, compute, color=ACCENT, width=0.82, label="computing")
         axes.bar(numbers, wait, bottom=compute, color=BAD, width=0.82, label="waiting for data")
         axes.set_xlabel("step")
+        axes.locator_params("x", integer=True)
         axes.set_ylabel("milliseconds")
         axes.grid(axis="x", visible=False)
         top = 4 * usual
@@ -178,7 +181,7 @@ def recommended(found: Loading) -> View:
 def judge(lab: Lab, found: Loading, limit: float) -> None:
     """Judge the speed of the settings in use against the best that was measured."""
     lab.outcome(
-        "speed of the settings in use", found.speed, limit=limit, warn=0.75 * limit, unit="of the best measured"
+        "speed of the settings in use", found.speed, limit=limit, warn=2 / 3 * limit, unit="of the best measured"
     )
 
 

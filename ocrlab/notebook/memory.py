@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.notebook.memory_child import Planted, Seen, planted, steps
+from ocrlab.notebook.memory_child import Planted, Seen, needed, planted, steps
 from ocrlab.report import plots, tables
 from ocrlab.report.view import BAD, LINE, View, say
 from ocrlab.trace import memory_plot
@@ -18,7 +18,7 @@ from ocrlab.trace.memory_words import size
 if TYPE_CHECKING:
     from ocrlab.notebook.lab import Lab
 
-__all__ = ["account", "judge", "leak", "look", "modules", "plant", "processes", "timeline"]
+__all__ = ["account", "estimate", "expected", "judge", "leak", "look", "modules", "plant", "processes", "timeline"]
 
 CSS = f"""
 .ocrlab pre.program {{ font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 6px 0;
@@ -37,6 +37,12 @@ AROUND = 6  # lines of a program shown around the guilty one
 def look(lab: Lab, workers: int, count: int) -> Seen:
     """Follow the memory of some training steps in a child of the notebook; raises ConfigError, ChildFailed."""
     found: Seen = lab.run(steps, lab.config, workers, count)
+    return found
+
+
+def expected(lab: Lab) -> dict[str, Any]:
+    """Estimate in a child of the notebook what the training will need; raises ConfigError, ChildFailed."""
+    found: dict[str, Any] = lab.run(needed, lab.config)
     return found
 
 
@@ -94,6 +100,22 @@ def account(found: Seen) -> View:
     note += f" The high-water mark last rose in {seen.where}." if seen.where else ""
     note = f"{note} {found.summary}" if seen.cuda else note
     return tables.table(("at the peak", "held"), [*shown, ("all", total)], finding, note, total=True)
+
+
+def estimate(lab: Lab, found: dict[str, Any]) -> View:
+    """Return what the whole training will need, part by part, and the batch that would fit into what there is."""
+    from ocrlab.rerun import fit_limit
+
+    cuda = found["settled"]["trainer.accelerator"] == "cuda"
+    rows = [(name, size(count)) for name, count in found["parts"].items() if count]
+    finding = f"A training with batch_size={lab.config.batch_size} will need {size(found['peak'])} beyond its imports"
+    note = f"Each crop more takes {size(int(found['slope']))}. "
+    if not cuda:
+        limit = fit_limit.find(None)
+        crops = max(0, int((limit.bytes - found["offset"]) / max(1.0, found["slope"])))
+        note += f"{size(limit.bytes)} ({limit.source}) would hold about {crops} crops. "
+    note += "No step was made for this; `ocrlab memory fit` measures the largest batch in children."
+    return tables.table(("part", "estimated"), [*rows, ("all", size(found["peak"]))], finding, note, total=True)
 
 
 def processes(found: Seen) -> View:

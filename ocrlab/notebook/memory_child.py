@@ -103,6 +103,17 @@ def steps(config: Config, workers: int, count: int) -> Seen:
     return Seen(highest, rows, found, memory.summary(), device, batch_size, processes, min(share, 1.0))
 
 
+def needed(config: Config) -> dict[str, Any]:
+    """Return what a training with `config` will need, part by part, from a step of fake tensors; raises DataError."""
+    import torch
+
+    from ocrlab.train import estimating
+
+    if not torch.cuda.is_available():
+        config = configs.apply(config, {"trainer.precision": "fp32", "runtime.channels_last": True})
+    return estimating.of_config(config)
+
+
 def _named(function: Any, *names: str) -> list[Any]:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     return [cells[name] for name in names]

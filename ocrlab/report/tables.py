@@ -15,6 +15,7 @@ CSS = f"""
 .ocrlab table.plain td, .ocrlab table.plain th {{ padding: 4px 16px 4px 0; border: 0; border-bottom: 1px solid {LINE};
   text-align: right; background: none; color: inherit; white-space: nowrap; }}
 .ocrlab table.plain tr {{ background: none; }}
+.ocrlab .wide {{ overflow-x: auto; }}
 .ocrlab table.plain td.words, .ocrlab table.plain th.words {{ text-align: left; }}
 .ocrlab table.plain th {{ font-weight: 600; border-bottom: 2px solid {LINE}; }}
 .ocrlab table.plain tr.sum td {{ font-weight: 600; border-bottom: 0; border-top: 2px solid {LINE}; }}
@@ -37,7 +38,8 @@ def table(
     body = [_row(head, words, "th")]
     for number, cells in enumerate(rows, 1):
         body.append(_row([shown(cell) for cell in cells], words, "td", "sum" if total and number == len(rows) else ""))
-    html = f'<style>{CSS}</style>{say(finding)}<table class="plain">{"".join(body)}</table>{_note(note)}'
+    drawn = f'<div class="wide"><table class="plain">{"".join(body)}</table></div>'
+    html = f"<style>{CSS}</style>{say(finding)}{drawn}{_note(note)}"
     lines = [finding, "  ".join(head), *("  ".join(shown(cell) for cell in row) for row in rows)]
     return View(html, "\n".join(lines))
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 DEEP = 8  # levels of a batch that are looked into
 NONE = "none of the batch"
@@ -146,6 +146,14 @@ def not_finite(tensor: Tensor) -> Tensor | None:
         return None if bool(finite.all()) else ~finite
 
 
+def masks(tensor: Tensor) -> bool:
+    """Tell whether a tensor says where attention may look: it is 0 there, -infinity elsewhere, and not learned."""
+    if tensor.requires_grad or isinstance(tensor, nn.Parameter) or not tensor.is_floating_point():
+        return False
+    zeros = tensor == 0
+    return bool(zeros.any()) and bool((zeros | (tensor == -torch.inf)).all())
+
+
 def judge(
     found: Sequence[tuple[str, Tensor]], ranges: Sequence[Range], names: Sequence[str] | None, part: str
 ) -> Iterator[Finding]:
@@ -153,7 +161,7 @@ def judge(
     for name, tensor in found:
         where = f"{part}.{name}" if name != part else part
         broken = not_finite(tensor)
-        if broken is not None:
+        if broken is not None and not ("mask" in name.lower() and masks(tensor)):
             do = "Look at this sample's file, and at divisions and logarithms where it is made"
             yield Finding(f"{part}.finite", f"{where}, {spot(broken, names)}", value_at(tensor, broken), "finite", do)
             continue

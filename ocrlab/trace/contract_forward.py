@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, not_finite, plain, spot, value_at
+from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, not_finite, plain, spot, value_at
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Forward:
         """Report the first module that returns NaN or infinity; what follows it only passes it on."""
         for name, tensor in given:
             broken = not_finite(tensor)
-            if broken is None:
+            if broken is None or masks(tensor):
                 continue
             self.spoilt += 1
             if self.spoilt > 1:

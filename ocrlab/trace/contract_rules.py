@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ocrlab.trace.contract_batch import Finding, entries, leaves, not_finite, plain, value_at
+from ocrlab.trace.contract_batch import Finding, entries, leaves, masks, not_finite, plain, value_at
 from ocrlab.trace.contract_state import Kept, rates
 
 SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
@@ -39,7 +39,7 @@ def standing(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Find
         yield Finding("device.model", some(fewest), ", ".join(devices), "one device", do)
     for name, tensor in named:
         broken = not_finite(tensor)
-        if broken is not None:
+        if broken is not None and not (masks(tensor) and not name.endswith(("running_mean", "running_var"))):
             do = "The checkpoint or the last step is broken; look at the loss curve"
             yield Finding("weights.finite", f"{name}{index(broken)}", value_at(tensor, broken), "finite", do)
     if not any(p.requires_grad for p in model.parameters()):
@@ -178,7 +178,7 @@ def statistics(model: nn.Module, kept: Kept) -> Iterator[Finding]:
 
 def moved(model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept) -> Iterator[Finding]:
     """Yield weights that the optimiser should have moved and did not, or moved and should not have."""
-    lr, still, frozen = rates(optimizers), [], []
+    lr, still, frozen, every = rates(optimizers), [], [], 0
     for name, p in model.named_parameters():
         if not plain(p):
             continue
@@ -187,16 +187,20 @@ def moved(model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept) -> Iter
             frozen.append(name)
         grad = None if p.grad is None else entries(p.grad)
         pushed = grad is not None and bool(grad.count_nonzero()) and not_finite(grad) is None
-        if p.requires_grad and same and pushed and lr.get(id(p), 0) > 0:
-            still.append(name)
+        if p.requires_grad and pushed and lr.get(id(p), 0) > 0:
+            every += 1
+            still += [name] if same else []
         broken = not_finite(p)
         if broken is not None and not_finite(kept.before(name)) is None:
             do = "Look at the gradient and at the optimiser's eps and rate"
             yield Finding("weights.after", f"{name}{index(broken)}", value_at(p, broken), "finite", do)
     for rest in split(model, still):
-        kind = str(dict(model.named_parameters())[rest[0]].dtype)[6:]
-        do = f"Keep the weights in float32 if the update is lost in {kind}, or look at the rate"
-        yield Finding("weights.still", grouped(model, rest), f"a gradient, but no change ({kind})", "a change", do)
+        dtype = dict(model.named_parameters())[rest[0]].dtype
+        wide, kind = dtype in (torch.float32, torch.float64), str(dtype).removeprefix("torch.")
+        do = "Look at the learning rate: the update may be lost in rounding"
+        do = do if wide else f"Keep the weights in float32 if the update is lost in {kind}, or look at the rate"
+        found, some = f"a gradient, but no change ({kind})", wide and len(still) < every
+        yield Finding("weights.still", grouped(model, rest), found, "a change", do, "warn" if some else "fail")
     for rest in split(model, frozen):
         do = "Take them out of the optimiser and set their .grad to None: weight decay and momentum moved them"
         yield Finding("weights.frozen_moved", grouped(model, rest), "frozen, and moved", "as before", do)

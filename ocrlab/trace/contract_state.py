@@ -23,7 +23,7 @@ class Kept:
         self.states = [copy.deepcopy(o.state_dict()) for o in optimizers]
         self.modes = [(module, module.training) for module in model.modules()]
         self.random = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def parameters(self) -> list[Tensor]:
         """Return every parameter of the model and of the optimisers, once."""

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from ocrlab.errors import ConfigError
 from ocrlab.trace import layers_names as names
 from ocrlab.trace import layers_rows as rows
+from ocrlab.trace import sticky
 from ocrlab.trace.layers_clock import Clock
 from ocrlab.trace.layers_keep import Keeper
 from ocrlab.trace.layers_nested import inside
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from ocrlab.trace.layers_plot import Drawn
 
 DEFAULT = "decoder.fusion"
-STICKY = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "device-side assert")  # after these no device answers any more
 
 
 def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> Seen:
@@ -105,7 +105,7 @@ class Seen:
         stack = self._stack()
         self.unfinished = tuple(call.module for _, call in stack if call.phase != "recompute") if error else ()
         stack.clear()
-        if error is not None and any(word in str(error) for word in STICKY):
+        if sticky.of_cuda(error):
             self.fault = self.fault or "a CUDA error ended the block, after which no device may be asked"
             self._keeper.lose()
         self._guarded(self._keeper.flush)
@@ -256,8 +256,7 @@ class Seen:
         """Look at nothing any more: an instrument must not break the training that it looks at."""
         first, self._live = not self.fault, False
         self.fault = self.fault or f"{type(error).__name__}: {error}".partition("\n")[0]
-        sticky = any(word in str(error) for word in STICKY)
-        self._keeper.lose() if sticky else self._keeper.forget()
+        self._keeper.lose() if sticky.of_cuda(error) else self._keeper.forget()
         if first:
             print(f"ocrlab: layers are not watched any more; {self.fault}", file=sys.stderr)
 

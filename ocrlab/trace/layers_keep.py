@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.trace import tensors
+from ocrlab.trace import sticky, tensors
 from ocrlab.trace.layers_clock import Clock
 from ocrlab.trace.layers_rows import GRADIENT, INPUT, OUTPUT, WEIGHT, Call, Row, Slot, worst
+from ocrlab.trace.tensors import Figures
 
 MOST = 50_000  # rows kept; above it the oldest go, but for the first fault and the worst of each module
 WAITING = 4  # steps whose figures may be on their way from a device
@@ -94,6 +95,7 @@ class Keeper:
 
     def weights(self, call: Call, module: nn.Module) -> None:
         """Take rows of the module's own parameters and buffers that hold NaN or Inf: a sum tells that there are any."""
+        counts = isinstance(module, nn.modules.batchnorm._NormBase)
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if nn.parameter.is_lazy(tensor) or not tensor.is_floating_point():
                 continue
@@ -105,9 +107,11 @@ class Keeper:
             total = read.sum(dtype=wide)
             if read.device.type != "cpu":
                 slot = _unread(tensor, read, total)
+                slot.mask = slot.mask and not counts
                 self._weights.append((self.next(), call, name, slot))
             elif not math.isfinite(float(total)):
                 row = Row(self.next(), call, WEIGHT, name, _looked(tensor, read))
+                row.slot.mask = row.slot.mask and not counts  # no statistics are a mask
                 self.rows += [row] if row.bad else []
 
     def _kept(self, tensor: Tensor) -> _Kept:
@@ -153,6 +157,7 @@ class Keeper:
 
     def lose(self) -> None:
         """Drop also what is on its way: after a sticky CUDA error nobody may ask the device for it."""
+        sticky.keep((sent.numbers, sent.arrived) for sent in self._sent)
         self.forget()
         self._sent.clear()
 
@@ -180,7 +185,8 @@ def _looked(tensor: Tensor, read: Tensor) -> Slot:
     """Return what is in a tensor that the host can read at once."""
     slot = Slot(tensors.facts(tensor), tensors.look(read))
     found = tensors.first_bad(tensor) if slot.figures and slot.figures.bad else None
-    if found:
+    if found and slot.figures:
+        slot.mask = _may_mask(tensor) and _masks(slot.figures, float(read.max()))
         slot.index, slot.samples = found.index, len(found.samples)
     return slot
 
@@ -188,7 +194,17 @@ def _looked(tensor: Tensor, read: Tensor) -> Slot:
 def _unread(tensor: Tensor, read: Tensor, vector: Tensor) -> Slot:
     """Return what is in a tensor on a device, still unknown to the host."""
     placed = (tuple(read.shape), tuple(read.stride()))
-    return Slot(tensors.facts(tensor), vector=vector, read=placed, read_on=read.device)
+    return Slot(tensors.facts(tensor), vector=vector, mask=_may_mask(tensor), read=placed, read_on=read.device)
+
+
+def _may_mask(tensor: Tensor) -> bool:
+    """Tell whether a tensor could say where attention may look: it is not learned and nothing before it is."""
+    return not tensor.requires_grad and not isinstance(tensor, nn.Parameter)
+
+
+def _masks(figures: Figures, high: float) -> bool:
+    """Tell whether all values are 0 or -Inf; `high` is the largest."""
+    return not figures.nan and high == 0 and figures.zeros + figures.inf == figures.count
 
 
 def _packed(slots: list[Slot], sums: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
@@ -218,6 +234,7 @@ def _received(sent: _Sent) -> Iterator[Row]:
     numbers = sent.numbers.tolist()
     for place, slot in enumerate(sent.slots):
         slot.figures, slot.index = tensors.figures(numbers[8 * place : 8 * place + 8], *slot.read)
+        slot.mask = slot.mask and _masks(slot.figures, numbers[8 * place + 1])
     for call in sent.calls:
         if call.begin is not None and call.end is not None:
             call.ms = sent.clock.ms(call.begin, call.end, *call.own)
@@ -227,6 +244,6 @@ def _received(sent: _Sent) -> Iterator[Row]:
             call.begin = call.end = call.back_begin = call.back_end = None
     for total, (order, call, name, slot) in zip(numbers[8 * len(sent.slots) :], sent.weights, strict=True):
         if not math.isfinite(total):
-            nan = math.isnan(total)
-            slot.figures = tensors.Figures(*(math.nan,) * 4, 0, int(nan), int(not nan), math.prod(slot.read[0]))
+            nan, slot.mask = math.isnan(total), slot.mask and total == -math.inf
+            slot.figures = Figures(*(math.nan,) * 4, 0, int(nan), int(not nan), math.prod(slot.read[0]))
             yield Row(order, call, WEIGHT, name, slot)

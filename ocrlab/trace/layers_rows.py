@@ -35,6 +35,7 @@ class Slot:
     index: tuple[int, ...] | None = None  # of the first value that is NaN or Inf
     samples: int | None = None  # how many samples have one, where it is known
     why: str = ""  # there are no figures
+    mask: bool = False  # 0 where attention may look and -Inf where not: no fault
     vector: Tensor | None = None
     read: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # shape and stride of what the vector was computed from
     read_on: torch.device | None = None
@@ -74,8 +75,15 @@ class Row:
 
     @property
     def bad(self) -> int:
-        """How many values are NaN or Inf, as far as it was read."""
-        return self.slot.figures.bad if self.slot.figures else 0
+        """How many values are NaN or Inf, as far as it was read; those of a mask are meant."""
+        if self.slot.figures is None or (self.slot.mask and self._beside):
+            return 0
+        return self.slot.figures.bad
+
+    @property
+    def _beside(self) -> bool:
+        """Whether this is a buffer, or an argument beside the first: what else is 0 and -Inf is no mask."""
+        return self.what == WEIGHT or (self.what == INPUT and self.path not in ("", "[0]"))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
             ...
     print(seen.finding()); seen.table(); seen.slowest(); seen.steps()
 
-`measure` (see `ocrlab.trace.measure`) tries settings and recommends only what it has measured.
+`measure` (see `ocrlab.trace.loader_measure`) tries settings and recommends only what it has measured.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from ocrlab.trace import journal, reasons, samples
-from ocrlab.trace.measure import Measured, Setting, Trial, measure, rebuilt
-from ocrlab.trace.raised import by_a_signal
+from ocrlab.trace import loader_journal as journal
+from ocrlab.trace import loader_reasons as reasons
+from ocrlab.trace import loader_samples as samples
+from ocrlab.trace.loader_measure import Measured, Setting, Trial, measure, rebuilt
+from ocrlab.trace.signals import by_a_signal
 
 if TYPE_CHECKING:
     import pandas

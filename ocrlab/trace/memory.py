@@ -36,6 +36,7 @@ from ocrlab.trace.memory_snapshot import read_snapshot, recorded, snapshot
 __all__ = ["Seen", "allocator", "read_snapshot", "recorded", "snapshot", "summary", "watch"]
 
 KEPT = 64  # steps whose figures are kept
+POOL = (0, 0)  # the memory that all tensors share
 DEEP = 4  # of what an optimiser's state may be nested in
 
 
@@ -248,12 +249,14 @@ def allocator(device: Any = None) -> dict[str, int]:
     that are in part in use, which cannot be given back), largest_free (the largest free piece: what one tensor can have
     without asking the driver), free and total of the device, and outside: context, libraries and other processes.
     """
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         return {}
     stats = torch.cuda.memory_stats(device)
-    index = torch.cuda.current_device() if device is None else torch.device(device).index or 0
+    index = None if device is None else torch.device(device).index
+    index = torch.cuda.current_device() if index is None else index
     segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == index]
-    pieces = [b["size"] for s in segments for b in s["blocks"] if b["state"] == "inactive"]
+    common = [s for s in segments if tuple(s.get("segment_pool_id", POOL)) == POOL]  # the rest is CUDA graphs' own
+    pieces = [b["size"] for s in common for b in s["blocks"] if b["state"] == "inactive"]
     free, total = torch.cuda.mem_get_info(device)
     reserved = stats.get("reserved_bytes.all.current", 0)
     return {
@@ -271,6 +274,6 @@ def allocator(device: Any = None) -> dict[str, int]:
 
 def summary(device: Any = None) -> str:
     """Return what torch.cuda.memory_summary() says, in words; a sentence where CUDA is not in use."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         return "CUDA is not in use in this process: there is nothing in its allocator."
     return memory_words.summary(torch.cuda.memory_stats(device), allocator(device))

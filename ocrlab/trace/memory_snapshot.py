@@ -29,7 +29,7 @@ def recorded(path: Path | str) -> Iterator[None]:
     Raises ConfigError where CUDA is not in use.
     """
     _needs_cuda()
-    torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=ENTRIES)
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ def snapshot(path: Path | str) -> Path:
 
 
 def _needs_cuda() -> None:
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         do = "Use memory.watch, which follows tensors on any device"
         raise ConfigError("A snapshot is one of CUDA's allocator", got="a process without CUDA", do=do)
 

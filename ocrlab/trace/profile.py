@@ -25,11 +25,11 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.trace import operators as ops
-from ocrlab.trace.peak import peak
-from ocrlab.trace.raised import by_a_signal
-from ocrlab.trace.ranges import Ranges
-from ocrlab.trace.waits import Lines, Place, shown, text
+from ocrlab.trace import profile_operators as ops
+from ocrlab.trace.profile_peak import peak
+from ocrlab.trace.profile_ranges import Ranges
+from ocrlab.trace.profile_waits import Lines, Place, shown, text
+from ocrlab.trace.signals import by_a_signal
 
 if TYPE_CHECKING:
     import pandas

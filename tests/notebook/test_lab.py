@@ -117,6 +117,28 @@ def test_a_run_that_is_not_good_enough_should_go_on(shown: Shown, namespace: dic
     assert lab.next_command().endswith(f"/x/config.yaml trainer.max_steps={2 * lab.config.trainer.max_steps}")
 
 
+def test_a_notebook_may_know_the_next_command_better(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    lab.next = "ocrlab train runtime.workers=2"
+    lab.outcome("speed", 0.8, limit=0.9)
+    lab.finish()
+    assert "ocrlab train runtime.workers=2" in next(iter(shown.values()))["text/html"]
+
+
+def counting(count: int, progress: Any) -> int:
+    """Send one event, as a function does that runs for longer."""
+    progress({"kind": "end", "step": count, "total": count})
+    return count
+
+
+def test_the_progress_of_a_function_has_its_own_title(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    assert lab.run(counting, 3, title="Counting <pages>", in_process=True) == 3
+    lab.run(counting, 3, in_process=True)
+    html = "".join(bundle.get("text/html", "") for bundle in shown.values())
+    assert "Counting &lt;pages&gt;" in html and ">counting<" in html
+
+
 def test_refused_parameters_are_said_at_the_top_and_raised(shown: Shown, namespace: dict[str, Any]) -> None:
     namespace |= {"batch_size": "eight"}
     with pytest.raises(ConfigError, match="batch_size='eight' cannot be used"):

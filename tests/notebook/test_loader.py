@@ -94,5 +94,5 @@ def test_the_outcome_is_the_speed_against_the_best(found: Loading) -> None:
             judged.append((metric, value, limit, warn))
 
     loader.judge(Lab(), found, 0.9)  # type: ignore[arg-type]
-    assert judged == [("speed of the settings in use", 0.625, 0.9, pytest.approx(0.675))]
+    assert judged == [("speed of the settings in use", 0.625, 0.9, pytest.approx(0.6))]
     assert loader.command(found)[1] == "DataLoader(..., num_workers=1); torch.set_num_threads(2)"

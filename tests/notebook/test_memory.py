@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,3 +71,17 @@ def test_every_planted_leak_is_found(name: str) -> None:
     code = f"from ocrlab.notebook import memory_child as m; f = m.planted({name!r}); print(f.finding); assert f.right"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_estimate_shows_every_part_and_their_sum() -> None:
+    parts = {"parameters": 11 * MIB, "activations": 50 * MIB, "inside": 0}
+    found = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "offset": 500 * MIB}
+    found["settled"] = {"trainer.accelerator": "cpu"}
+    lab = SimpleNamespace(config=SimpleNamespace(batch_size=4))
+    view = memory.estimate(lab, found)  # type: ignore[arg-type]
+    assert "batch_size=4 will need 61" in view.text
+    assert "activations" in view.html
+    assert "inside" not in view.html
+    assert "9.0 MiB" in view.html
+    cuda = memory.estimate(lab, {**found, "settled": {"trainer.accelerator": "cuda"}})  # type: ignore[arg-type]
+    assert "would hold" not in cuda.html

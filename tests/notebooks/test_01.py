@@ -29,6 +29,19 @@ def html_of(path: Path) -> str:
     return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
 
 
+def test_it_runs_from_any_folder_and_every_check_is_told(execute: Any) -> None:
+    path = execute(batch_size=1)
+    result = results.load(path)
+    assert (result.name, result.outcome) == ("01_sanity", "PASS")
+    html = html_of(path)
+    for check in ("round trip of polygons", "contract of a step", "bf16 against fp32", "one page by heart"):
+        assert check in html
+    assert "INCOMPLETE" not in html and not re.search(r'(src|href)="(?!data:|#)', html)
+    assert cells(path)[-1]["outputs"][0]["text"] == ["01_sanity: PASS\n"]
+    assert path.stat().st_size < 400_000
+    assert [name.name for name in path.parent.iterdir()] == ["out.ipynb"]
+
+
 @pytest.mark.slow
 def test_a_setting_that_loses_polygons_is_told(execute: Any) -> None:
     """unclip 6 makes every polygon too large, so that also what was learned by heart is not found."""
@@ -42,11 +55,6 @@ def test_a_setting_that_loses_polygons_is_told(execute: Any) -> None:
     assert cells(path)[-1]["outputs"][0]["text"] == ["01_sanity: FAIL\n"]
     assert path.stat().st_size < 400_000
     assert [name.name for name in path.parent.iterdir()] == ["out.ipynb"]
-
-
-@pytest.mark.slow
-def test_the_defaults_pass(execute: Any) -> None:
-    assert results.load(execute()).outcome == "PASS"
 
 
 def test_bad_parameters_stop_it_at_once(execute: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ TINY = {
     "threads": 1,
     "accelerator": "cpu",
     "precision": "fp32",
-    "overrides": ["runtime.channels_last=true"],
+    "channels_last": True,
     "workers_tried": [0, 1],
     "seconds": 0.2,
     "limit": 0.1,  # what is faster on a machine that tests other things meanwhile is not the question
@@ -45,7 +45,8 @@ def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute: Any, t
     bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]
     html = "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
     assert re.search(r"ocrlab train runtime.workers=[01] runtime.threads=1", html)
-    assert "receipt" in html and "decoder" in html and "ui.perfetto.dev" in html
+    assert "receipt" in html and "ui.perfetto.dev" in html
+    assert re.search(r"<td[^>]*>(encoder|decoder|head)[.\w]*</td>", html)  # an operator's module
     assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched
     [trace] = (tmp_path / "runs" / "profiles").iterdir()
     assert trace.name.endswith(".json.gz")
@@ -55,7 +56,7 @@ def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute: Any, t
 def test_bad_parameters_stop_it_at_once(execute: Any) -> None:
     with pytest.raises(PapermillExecutionError, match="seconds=0 cannot be used"):
         execute(seconds=0)
-    assert results.load(Path("out.ipynb")).outcome == "INCOMPLETE"
+    assert "INCOMPLETE" in Path("out.ipynb").read_text(encoding="utf-8")
 
 
 def test_the_committed_notebook(notebook: Path) -> None:

@@ -19,7 +19,12 @@ import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
 from ocrlab.errors import ConfigError
-from ocrlab.trace import journal, loader, measure, names, raised, reasons, samples
+from ocrlab.trace import loader, signals
+from ocrlab.trace import loader_journal as journal
+from ocrlab.trace import loader_measure as measure
+from ocrlab.trace import loader_names as names
+from ocrlab.trace import loader_reasons as reasons
+from ocrlab.trace import loader_samples as samples
 
 
 class Pages(Dataset[Any]):
@@ -76,7 +81,7 @@ def batches(source: Any) -> list[str]:
     return [repr(batch) for _ in range(2) for batch in source] + [repr(torch.rand(2)), str(random.random())]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["batches", "batch_sampler", "single", "subset", "stream", "persistent"])
 def test_batches_order_and_random_states_are_those_of_the_loader_alone(kind: str, workers: int) -> None:
     def make() -> DataLoader[Any]:
@@ -156,6 +161,7 @@ def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> 
     assert type(source.dataset) is Broken
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_is_watched() -> None:
     source = DataLoader(Stream(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
     with loader.watch(source) as seen:
@@ -232,7 +238,7 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
         seen = Interrupted([1, 2], Path("nowhere"))
         with pytest.raises(TimeoutError, match="the user's"):
             list(seen)
-        assert not raised.by_a_signal(ValueError())
+        assert not signals.by_a_signal(ValueError())
     finally:
         signal.signal(signal.SIGUSR2, before)
 

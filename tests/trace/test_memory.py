@@ -296,6 +296,22 @@ def test_without_cuda_it_says_so(tmp_path: Path) -> None:
         memory.snapshot(tmp_path / "x")
 
 
+def test_free_pieces_of_cuda_graphs_are_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segment(device: int, pool: tuple[int, int], free: int) -> dict[str, object]:
+        blocks = [{"size": free, "state": "inactive"}, {"size": 9 * MIB, "state": "active_allocated"}]
+        return {"device": device, "segment_pool_id": pool, "blocks": blocks}
+
+    segments = [segment(1, (0, 0), MIB), segment(1, (0, 3), 5 * MIB), segment(0, (0, 0), 7 * MIB)]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (MIB, 4 * MIB))
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for device in (None, "cuda", "cuda:1", 1):
+        told = memory.allocator(device)
+        assert (told["largest_free"], told["segments"]) == (MIB, 2)
+
+
 def test_the_process_is_measured() -> None:
     before = memory_host.in_use()
     block = torch.ones(8 * MIB, dtype=torch.uint8)

@@ -15,7 +15,11 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from ocrlab.errors import ConfigError
-from ocrlab.trace import operators, peak, profile, ranges, waits
+from ocrlab.trace import profile
+from ocrlab.trace import profile_operators as operators
+from ocrlab.trace import profile_peak as peak
+from ocrlab.trace import profile_ranges as ranges
+from ocrlab.trace import profile_waits as waits
 
 
 class Net(nn.Module):
@@ -166,12 +170,28 @@ def test_ranges_survive_a_module_that_raises() -> None:
     marks.stop()
 
 
-def test_the_peak_is_of_the_card_and_its_format() -> None:
+def test_the_peak_is_of_the_whole_card_and_its_format() -> None:
     assert peak.peak("NVIDIA H200", "bfloat16") == 989e12
-    assert peak.peak("NVIDIA GeForce RTX 3060", "float32") == 12.7e12
+    assert peak.peak("NVIDIA GeForce RTX 4090", "float32") == 82.6e12
     assert peak.peak("NVIDIA A100-SXM4-80GB", "float32", tf32=True) == 156e12
     assert peak.peak("Tesla T4", "float32", tf32=True) == 8.1e12
-    assert peak.peak("Something Else", "float32") is None and peak.peak("NVIDIA H200", "float64") is None
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        ("Something Else", "float32"),
+        ("NVIDIA H200", "float64"),
+        ("Tesla T4", "bfloat16"),  # no unit for it
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bfloat16"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "float16"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "float16"),
+        ("NVIDIA GeForce RTX 4090 D", "float16"),
+        ("NVIDIA L40S-8Q", "float16"),  # a share of one
+    ],
+)
+def test_a_peak_that_is_not_certain_is_none(name: str, dtype: str) -> None:
+    assert peak.peak(name, dtype) is None and peak.peak(name, dtype, tf32=True) is None
 
 
 def test_device_time_that_overlaps_counts_once() -> None:
@@ -182,6 +202,7 @@ def test_device_time_that_overlaps_counts_once() -> None:
     class Event:
         def __init__(self, name: str, start: float, end: float, kind: str, host: float = 0.0) -> None:
             self.name, self.time_range, self.device_type, self.self_cpu_time_total = name, Span(start, end), kind, host
+            self.is_user_annotation = False
 
     events = [
         Event("kernel", 0, 1e6, "DeviceType.CUDA"),
@@ -189,3 +210,6 @@ def test_device_time_that_overlaps_counts_once() -> None:
         Event("cudaStreamSynchronize", 0, 9e6, "DeviceType.CPU", 5e5),
     ]
     assert operators.busy(events) == 2.0 and operators.waited(events) == 0.5
+    mirrored = Event("module: net", 0, 8e6, "DeviceType.CUDA")
+    mirrored.is_user_annotation = True  # a range on the device, with the gaps in it
+    assert operators.busy([*events, mirrored]) == 2.0

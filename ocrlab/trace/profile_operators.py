@@ -5,11 +5,12 @@ A backward function belongs to the module whose forward made it: both carry the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ocrlab.trace.ranges import PREFIX
+from ocrlab.trace.profile_ranges import PREFIX
 
 BACKWARD = "autograd::engine::evaluate_function: "
 STEP = "ProfilerStep"
@@ -98,7 +99,10 @@ def on_device(event: Any) -> bool:
 
 def plain(name: str) -> str:
     """Return an operator's name without the part that only says how it was reached."""
-    return "next batch of the DataLoader" if name.startswith("enumerate(DataLoader)") else name.removeprefix(BACKWARD)
+    if name.startswith("enumerate(DataLoader)"):
+        return "next batch of the DataLoader"
+    custom = re.fullmatch(r"GeneratedBackwardFor_(\w+?)_default", name)  # how torch.library calls an operator's forward
+    return custom[1] if custom else name.removeprefix(BACKWARD)
 
 
 def waited(events: Iterable[Any]) -> float:
@@ -107,8 +111,12 @@ def waited(events: Iterable[Any]) -> float:
 
 
 def busy(events: Iterable[Any]) -> float:
-    """Return the seconds in which the device had work: kernels and copies, those that overlap counted once."""
-    spans = sorted((e.time_range.start, e.time_range.end) for e in events if on_device(e))
+    """Return the seconds in which the device had work: kernels and copies, those that overlap counted once.
+
+    A range of the profile (a module, the step) is mirrored on the device with the gaps between its kernels: not work.
+    """
+    work = (e for e in events if on_device(e) and not getattr(e, "is_user_annotation", False))
+    spans = sorted((e.time_range.start, e.time_range.end) for e in work)
     total, end = 0.0, float("-inf")
     for start, stop in spans:
         total += max(0.0, stop - max(start, end))

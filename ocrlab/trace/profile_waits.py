@@ -40,6 +40,12 @@ SYNC = {
 }
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}  # by a mask: nonzero
 DEEPEST = 200  # frames that are looked at
+ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there is on the CPU also where a GPU computes
+    ("optim/optimizer.py", "_get_value"),  # the optimiser's count of steps
+    ("nn/modules/rnn.py", ""),  # batch sizes of packed sequences, which have to be on the CPU
+    ("nn/utils/rnn.py", ""),
+    ("utils/data/", ""),  # the data set, and the sampler's random order
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,8 @@ class Lines(TorchDispatchMode):
 
     def _take(self, operator: str, seconds: float = 0.0) -> None:
         place = whose(operator)
+        if place is None:
+            return
         self.places[place] += 1
         self.seconds[place] = self.seconds.get(place, 0.0) + seconds
 
@@ -126,8 +134,11 @@ class Lines(TorchDispatchMode):
         self.stack.callback(torch.cuda.set_sync_debug_mode, before)
 
 
-def whose(operator: str) -> Place:
-    """Return the line of the user's code that is running: outside of torch, and of installed packages where it can."""
+def whose(operator: str) -> Place | None:
+    """Return the line of the user's code that is running: outside of torch, and of installed packages where it can.
+
+    None where torch reads something that is on the host in any case.
+    """
     frame: Any = sys._getframe(1)
     within = ""
     found: tuple[str, int, str] | None = None
@@ -137,6 +148,8 @@ def whose(operator: str) -> Place:
             break
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(TORCH):
+            if any(file[len(TORCH) :].startswith(part) and name.startswith(of) for part, of in ON_THE_HOST):
+                return None
             if not within and os.sep + "autograd" + os.sep in file and "backward" in name:
                 within = "backward"
             elif os.sep + "optim" + os.sep in file and name in ("step", "wrapper"):

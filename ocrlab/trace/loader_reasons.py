@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.trace.journal import Log, Look, Sample
+from ocrlab.trace.loader_journal import Log, Look, Sample
 
 if TYPE_CHECKING:
     from ocrlab.trace.loader import Death, Step
 
 LITTLE = 0.05  # of the step; below it the loader keeps up
 SLOW = 5.0  # times the median sample that make a sample slow
+SLICE = 0.02  # seconds; a sample may be off its core for as long because others ran, which is not its fault
 STARVED = 0.25  # of the time without a core that is worth a word
 ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for something else
 GROWN = 64e6  # bytes of a worker's own memory, and 20 % of it
@@ -138,7 +140,7 @@ def _why(logs: Sequence[Log], workers: int) -> str:
     if not every:
         return "what happens in loading is not known (workers older than the watch, or a data set of its own make)"
     usual = median(every)
-    slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual), key=lambda s: -s.seconds)
+    slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual and not _preempted(s)), key=lambda s: -s.seconds)
     lost = sum(sample.seconds for sample in slow)
     if slow and lost > 0.25 * seconds:
         times = slow[0].seconds / slow[0].of / (usual or 1e-9)
@@ -151,11 +153,15 @@ def _why(logs: Sequence[Log], workers: int) -> str:
     doing = _doing(logs, seconds)
     if workers == 0:
         return f"the training process loads in line, {ms(usual)} a sample, and {doing}"
+    who = "the worker is" if workers == 1 else f"all {workers} workers are"
     if busy < 0.6:
-        return (
-            f"the {workers} workers are busy for {100 * busy:.0f} % only: batches are late on their way, not in loading"
-        )
-    return f"all {workers} workers are busy ({ms(usual)} a sample), and {doing}"
+        return f"{who} busy for {100 * busy:.0f} % only: batches are late on their way, not in loading"
+    return f"{who} busy ({ms(usual)} a sample), and {doing}"
+
+
+def _preempted(sample: Sample) -> bool:
+    """Tell whether a sample may have taken its time because another process had the core."""
+    return sample.seconds <= SLICE and sample.cpu < ASLEEP * sample.seconds
 
 
 def _doing(logs: Sequence[Log], seconds: float) -> str:
@@ -165,7 +171,23 @@ def _doing(logs: Sequence[Log], seconds: float) -> str:
     on = sum(log.cpu for log in logs) / (seconds or 1e-9)
     if on < ASLEEP:
         return f"{100 * (1 - on):.0f} % of that is waiting for disk, network or a lock, which more workers overlap"
-    return f"{100 * min(on, 1):.0f} % of that is computing, which more workers help while cores are free ({cores()})"
+    return (
+        f"{100 * min(on, 1):.0f} % of that is computing, {_room(len({log.worker for log in logs if log.worker >= 0}))}"
+    )
+
+
+def _room(workers: int) -> str:
+    """Return whether more workers have a core to compute on; without a GPU the step itself takes some."""
+    torch = sys.modules.get("torch")
+    step = torch.get_num_threads() if torch and not torch.cuda.is_initialized() else 1
+    busy = step + workers
+    if busy < cores():
+        return f"which more workers share: {busy} of {cores()} cores are in use"
+    return (
+        f"and more workers have no core of their own: the step's {step} thread{'' if step == 1 else 's'}"
+        + (f" and {workers} worker{'' if workers == 1 else 's'}" if workers else "")
+        + f" fill the {cores()} cores; ocrlab.trace.loader.measure says what is fastest"
+    )
 
 
 def _start(steps: Sequence[Step]) -> list[str]:

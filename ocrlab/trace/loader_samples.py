@@ -18,9 +18,9 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from ocrlab.trace import names
-from ocrlab.trace.journal import Journal
-from ocrlab.trace.raised import by_a_signal
+from ocrlab.trace import loader_names as names
+from ocrlab.trace.loader_journal import Journal
+from ocrlab.trace.signals import by_a_signal
 
 DEPTH = 4  # data sets inside data sets (Subset, ConcatDataset) that are looked into
 _here: list[Watching] = []  # the journal of this process; none in a process that loads nothing
