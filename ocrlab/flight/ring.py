@@ -10,6 +10,7 @@ import mmap
 import os
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from ocrlab.flight.ring_layout import (
@@ -53,6 +54,9 @@ class Writer:
         self.places: dict[int, int] = {}  # offset of the slot of each micro-batch that is kept
         self.order = [0] * slots
         self.words: dict[str, bytes] = {}
+        self.clear = self.entry("")
+        self.said = ""  # the phase
+        self.has_op = False
 
     def begin(self, step: Step) -> None:
         """Write the record of the step that now begins, in place of the oldest one."""
@@ -68,20 +72,40 @@ class Writer:
         END.pack_into(page, at + self.slot_bytes - END.size, number)
         self.places.pop(self.order[place], None) if number > self.slots else None
         self.places[step.micro], self.order[place] = at, step.micro
-        self._text("op", "")
-        self._text("stage", "")
-        self._text("phase", step.phase or "forward")
+        if self.has_op:
+            self._text("op", "")
+        self.clear()
+        self.phase(step.phase or "forward")
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins: data, forward, loss, backward, optimiser, validation."""
-        self._text("phase", name)
+        if name != self.said:
+            self.said = name
+            self._text("phase", name)
 
     def stage(self, name: str) -> None:
         """Say which stage of the model is entered."""
         self._text("stage", name)
 
+    def entry(self, name: str) -> Callable[[], None]:
+        """Return what says that stage `name` is entered, with all that can be made ready beforehand made ready."""
+        page, (offset, size), raw = self.page, TEXTS["stage"], name.encode(errors="replace")[:249]
+        selector, data = NOW + offset, bytes((len(raw),)) + raw
+        first, second = (slice(at, at + len(data)) for at in (selector + 1, selector + 1 + size))
+
+        def enter() -> None:
+            if page[selector]:
+                page[first] = data
+                page[selector] = 0
+            else:
+                page[second] = data
+                page[selector] = 1
+
+        return enter
+
     def op(self, name: str) -> None:
         """Say which operator begins (a replay does)."""
+        self.has_op = True
         self._text("op", name)
 
     def sample(self, name: str) -> None:

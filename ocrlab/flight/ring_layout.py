@@ -10,9 +10,12 @@ died is seen by the numbers at both ends and by the checksum.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +37,21 @@ SAVED = struct.Struct("<Bqq")  # whether it is there, micro and number of the st
 SAVED_AT = 1792  # snapshot a, and b 32 bytes behind it
 
 
-ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode  # json.dumps would make one each time
+ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
+
+
+def _encoding() -> Callable[[Any], str]:
+    """Return `ENCODER.encode`, without the encoder in C that it makes anew each time where there is one."""
+    made: Any = getattr(json.encoder, "c_make_encoder", None)
+    with contextlib.suppress(Exception):
+        in_c = made(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+        probe = {"a": ["\u00e9\n", 1, None, True, 0.5]}
+        if "".join(in_c(probe, 0)) == ENCODER.encode(probe):
+            return lambda told: "".join(in_c(told, 0))
+    return ENCODER.encode
+
+
+ENCODE = _encoding()
 
 
 class Torn(ValueError):
@@ -71,22 +88,23 @@ class Step:
 
 def pack(step: Step, room: int) -> bytes:
     """Return a step as at most `room` bytes; what does not fit is left out and said so: samples, order, states."""
-    loaded = {} if step.loaded == step.random else step.loaded
-    payload = _packed(step, step.samples, step.order, loaded, [])
+    same = bool(step.loaded) and step.loaded == step.random
+    loaded = {} if same else step.loaded
+    payload = _packed(step, step.samples, step.order, loaded, same, [])
     if len(payload) <= room:
         return payload
-    payload = _packed(step, step.samples[:16], step.order, loaded, ["samples"])
+    payload = _packed(step, step.samples[:16], step.order, loaded, same, ["samples"])
     if len(payload) <= room:
         return payload
     short = [name[:60] for name in step.samples[:16]]
-    return _packed(step, short, {}, {}, ["samples", "order", "loaded"])[:room]
+    return _packed(step, short, {}, {}, same, ["samples", "order", "loaded"])[:room]
 
 
 def _packed(
-    step: Step, samples: list[str], order: dict[str, Any], loaded: dict[str, bytes], left_out: list[str]
+    step: Step, samples: list[str], order: dict[str, Any], loaded: dict[str, bytes], same: bool, left_out: list[str]
 ) -> bytes:
     texts: dict[str, Any] = {"samples": samples, "memory": step.memory, "order": order}
-    if step.loaded and step.loaded == step.random:
+    if same:
         texts["same"] = True
     if left_out:
         texts["left_out"] = left_out
@@ -97,9 +115,15 @@ def _packed(
     for states in (step.random, loaded):
         parts.append(bytes((len(states),)))
         for name, state in states.items():
-            word = name.encode()
-            parts += [bytes((len(word),)), word, LENGTH.pack(len(state)), state]
+            parts += [_titled(name, len(state)), state]
     return b"".join(parts)
+
+
+@functools.cache
+def _titled(name: str, size: int) -> bytes:
+    """Return what stands before a state: its name and its length."""
+    word = name.encode()
+    return bytes((len(word),)) + word + LENGTH.pack(size)
 
 
 def unpack(payload: bytes) -> Step:

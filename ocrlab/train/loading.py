@@ -139,8 +139,8 @@ class Watched:
         self.fresh, self.name, self.told = False, "", Loaded()
         with contextlib.suppress(Exception):
             self.open()
-            order = {"kind": kind, "single": single, "workers": self.workers}
             info = get_worker_info()
+            order: dict[str, Any] = {"kind": kind, "single": single, "workers": self.workers}
             order["worker"] = info.id if info else None
             if kind == "map":
                 order["indices"] = repr(plain(indices if single else list(indices)))
@@ -197,8 +197,10 @@ class Loader:
         place: Place,
         on_batch: Callable[[Any, Loaded], Any] | None = None,
         on_walk: Callable[[int], Any] | None = None,
+        on_wait: Callable[[], Any] | None = None,
     ) -> None:
         self.loader, self.place, self.on_batch, self.on_walk = weakref.ref(loader), place, on_batch, on_walk
+        self.on_wait = on_wait
         self.taken: deque[Loaded] = deque()
         self.walk = -1
         self.count = 0  # of batches in this walk
@@ -240,6 +242,8 @@ class Loader:
 
         def next_data() -> Any:
             this: Any = weak()
+            if self.on_wait is not None:
+                self.on_wait()
             return self.untag(type(this)._next_data(this))
 
         def reset(loader: Any, first_iter: bool = False) -> None:

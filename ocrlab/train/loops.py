@@ -28,6 +28,8 @@ from ocrlab.train.restored import Restored
 from ocrlab.train.tape import Tape, say
 from ocrlab.train.walks import Counted
 
+SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
+
 
 class Loop:
     """What `recording` gives to a loop."""
@@ -143,7 +145,7 @@ def recording(
 
     `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
     `load_state_dict` (an average of the weights). `batches`, `snapshot_every` and `steps` as of `Recorder`. An error of
-    the recorder never stops a training.
+    the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it before.
     """
     held = Held(model, optimizer, scheduler, scaler, extra)
     replay = Restored.asked()
@@ -153,6 +155,9 @@ def recording(
             rank = rank if rank is not None else current_rank()
             every = snapshot_every
             tape = Tape(Path(folder), "loop", rank=rank, batches=batches, every=every, steps=steps)
+            if any(type(part).__name__ == SHARDED for model in held.models for part in model.modules()):
+                tape.snapshots_on = False
+                say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
             tape.hear(held.models[0])
         except Exception as error:
             say(f"not started, training goes on: {error}")

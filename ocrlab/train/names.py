@@ -45,16 +45,25 @@ def of_batch(batch: Any) -> list[str]:
     """Return the names that a batch carries itself (dict or object, in its own words), [] for none."""
     if isinstance(batch, torch.Tensor):
         return []
-    for key in KEYS:
-        found = batch.get(key) if isinstance(batch, Mapping) else getattr(batch, key, None)
-        texts = _texts(found)
-        if texts:
-            return texts
     if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
-        for part in batch:
-            texts = [] if isinstance(part, torch.Tensor) else of_batch(part) if _carries(part) else _texts(part)
-            if texts and not all(text.lstrip("-").isdigit() for text in texts):
+        return _of_parts(batch)
+    is_mapping = isinstance(batch, Mapping)
+    for key in KEYS:
+        if key in batch if is_mapping else hasattr(batch, key):
+            texts = _texts(batch[key] if is_mapping else getattr(batch, key))
+            if texts:
                 return texts
+    return []
+
+
+def _of_parts(batch: Sequence[Any]) -> list[str]:
+    """Return the names in the parts of a batch; whole numbers alone are labels rather than names."""
+    for part in batch:
+        if isinstance(part, torch.Tensor):
+            continue
+        texts = of_batch(part) if _carries(part) else _texts(part)
+        if texts and not all(text.lstrip("-").isdigit() for text in texts):
+            return texts
     return []
 
 
@@ -88,6 +97,8 @@ def _safely(name: Callable[[], str], index: Any) -> str:
 
 def plain(index: Any) -> Any:
     """Return an index as Python's own numbers, texts, tuples and lists; raises TypeError for anything else."""
+    if type(index) is list and all(type(part) is int for part in index):  # nearly always
+        return index
     if index is None or isinstance(index, bool | str | bytes):
         return index
     if isinstance(index, int | float):

@@ -6,13 +6,14 @@ For a loop written by hand there is `recording`, which is in `loops.py` and need
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.train import generators, restored_lightning
@@ -31,7 +32,8 @@ class Recorder(lightning.Callback):
 
     `folder` None: the trainer's log_dir, else its default_root_dir. `batches` is ids (rebuilt from the data) or raw
     (kept as they were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how
-    many of the last micro-batches are kept. An error of the recorder never stops a training.
+    many of the last micro-batches are kept. An error of the recorder never stops a training. Several loaders at once
+    (CombinedLoader) are recorded, but not replayed.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Recorder(lightning.Callback):
         self.tape: Tape | None = None
         self.replay: Restored | None = None
         self.undo: list[Callable[[], Any]] = []
+        self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -101,6 +104,11 @@ class Recorder(lightning.Callback):
         strategy.process_dataloader = processed
         self.undo.append(lambda: strategy.__dict__.pop("process_dataloader", None))
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
+        if self.several and self.tape is not None:
+            say("several loaders at once: steps are recorded, but their batches cannot be made again by a replay")
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
@@ -110,7 +118,7 @@ class Recorder(lightning.Callback):
         if tape is None or not tape.on:
             return
         epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
-        watched = tape.loaders.get(0)
+        watched = None if self.several else tape.loaders.get(0)
         told = watched.taken.popleft() if watched is not None and watched.taken else Loaded()
         number = trainer.global_step
         tape.begin(number=number, micro=micro, epoch=epoch, lr=rate(trainer.optimizers), told=told, batch=batch)
@@ -120,7 +128,10 @@ class Recorder(lightning.Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        self._loss(loss, float(scale))
+        if (
+            getattr(trainer.precision_plugin, "scaler", None) is None
+        ):  # else it is the scaled one, 65536 times too large
+            self._loss(loss, float(scale))
         self._phase("backward")
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
@@ -129,12 +140,15 @@ class Recorder(lightning.Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         if self.replay is not None:
+            if is_scaled:
+                self.replay.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
             self.replay.end()
             return
-        if self.tape is not None and self.tape.loss_before is None and not self.tape.late:
-            self.tape.loss(outputs)  # a manual optimisation that calls loss.backward() itself
-        self._phase("data")
+        if self.tape is not None and (is_scaled or (self.tape.loss_before is None and not self.tape.late)):
+            self.tape.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
+        self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:

@@ -27,6 +27,9 @@ from ocrlab.train.feed import Feed, fed
 from ocrlab.train.loading import Place
 from ocrlab.train.tape import say
 
+TRACKERS = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}  # a replay is no run of theirs
+TRACKED = ("wandb",)
+
 
 class Restored:
     """One replay: the recorded steps, the state to begin with, and what came out."""
@@ -55,6 +58,7 @@ class Restored:
         self.trace: Any = None
         self.held: Any = None
         self.is_loaded = self.is_finished = False
+        self.running: list[str] = []  # trackers
 
     @classmethod
     def asked(cls) -> Restored | None:
@@ -102,6 +106,10 @@ class Restored:
         """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
         self.trace = replayed.Tracer(model, self.job, self.writer, optimizers=optimizers)
         torch.save = _not_saved
+        os.environ.update(TRACKERS)
+        for name in TRACKED:
+            if getattr(sys.modules.get(name), "run", None) is not None:
+                self.running.append(f"{name} was started before the replay and may write to the run of the user")
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
@@ -114,7 +122,6 @@ class Restored:
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self.feeding.batches(loader):
-            batch = self.chosen(batch)
             step = self.begin(batch)
             loop.micro, loop.number, loop.epoch = step.micro, step.number, step.epoch
             yield batch
@@ -124,12 +131,6 @@ class Restored:
         """Get ready to replay a hand-written loop."""
         self.held = held
         self.start(held.models, held.optimizers)
-
-    def chosen(self, batch: Any) -> Any:
-        """Return the part of the last step's batch that the cell is about."""
-        following = self.index + 1
-        is_last = following < len(self.steps) and self.steps[following].number == int(self.job["last_step"])
-        return self.trace.chosen(batch, self.steps[following].samples) if is_last else batch
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:
         """Put the random states to those of the next recorded step; ends the process behind the last one."""
@@ -218,7 +219,7 @@ class Restored:
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
         left_out = self.state["left_out"] if self.state else []
-        found = [f"not in the snapshot: {what}" for what in left_out]
+        found = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
         if self.state is None and self.steps[0].micro == 0:
             found.append("no snapshot: the weights are those that the program begins with")
         return found

@@ -1,5 +1,8 @@
 """Snapshots of a training while it runs: copied to the host in its own thread, written by another one, in two files.
 
+What lies on a device travels while the training goes on: later work of the same stream comes after the copy. The
+writer begins at the first step that finds it arrived; it makes no CUDA call, which could spoil a graph being captured.
+
 A snapshot is whole or not there: the older of the two files is replaced, under a temporary name first. How often one is
 taken follows from what the last ones cost.
 """
@@ -32,18 +35,22 @@ class Snapshots:
     def __init__(self, folder: Path, rank: int, start: int, *, every: int | None = None, most: int = 240) -> None:
         self.folder, self.rank, self.start, self.every, self.most = folder, rank, start, every, most
         self.buffers: dict[str, Tensor] = {}
+        self.devices: set[torch.device] = set()  # from which copies are under way
+        self.pending: tuple[dict[str, Any], float, list[Any]] | None = None  # state, cost, what it waits for
         self.thread: threading.Thread | None = None
         self.problem: Exception | None = None
         self.written: Callable[[int, int, int], None] | None = None  # side, micro, number
         self.begun = time.monotonic()
         self.spent = self.dearest = 0.0  # seconds of all snapshots, of the dearest one
+        self.cuda: Callable[[], bool] = lambda: True  # whether CUDA may be called
         self.side = 0
         self.last = -1  # micro-batch of the last one taken
         self.kept: list[int] = []  # micro-batches of those that are whole, the older one first
 
     def due(self, micro: int) -> bool:
         """Tell whether it is time for one; raises what went wrong with the one before."""
-        if self.thread is not None and self.thread.is_alive():
+        self._go_on()
+        if self.pending is not None or (self.thread is not None and self.thread.is_alive()):
             return False
         if self.problem is not None:
             problem, self.problem = self.problem, None
@@ -67,19 +74,44 @@ class Snapshots:
         held: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
         held["state"] = self._copied(content, "state", left_out)
         held["left_out"] = left_out
-        if any(tensor.is_pinned() for tensor in self.buffers.values()):
-            torch.cuda.synchronize()
         self.last = micro
-        copying = time.perf_counter() - began
-        self.thread = threading.Thread(target=self._write, args=(held, copying), name="ocrlab snapshot", daemon=True)
-        self.thread.start()
+        self.pending = held, time.perf_counter() - began, self._behind()
         if first and sum(t.nbytes for t in self.buffers.values()) <= SMALL:
-            self.thread.join()
+            self.close()
+        else:
+            self._go_on()
 
     def close(self) -> None:
-        """Wait for the snapshot that is being written."""
+        """Wait for the snapshot that is under way or being written; raises what the device says."""
+        if self.pending is not None:
+            for event in self.pending[2]:
+                event.synchronize()
+            self._go_on()
         if self.thread is not None:
             self.thread.join()
+
+    def abandon(self) -> list[Any]:
+        """Give up what is under way, and return what must not be freed in a dead CUDA context."""
+        pending, self.pending = self.pending, None
+        return [*(pending[2] if pending else ()), *self.buffers.values()]
+
+    def _behind(self) -> list[Any]:
+        """Return an event behind the copies from each device."""
+        events = []
+        for device in self.devices:
+            with torch.cuda.device(device):
+                events.append(torch.cuda.Event())
+                events[-1].record()
+        return events
+
+    def _go_on(self) -> None:
+        """Have a snapshot written whose copies have arrived; never waits."""
+        if self.pending is None or not all(event.query() for event in self.pending[2]):
+            return
+        held, copying, _ = self.pending
+        self.pending = None
+        self.thread = threading.Thread(target=self._write, args=(held, copying), name="ocrlab snapshot", daemon=True)
+        self.thread.start()
 
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.folder).free
@@ -116,14 +148,17 @@ class Snapshots:
 
     def _tensor(self, value: Tensor, path: str, left_out: list[str]) -> Tensor | None:
         value = value.detach()
+        if value.is_cuda and not self.cuda():
+            raise CheckpointError("The CUDA context is dead, no snapshot of what lies on the device")
         if value.layout is not torch.strided or value.device.type == "meta" or type(value).__name__ == "DTensor":
             left_out.append(f"{path}: a tensor of layout {value.layout} on {value.device.type}")
             return None
         buffer = self.buffers.get(path)
         if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-            pinned = value.is_cuda
-            buffer = self.buffers[path] = torch.empty_like(value, device="cpu", pin_memory=pinned)
-        buffer.copy_(value, non_blocking=True)
+            buffer = self.buffers[path] = _room_for(value)
+        if value.is_cuda:
+            self.devices.add(value.device)
+        buffer.copy_(value, non_blocking=value.is_cuda)
         return buffer
 
     def _write(self, held: dict[str, Any], copying: float) -> None:
@@ -153,6 +188,10 @@ def write(content: dict[str, Any], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch's own words for a full disk say nothing about one
+            raise error.__context__ from error
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -170,6 +209,14 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} cannot be read as a snapshot", got=f"{type(error).__name__}: {error}".splitlines()[0]
         ) from error
+
+
+def _room_for(value: Tensor) -> Tensor:
+    """Return memory on the host for a tensor, for one of CUDA pinned, unless the system has no more of that (WSL)."""
+    if value.is_cuda:
+        with contextlib.suppress(RuntimeError):
+            return torch.empty_like(value, device="cpu", pin_memory=True)
+    return torch.empty_like(value, device="cpu")
 
 
 def weigh(value: Any) -> int:

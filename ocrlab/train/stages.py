@@ -40,14 +40,15 @@ class Stages:
         self.handles = []
 
     def _entry(self, name: str) -> Any:
-        stage = self.writer.stage
+        enter = self.writer.entry(name)
         is_loss = any(word in name.lower() for word in LOSSES)
+        is_compiling = torch.compiler.is_compiling
 
         def entered(_module: nn.Module, _inputs: Any) -> None:
-            if torch.compiler.is_compiling() or not self.on:
+            if is_compiling() or not self.on:
                 return  # nothing of ours goes into a compiled graph
             try:
-                stage(name)
+                enter()
                 if is_loss and self.in_step:
                     self.writer.phase("loss")
             except ValueError:  # the ring is closed

@@ -1,47 +1,68 @@
 """Each sample of a batch by itself: the replaying process forks once for each, just before the step, and waits.
 
 What a sample does to its fork (a crash, an endless operator) harms nobody else, and no program is started again for it.
-One thread in each fork: a pool of threads does not survive fork(2). Shapes: B samples.
+One thread in each fork: a pool of threads does not survive fork(2). A fork ends with its micro-batch, by `leave`: what
+runs at the exit of a program would end the loader's workers, which are its parent's. Shapes: B samples.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ocrlab import flight
 from ocrlab.flight import trail
 
+ALL = 45.0  # seconds after which no other part is tried
 MOST = 16  # samples that are tried one by one; of more the batch is halved first
 
 
-def each(seconds: float, out: Path, names: list[str], count: int) -> list[int]:
+def each(seconds: float, out: Path, names: list[str], count: int, like: Mapping[str, Any]) -> list[int]:
     """Fork for each part of a batch; returns the part in the forks. Ends the process itself with status 0 when all have
-    ended, `out/alone.json` written: {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place"}]}.
+    ended, `out/alone.json` written: {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same"}]};
+    `same` tells whether it is the fault `like`.
     """
+    try:
+        part = _forked(seconds, out, names, count, like)
+    except Exception as error:  # this process has not made the step, and must not go on with it
+        print(f"ocrlab replay: samples alone: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        leave(1)
+    if part is None:
+        leave(0)
+    return part
+
+
+def _forked(seconds: float, out: Path, names: list[str], count: int, like: Mapping[str, Any]) -> list[int] | None:
+    """Return the part in a fork, None in the process itself when all forks have ended."""
     tried: list[dict[str, Any]] = []
-    todo = [[position] for position in range(count)] if count <= MOST else _halves(range(count))
-    while todo:
-        part = todo.pop(0)
+    end = time.monotonic() + ALL
+    for part in _parts(count, tried):
+        if time.monotonic() > end:
+            break
         pid = os.fork()
         if pid == 0:
             torch.set_num_threads(1)
+            atexit.register(leave, 1)
             return part
         told = _wait(pid, seconds) | _found(place(out, part))
         told |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
-        tried.append(told)
+        tried.append({**told, "same": same(told, like)})
         flight.write_json(out / "alone.json", {"schema": 1, "count": count, "tried": tried}, private=True)
-        if _bad(told) and len(part) > 1:
-            todo = _halves(part) + todo
-        if not todo and not any(len(found["samples"]) == count - 1 for found in tried):
-            todo = _rest(tried, count)
-    os._exit(0)
+    return None
+
+
+def leave(status: int) -> NoReturn:
+    """End a fork, or the process that has made them, without what else would run at its exit."""
+    os._exit(status)
 
 
 def place(out: Path, part: list[int]) -> Path:
@@ -49,20 +70,52 @@ def place(out: Path, part: list[int]) -> Path:
     return out / ("alone-" + "-".join(map(str, part[:8])) + (f"-and-{len(part) - 8}" if len(part) > 8 else ""))
 
 
+def same(told: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    """Tell whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
+    kind, found = like.get("kind"), told.get("fault") or {}
+    if kind == "hang":
+        return bool(told["hung"]) and _near(told.get("place") or {}, like)
+    if kind == "crash":
+        return bool(told["signal"]) and _near(told.get("place") or {}, like)
+    if not found:
+        return not like and bool(told["hung"] or told["signal"] or told["exit_code"])
+    if like.get("exception") and found.get("exception"):
+        return _type(found) == _type(like) and _near(found, like)
+    return not like or found.get("kind") == kind
+
+
+def _near(found: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    return all(not found.get(name) or not like.get(name) or found[name] == like[name] for name in ("phase", "path"))
+
+
+def _type(fault: Mapping[str, Any]) -> str:
+    return str(fault["exception"]).partition(":")[0]
+
+
+def _parts(count: int, tried: list[dict[str, Any]]) -> Iterator[list[int]]:
+    """Yield what to try next, by what was tried: singles, or halves of many; then all without what does it alone.
+
+    Where no sample does it alone, each is left out once: it may need company, or a batch of one is no batch.
+    """
+    todo = [[position] for position in range(count)] if count <= MOST else _halves(range(count))
+    while todo:
+        part = todo.pop(0)
+        yield part
+        if tried[-1]["same"] and len(part) > 1:
+            todo = _halves(part) + todo
+    bad = {found["samples"][0] for found in tried if len(found["samples"]) == 1 and found["same"]}
+    if bad and len(bad) < count:
+        rest = [position for position in range(count) if position not in bad]
+        if len(rest) > 1:
+            yield rest
+    elif not bad and 2 < count <= MOST:
+        for left_out in range(count):
+            yield [position for position in range(count) if position != left_out]
+
+
 def _halves(part: Any) -> list[list[int]]:
     middle = (len(part) + 1) // 2
     return [half for half in (list(part[:middle]), list(part[middle:])) if half]
-
-
-def _rest(tried: list[dict[str, Any]], count: int) -> list[list[int]]:
-    """Return the batch without those that fail by themselves, to see that it goes well."""
-    bad = {found["samples"][0] for found in tried if len(found["samples"]) == 1 and _bad(found)}
-    rest = [position for position in range(count) if position not in bad]
-    return [rest] if bad and len(rest) > 1 and len(rest) < count else []
-
-
-def _bad(told: dict[str, Any]) -> bool:
-    return bool(told["hung"] or told["signal"] or told["fault"] or told["exit_code"])
 
 
 def _wait(pid: int, seconds: float) -> dict[str, Any]:

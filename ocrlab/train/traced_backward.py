@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ocrlab.train.traced_functions import of_node
+
 Place = dict[str, Any]
 COUNTED = 1 << 62  # sequence numbers above it are no numbers: gradients of leaves
 
@@ -131,6 +133,8 @@ class Backward:
         else:
             parameter = getattr(node, "variable", None)
             place = {"parameter": self.parameters.get(id(parameter))}
+        own = of_node(node)
+        place = {**place, "function": own} if own else place
         self.now = (name, place)
         self.changed(name, place)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.flight.failure import describe
+from ocrlab.trace import sticky
 from ocrlab.train import traced_batch
 from ocrlab.train.traced_modules import Call, label
 from ocrlab.train.traced_ops import is_foreign
@@ -24,26 +25,27 @@ from ocrlab.train.traced_step import Step
 from ocrlab.train.traced_values import Birth, bad, root
 
 Fault = dict[str, Any]
-STICKY = re.compile(r"CUDA error|device-side assert|an illegal memory access|CUBLAS_STATUS|CUDNN_STATUS|cudaError")
 SPEAKS_OF_VALUES = re.compile(r"\bnan\b|\binf\b|infinite|non-?finite|not finite|isfinite", re.IGNORECASE)
-KEPT = ("phase", "path", "module", "call", "op", "node", "parameter", "inputs", "given", "line", "entered")
+KEPT = ("phase", "path", "module", "call", "op", "node", "parameter", "inputs", "given", "line", "entered", "function")
 
 
 def of_exception(step: Step, error: BaseException, batch: Any, count: int | None) -> Fault:
     """Return the fault that an exception is, or the one that led to it: a bad value, an index out of range."""
     told = describe(error)
-    place = _place(step, error)
-    values = [*step.raised_of, *([step.gradient[1]] if step.gradient else []), *step.values.order]
+    place = _owned(step, _place(step, error), error)
+    latest = [step.values.latest] if step.values.latest else []
+    values = [*step.raised_of, *([step.gradient[1]] if step.gradient else []), *latest, *step.values.order]
+    values = [birth for birth in values if not birth.constant] or values
     by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
     message = f"{told['type']}: {told['message']}"
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
         found = of_range(*step.outside, batch, count)
     elif (by_operator and step.raised_of) or (values and SPEAKS_OF_VALUES.search(told["message"])):
-        found = of_birth(step, values[0])
+        found = _led_to(step, values[0], batch, count)
     else:
         found = {"kind": "exception", **{name: place[name] for name in KEPT if place.get(name)}, "samples": None}
         found["line"] = place.get("line") or _own_line(error) or told["where"]
-        if not STICKY.search(told["message"]):
+        if not sticky.of_cuda(error):
             found["samples"] = _alone(step, error, count)
     return {**found, "exception": message[:2000], "surfaced": _own_line(error) or told["where"]}
 
@@ -53,7 +55,7 @@ def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) ->
     births = [birth for birth in step.values.order if not birth.constant]
     if loss is not None and bad(loss):
         birth = step.values.of(loss) or next(iter(births), None)
-        return of_birth(step, birth) if birth else {"kind": "nonfinite", "tensor": "loss", "samples": None}
+        return _led_to(step, birth, batch, count) if birth else {"kind": "nonfinite", "tensor": "loss", "samples": None}
     if step.gradient is not None:
         return {**of_birth(step, step.gradient[1]), "reaches": f"gradient of {step.gradient[0]}"}
     for name, parameter in step.parameters().items():
@@ -66,6 +68,14 @@ def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) ->
     if step.before_step:
         return of_birth(step, step.before_step[0])
     return None
+
+
+def _led_to(step: Step, birth: Birth, batch: Any, count: int | None) -> Fault:
+    """Return the fault that a bad value is: the target out of range where the operator that made it was given one."""
+    first, outside = root(birth), step.outside
+    if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == first.place.get("op"):
+        return of_range(*outside, batch, count)
+    return of_birth(step, birth)
 
 
 def of_birth(step: Step, birth: Birth) -> Fault:
@@ -131,6 +141,14 @@ def _place(step: Step, error: BaseException) -> Fault:
     return {**step.here(), "line": step.place.get("line")}
 
 
+def _owned(step: Step, place: Fault, error: BaseException) -> Fault:
+    """Return a place with the user's own operator as its op, where no operator of torch inside it has raised."""
+    raised = step.functions.raised
+    if raised is not None and _same(raised[0], error):
+        place = {**place, "function": raised[1]}
+    return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
+
+
 def _hooked(step: Step, error: BaseException) -> Fault:
     """Return the module whose backward hook raised, from the frames of the exception."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -170,7 +188,9 @@ def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | N
     The step is over, so that nothing which the module changes matters any more.
     """
     call = step.modules.raised[1] if step.modules.raised else None
-    if call is None or not count or count < 2 or not _same(step.modules.raised[0], error):  # type: ignore[index]
+    if count == 1:
+        return [0]
+    if call is None or not count or not _same(step.modules.raised[0], error):  # type: ignore[index]
         return None
     if any(tensor.is_cuda for _, tensor in traced_batch.tensors(call.args)):
         return None

@@ -73,7 +73,8 @@ def _outside(need: Need) -> Outside | None:
         return None
     index = tuple(torch.nonzero(mask)[0].tolist()) if mask.dim() else ()
     value = float(tensor[index])
-    return Outside(need.role, value, index, need.words, tuple(tensor.shape), mask, tensor)
+    shape = tuple(tensor.shape)  # the rest to the host: once the operator has run, its device may answer nothing more
+    return Outside(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu())
 
 
 def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:

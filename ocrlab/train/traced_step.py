@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ocrlab.flight import trail
+from ocrlab.trace import sticky
 from ocrlab.train import traced_batch, traced_ranges
 from ocrlab.train.traced_backward import Backward
+from ocrlab.train.traced_functions import Functions
 from ocrlab.train.traced_modules import Call, Modules, kind
 from ocrlab.train.traced_ops import Operators, line
 from ocrlab.train.traced_values import Birth, Values, bad, pointer
@@ -46,36 +48,37 @@ class Step:
         self.roots, self.optimizers, self.about, self.page, self.ring = roots, optimizers, about, page, ring
         self.modules = Modules(roots, self._entered, self._left)
         self.backward = Backward(self._node, self._backward_began, self._backward_ended)
+        self.functions = Functions(self._own_op)
         self.values = Values()
         self.mode: Operators | None = None
         self.handles: list[Any] = []
         self.makers: dict[int, str] = {}  # storage -> who made what lies there
         self.place: Place = {}
         self.after_backward = self.blind = False
+        self.dead = False  # the CUDA context: nothing may be asked of it
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[Birth] = []  # what its inputs held
         self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
         self.before_step: list[Birth] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
 
-    def start(self, batch: Any, count: int | None) -> None:
-        """Look at what the step begins with, then put the hooks on."""
+    def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
+        """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
         named = {f"{name}": tensor for name, tensor in traced_batch.tensors(batch)}
         known = {pointer(tensor): f"input {name}" for name, tensor in named.items()}
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
-        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, count)
+        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, count, usual)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):
                     birth = self.values.new(tensor, name, {"phase": "before"})
                     self.values.births[pointer(tensor)] = birth
-                    self.before_step.append(birth)
+                    self.before_step += [] if birth.constant else [birth]
         self.modules.hook()
         self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})
-        self.handles = [
-            register_optimizer_step_pre_hook(self._optimiser_began),
-        ]
+        self.functions.hook()
+        self.handles = [register_optimizer_step_pre_hook(self._optimiser_began)]
         self._tell({"phase": "forward", "op": "", "inputs": []})
         self.mode = Operators(self)
         self.mode.__enter__()
@@ -88,6 +91,7 @@ class Step:
                 mode.__exit__(None, None, None)
         self.modules.unhook()
         self.backward.unhook()
+        self.functions.unhook()
         while self.handles:
             self.handles.pop().remove()
 
@@ -113,7 +117,7 @@ class Step:
     # Operators: see traced_ops.Told.
 
     def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
-        if self.blind:
+        if self.blind or self.dead:
             return
         with self.guarded():
             place = {**self.here(name), "op": name, "line": line()}
@@ -121,13 +125,15 @@ class Step:
             self._tell(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
                 self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
+            for tensor in inputs:
+                self.values.read(tensor)
             if self.outside is None and not _capturing():
                 found = traced_ranges.first(name, args, kwargs)
                 if found is not None:
                     self.outside = (found, {**place, "given": self.sources(inputs)})
 
     def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
-        if self.blind:
+        if self.blind or self.dead:
             return
         with self.guarded():
             self.page.done()
@@ -138,6 +144,8 @@ class Step:
 
     def raised(self, error: BaseException, inputs: list[Tensor]) -> None:
         with self.guarded():
+            if self.dead:  # the device has failed earlier, and every call says so now
+                return
             self.raised_in = (error, {**self.place, "given": self.sources(inputs)})
             self.raised_of = [birth for tensor in inputs if (birth := self.values.of(tensor)) is not None]
 
@@ -146,10 +154,11 @@ class Step:
     def here(self, operator: str = "") -> Place:
         """Return where the step is now: phase, module, what that is, node of the graph."""
         now, call = self.backward.now, self.modules.top
+        own: Place = {"function": self.functions.top} if self.functions.top else {}
         if self.backward.depth and now is not None:
             node, made = now
-            return {"phase": "backward", "node": node, **made}
-        place: Place = {"phase": self._phase(operator)}
+            return {"phase": "backward", "node": node, **made, **own}
+        place: Place = {"phase": self._phase(operator), **own}
         if call is not None:
             place |= {"path": call.path, "module": call.label}
             place |= {"call": call.number} if call.number > 1 else {}
@@ -203,14 +212,27 @@ class Step:
 
     def _left(self, call: Call) -> None:
         with self.guarded():
+            self._wait()
             if self.backward.depth == 0:
                 top = self.modules.top
                 above = {"path": top.path, "module": top.label} if top else {}
                 self.backward.mark({**above, "left": {"path": call.path, "module": call.label}})
             self._tell({**self.here(), "op": "", "inputs": [], "after": call.path})
 
+    def _wait(self) -> None:
+        """Wait for kernels that torch's dispatcher has not seen: one that fails is the fault of where the step is."""
+        if torch.cuda.is_initialized() and not self.dead and not _capturing():
+            self.place = {name: value for name, value in self.place.items() if name not in ("op", "inputs", "line")}
+            torch.cuda.synchronize()
+
+    def _own_op(self) -> None:
+        with self.guarded():
+            self._wait()
+            self._tell({**self.here(), "op": "", "inputs": []})
+
     def _node(self, name: str, made: Place) -> None:
         with self.guarded():
+            self._wait()
             self._tell({**self.here(), "op": "", "inputs": []})
 
     def _backward_began(self) -> None:
@@ -228,7 +250,7 @@ class Step:
             self._tell({**self.here(), "op": "", "inputs": []})
 
     def _look_at_gradients(self) -> None:
-        if self.gradient is not None or _capturing():
+        if self.gradient is not None or self.dead or _capturing():
             return
         for name, parameter in self.parameters().items():
             if parameter.grad is not None and bad(parameter.grad):
@@ -243,7 +265,10 @@ class Step:
         try:
             yield
         except Exception as error:
-            if not self.blind:
+            if sticky.of_cuda(error):  # by what ran last; the program will hear of it at its next call
+                self.raised_in = self.raised_in or (error, dict(self.place))
+                self.dead = True
+            elif not self.blind:
                 print(f"ocrlab replay: tracing stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             self.blind = True
 

@@ -73,15 +73,33 @@ class Values:
         self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
+        self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
+        self.latest: Birth | None = None  # of the bad value that an operator has read last
 
-    def begin(self, known: Mapping[int, str], shapes: Iterable[tuple[int, ...]], count: int | None) -> None:
-        """Forget the last step."""
-        self.births, self.order = {}, []
+    def begin(
+        self,
+        known: Mapping[int, str],
+        shapes: Iterable[tuple[int, ...]],
+        count: int | None,
+        usual: Iterable[tuple[str, ...]] = (),
+    ) -> None:
+        """Forget the last step; `usual` are the births of one that went well."""
+        self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
 
     def of(self, tensor: Tensor) -> Birth | None:
         """Return the birth of what a tensor holds, if it holds any."""
         return self.births.get(pointer(tensor))
+
+    def signs(self) -> set[tuple[str, ...]]:
+        """Return what the births of this step are known by in another one."""
+        return {_sign(birth) for birth in self.order}
+
+    def read(self, tensor: Tensor) -> None:
+        """Take in that an operator reads one value: a program often decides by it, and raises."""
+        birth = self.births.get(pointer(tensor)) if tensor.numel() == 1 else None
+        if birth is not None and bad(tensor):
+            self.latest = birth
 
     def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
         """Take in what an operator has made; in-place ones give the tensors that they have changed."""
@@ -101,7 +119,9 @@ class Values:
         nan = bool(torch.isnan(tensor).any())
         same = next((birth for birth in parents if not nan or birth.value == "NaN"), None)
         if same is not None:
-            self.births[where] = same
+            self.births[where] = self.latest = same
+            if same.put and same.samples is not None and len(same.samples) == self.count:
+                self._refine(same, tensor)  # a buffer full of NaN, of which most was written over
             if same.place is not place:
                 same.used = same.used or place
             return
@@ -111,9 +131,9 @@ class Values:
         birth = self.new(tensor, written, place, parent=parents[0] if parents else None)
         operator = name.rpartition("::")[2]
         birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
-        birth.constant = birth.put and birth.value == "-Inf"
+        birth.constant |= birth.put and birth.value == "-Inf"
         birth.by = _how(operator, inputs, birth)
-        self.births[where] = birth
+        self.births[where] = self.latest = birth
 
     def _source(self, tensor: Tensor, place: dict[str, Any]) -> Birth | None:
         """Return the birth of a bad input; of one that no operator has made, a birth of its own."""
@@ -129,13 +149,15 @@ class Values:
             return None
         number = "constant" if tensor.dim() == 0 else "input"
         birth = self.births[where] = self.new(tensor, self.known.get(where, number), place)
-        birth.constant = birth.tensor == "constant" and birth.value == "-Inf"
+        birth.constant |= birth.tensor == "constant" and birth.value == "-Inf"
         return birth
 
     def _refine(self, birth: Birth, tensor: Tensor) -> None:
         """Say whose value it is, by the first operator that reads the whole tensor."""
         whole = self.new(tensor, birth.tensor, birth.place)
-        self.order.remove(whole)
+        self.order.pop()
+        if whole.samples is None:
+            return
         birth.samples, birth.where, birth.index, birth.shape = whole.samples, whole.where, whole.index, whole.shape
 
     def new(self, tensor: Tensor, name: str, place: dict[str, Any], parent: Birth | None = None) -> Birth:
@@ -155,8 +177,18 @@ class Values:
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
         told = {} if own else traced_batch.where(found.index, tensor.shape, self.count)
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
+        birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
         self.order.append(birth)
         return birth
+
+
+def _sign(birth: Birth) -> tuple[str, ...]:
+    """Return what the same birth in another step would be known by."""
+    return (
+        birth.value,
+        birth.tensor,
+        *(str(birth.place.get(name)) for name in ("phase", "path", "op", "node", "line")),
+    )
 
 
 def root(birth: Birth) -> Birth:
@@ -179,7 +211,7 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return "0 / 0" if birth.value == "NaN" else "division by 0"
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
-    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal"):
+    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:
         small = "fp16" in birth.shape
         return "overflow: more than fp16 can hold (65504)" if small else "overflow"
     return ""

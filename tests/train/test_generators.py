@@ -40,3 +40,21 @@ def test_taking_draws_nothing():
     states = generators.take()
     assert states == generators.take()
     assert set(states) == {"python", "numpy", "torch"}
+
+
+def test_states_that_are_kept_are_the_true_ones():
+    """A whole turn of the Twister brings the position back; a seed sets the first word alike each time."""
+    for change in (
+        lambda: [random.getrandbits(32) for _ in range(624)],
+        lambda: np.random.bytes(4 * 624),
+        lambda: (random.seed(7), np.random.seed(7)),
+        lambda: (random.seed(8), np.random.seed(8)),
+        lambda: random.gauss(0, 1),
+        lambda: random.gauss(0, 1),
+    ):
+        change()
+        states = generators.take()
+        _, internal, gauss = random.getstate()
+        assert states["python"] == generators.PYTHON.pack(*internal, gauss is not None, gauss or 0.0)
+        assert states["numpy"][: 4 * 624] == np.random.get_state()[1].tobytes()
+        assert generators.NUMPY.unpack_from(states["numpy"], 4 * 624)[0] == np.random.get_state()[2]

@@ -20,6 +20,7 @@ from ocrlab.flight import trail
 from ocrlab.train.replayed import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
+ONE: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
 Batch = tuple[Tensor, Tensor]
 
 
@@ -259,9 +260,84 @@ def test_a_shared_module_has_the_name_under_which_it_was_called(tmp_path: Path) 
     subset(found, call=2, module="Sequential")
 
 
+def test_an_attention_mask_is_no_fault_and_what_the_program_checks_is(tmp_path: Path) -> None:
+    def loss(x: Tensor, _: Tensor, last: float) -> Tensor:
+        scores = x.flatten(2)[:, :, :5]
+        hidden = torch.eye(5, dtype=torch.bool)
+        attended = scores.masked_fill(hidden, float("-inf")).softmax(-1).mean()
+        kept = torch.tensor([1.0, 1.0, last, 1.0])
+        total = attended + (kept * 0 / kept).mean()
+        if not torch.isfinite(total):
+            raise FloatingPointError("loss is nan")
+        return total
+
+    assert step(tmp_path, Net(), batch(), lambda x, y: loss(x, y, 1.0)) == (None, None)
+    found, raised = step(tmp_path, Net(), batch(), lambda x, y: loss(x, y, 0.0))
+    subset(found, kind="nonfinite", op="aten::div", by="0 / 0", names=["c.png"])
+    assert isinstance(raised, FloatingPointError)
+
+
+def test_what_a_step_that_went_well_has_too_is_no_fault(tmp_path: Path) -> None:
+    net, given = nn.Conv2d(3, 5, 1), batch()
+    given[0][0, 0, 0, 0] = float("nan")  # a value that stands for none
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(x.nan_to_num(), y)
+
+    job = {"out": str(tmp_path), "last_step": 3, "cell": {"trace": True}}
+    with traced(net, job) as trace:
+        for number in (2, 3):
+            trace.begin(given, NAMES, number, number)
+            value = loss(net(given[0].nan_to_num()), given[1])
+            trace.usual |= trace.step.values.signs() if trace.step is not None else set()
+            trace.end(value)
+    assert json.loads((tmp_path / "trace.json").read_text())["fault"] is None
+
+
+def test_a_buffer_of_nan_is_judged_by_what_is_left_of_it(tmp_path: Path) -> None:
+    class Fill(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            made = torch.full_like(x, float("nan"))
+            fine = torch.tensor([True, True, False, True])
+            made[fine] = x[fine]
+            return made
+
+    found, _ = step(tmp_path, nn.Sequential(nn.Conv2d(3, 5, 1), Fill()), batch())
+    subset(found, kind="nonfinite", value="NaN", path="1", names=["c.png"])
+
+
+def test_a_target_that_makes_the_loss_nan_is_told_and_not_the_loss(tmp_path: Path) -> None:
+    image, truth = torch.randn(4, 5), torch.rand(4, 5)
+    truth[3, 0] = 3e38
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(x * 0 + 1000, y)
+
+    found, _ = step(tmp_path, nn.Linear(5, 5), (image, truth), loss)
+    subset(found, kind="target", op="aten::binary_cross_entropy_with_logits", names=["d.png"], phase="loss")
+
+
+def test_an_op_of_the_users_own_that_raises_is_named_and_one_sample_is_the_one(tmp_path: Path) -> None:
+    class LineFilter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            raise ValueError("planted")
+
+    net = Net()
+    net.head.register_forward_hook(lambda m, i, o: LineFilter.apply(o))
+    original = torch.autograd.Function.__dict__["apply"]
+    found, raised = step(tmp_path, net, batch())
+    subset(found, kind="exception", phase="forward", path="head", op="LineFilter")
+    assert isinstance(raised, ValueError) and torch.autograd.Function.__dict__["apply"] is original
+    with pytest.raises(ValueError, match="planted"), traced(net, {**ONE, "out": str(tmp_path)}) as trace:
+        trace.begin(batch()[0][:1], ["only.png"], 0, 0)
+        net(batch()[0][:1])
+    assert json.loads((tmp_path / "trace.json").read_text())["fault"]["names"] == ["only.png"]
+
+
 def test_steps_before_the_last_one_are_not_traced(tmp_path: Path) -> None:
     with traced(Net(), {"out": str(tmp_path), "last_step": 3, "cell": {"trace": True}}) as trace:
-        trace.begin(batch(), NAMES, 2, 2)
+        trace.begin(batch(), NAMES, 1, 1)
         trace.end(1.0)
     assert list(tmp_path.iterdir()) == []
 
@@ -299,8 +375,9 @@ with traced(net, {{"out": {out!r}, "last_step": 0, "cell": {{"trace": True}}}}) 
 """
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("fault", ["os.kill(os.getpid(), 11)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize(
+    ("fault", "backward"), [("os.kill(os.getpid(), 11)", True), ("os.kill(os.getpid(), 9)", False)]
+)
 def test_where_it_died_stands_in_the_trail(tmp_path: Path, fault: str, backward: bool) -> None:
     root = str(Path(__file__).parents[2])
     code = CRASH.format(root=root, fault=fault, backward=backward, out=str(tmp_path))

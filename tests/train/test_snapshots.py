@@ -47,6 +47,43 @@ def test_never_two_at_once(tmp_path, monkeypatch):
     assert taken.due(50)
 
 
+def test_copies_from_a_device_are_written_when_they_have_arrived(tmp_path, monkeypatch):
+    class Event:
+        passed = False
+
+        def query(self):
+            return self.passed
+
+        def synchronize(self):
+            self.passed = True
+
+    event = Event()
+    taken = Snapshots(tmp_path, 0, 0, every=1)
+    monkeypatch.setattr(taken, "_behind", lambda: [event])
+    taken.take({"w": torch.zeros(4)}, micro=0, number=0)
+    assert taken.kept == [0], "the first one is waited for"
+    event.passed = False
+    taken.take({"w": torch.ones(4)}, micro=1, number=1)
+    assert not taken.due(2)
+    assert taken.kept == [0], "nothing is written of what is still under way"
+    event.passed = True
+    taken.due(3)
+    taken.close()
+    assert torch.equal(snapshots.read(tmp_path / "snapshot-0-b.pt")["state"]["w"], torch.ones(4))
+    event.passed = False
+    taken.take({"w": torch.ones(4)}, micro=4, number=4)
+    taken.close()
+    assert taken.kept == [1, 4], "at the end it is waited for"
+
+
+def test_on_the_cpu_no_cuda_call_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: pytest.fail("asks for a device"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("waits for a device"))
+    taken = Snapshots(tmp_path, 0, 0)
+    taken.take({"w": torch.zeros(4)}, micro=0, number=0)
+    assert taken.kept == [0]
+
+
 def test_as_often_as_one_percent_allows(tmp_path):
     taken = Snapshots(tmp_path, 0, 0, most=100)
     taken.take({"w": torch.zeros(4)}, micro=0, number=0)
@@ -105,3 +142,16 @@ def test_what_is_no_snapshot_is_refused_in_words(tmp_path, data):
     (tmp_path / "snapshot-0-a.pt").write_bytes(data)
     with pytest.raises(CheckpointError, match="cannot be read as a snapshot"):
         snapshots.read(tmp_path / "snapshot-0-a.pt")
+
+
+def test_a_full_disk_is_told_in_its_own_words(tmp_path, monkeypatch):
+    def full(*_):
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            raise RuntimeError("[enforce fail at inline_container.cc] . unexpected pos")  # noqa: B904  # as torch does
+
+    monkeypatch.setattr(snapshots.torch, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        snapshots.write({}, tmp_path / "snapshot-0-a.pt")
+    assert list(tmp_path.iterdir()) == []

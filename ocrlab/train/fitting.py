@@ -1,0 +1,158 @@
+"""What a training needs at one batch size, measured: `python -m ocrlab.train.fitting JOB.json`, for `ocrlab memory`.
+
+It is the training itself, a few steps of it, on the pages that need most, with validation, checkpoints and the final
+measurement. What of the image cache would fill up later is held from the beginning. A training that goes over its
+limit ends with status 0 and says so: that is an answer. The job names a config, settings over it, and the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+
+from ocrlab import config as configs
+from ocrlab import flight
+from ocrlab.config import Config
+from ocrlab.data.formats import Index, Sample
+from ocrlab.errors import DataError
+from ocrlab.records import from_json
+from ocrlab.settings.fields import flat
+from ocrlab.train import fit, weighing
+from ocrlab.train.module import Training
+
+NOWHERE = Path(os.devnull)
+STEPS = (3, 10)  # optimiser steps, least and most: the first makes the optimiser's state, later ones find its holes
+CROPS = 96  # that are enough
+SETTLED = ("trainer.accelerator", "trainer.precision", "runtime.threads", "runtime.workers", "runtime.channels_last")
+
+
+def main(path: Path) -> None:
+    """Measure or estimate as the job says, and write the answer to its `out`; raises what training raises."""
+    job = from_json(path.read_bytes(), source=str(path))
+    with contextlib.suppress(OSError):  # where memory ends, the kernel shall choose this process
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    weighing.settle()
+    config = configs.load(job["config"], job["overrides"])
+    if job["what"] == "estimate":
+        from ocrlab.train import estimating
+
+        flight.write_json(job["out"], {"schema": 1, **estimating.of_config(config)}, private=True)
+        return
+    measure(config, Path(job["out"]), job.get("usable"), job.get("kind", "resident"))
+
+
+def measure(config: Config, out: Path, usable: int | None, kind: str) -> None:
+    """Train a few steps and write what they needed; `usable` are the bytes that it may need, None for no limit."""
+    scales = weighing.Scales(out, usable, kind)
+    load, trainer_for = fit.load, fit.trainer_for
+    needed = held_later(config)
+
+    def worst_only(*args: Any, **options: Any) -> Index:
+        index = load(*args, **options)
+        index.samples = worst(index.samples)
+        return index
+
+    def weighed(*args: Any, **options: Any) -> lightning.Trainer:
+        module: Training = args[0]
+        scales.settled = {key: flat(module.config)[key] for key in SETTLED}
+        return trainer_for(module, [*args[1], Marks(scales)], *args[2:], **options)
+
+    crops = config.batch_size * config.trainer.accumulate_grad_batches
+    config.trainer.max_steps = max(STEPS[0], min(STEPS[1], CROPS // crops))
+    config.trainer.val_every = 1  # what validation and checkpoints leave behind makes holes for the next steps
+    config.trainer.max_epochs = config.trainer.max_minutes = None
+    fit.load, fit.trainer_for = worst_only, weighed
+    try:
+        with scales:
+            ballast = np.full(needed, 1, np.uint8)
+            scales.held_later = needed
+            fit.fit(config)
+            del ballast
+            scales.mark("final")
+    finally:
+        fit.load, fit.trainer_for = load, trainer_for
+
+
+class Marks(lightning.Callback):
+    """Says at which part of a training it is."""
+
+    def __init__(self, scales: weighing.Scales) -> None:
+        self.scales = scales
+        self.seconds: list[float] = []
+        self.began = time.perf_counter()
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        self.scales.limit_device(module.machine.accelerator)
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.scales.mark("check")  # Lightning has just tried validation
+        self.scales.phase = "train"
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        self.scales.phase = "train"
+        self.began = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, index: int) -> None:
+        if module.machine.accelerator == "cuda":
+            torch.cuda.synchronize()
+        self.seconds.append(time.perf_counter() - self.began)
+        self.scales.crops_a_second = len(batch.pages) / min(self.seconds)
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.scales.mark("train")
+            self.scales.phase = "validate"
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.scales.mark("validate")
+            self.scales.phase = "final"
+
+
+def worst(samples: list[Sample]) -> list[Sample]:
+    """Return the pages that need most memory: the largest, the longest and the widest, and that of most points."""
+    if not samples:
+        raise DataError("There is no page to measure with", need="annotated pages")
+    orders = (
+        lambda s: s.width * s.height,
+        lambda s: s.height / max(1, s.width),
+        lambda s: s.width / max(1, s.height),
+        lambda s: len(s.polygons),
+        lambda s: sum(len(polygon) for polygon in s.polygons),
+    )
+    chosen = {id(sample): sample for sample in (max(samples, key=order) for order in orders)}
+    return list(chosen.values())
+
+
+def held_now(config: Config) -> int:
+    """Return the bytes of decoded pages that a measurement holds itself: those of the worst pages."""
+    splits = (config.train_split, config.val_split)
+    pages = [s for split in splits for s in worst(fit.load(config.data, split, exif=config.exif).samples)]
+    return sum(3 * s.width * s.height for s in pages)
+
+
+def held_later(config: Config) -> int:
+    """Return the bytes of decoded pages that the image caches will hold, but for those that are measured anyway."""
+    if config.runtime.cache != "memory":
+        return 0
+    total = 0
+    for split, copies in ((config.train_split, max(1, config.runtime.workers or 0)), (config.val_split, 1)):
+        samples = fit.load(config.data, split, exif=config.exif).samples
+        seen = {id(sample) for sample in worst(samples)}
+        rest = sum(3 * s.width * s.height for s in samples if id(s) not in seen)
+        total += min(int(config.runtime.cache_gb * 1e9), rest * copies)
+    return total
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # what ends threads and libraries could take longer than it

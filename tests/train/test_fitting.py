@@ -1,0 +1,152 @@
+"""What the child of `ocrlab memory fit` measures, and that it ends at its limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab import config as configs
+from ocrlab.config import Config
+from ocrlab.data import synthetic
+from ocrlab.data.formats import Sample
+from ocrlab.errors import DataError
+from ocrlab.train import estimating, fitting, weighing
+
+MIB = 1 << 20
+SMALL = {
+    "trainer.accelerator": "cpu", "trainer.precision": "fp32", "runtime.threads": 1, "runtime.workers": 0,
+    "runtime.channels_last": True, "crop": 64, "evaluate.long_side": 128, "width": 16, "batch_size": 2,
+}  # fmt: skip
+
+
+def sample(name: str, width: int, height: int, polygons: int = 1, points: int = 4) -> Sample:
+    shapes = (np.zeros((points, 2), np.float32),) * polygons
+    return Sample(name, Path(name), shapes, np.zeros(polygons, bool), ("",) * polygons, None, width, height)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    synthetic.make(folder, train=3, val=2)
+    return folder
+
+
+def child(tmp_path: Path, pages: Path, what: str, **job: Any) -> dict[str, Any]:
+    config = configs.load(None, {**SMALL, "data": str(pages), "runs": str(tmp_path / "runs")})
+    configs.save(config, tmp_path / "config.yaml")
+    content = {"schema": 1, "what": what, "config": str(tmp_path / "config.yaml"), "overrides": {}, **job}
+    (tmp_path / "job.json").write_text(json.dumps({**content, "out": str(tmp_path / "out.json")}))
+    command = [sys.executable, "-m", "ocrlab.train.fitting", str(tmp_path / "job.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    return found
+
+
+def test_the_worst_pages_are_chosen() -> None:
+    small = [sample(f"small{n}", 100, 100) for n in range(9)]
+    big, long, wide = sample("big", 900, 900), sample("long", 50, 4000), sample("wide", 4000, 50)
+    many, fine = sample("many", 90, 90, polygons=70), sample("fine", 90, 90, polygons=2, points=500)
+    found = {one.name for one in fitting.worst([*small, big, long, wide, many, fine])}
+    assert found == {"big", "long", "wide", "many", "fine"}
+    assert len(fitting.worst(small)) == 1
+    with pytest.raises(DataError, match="no page"):
+        fitting.worst([])
+
+
+def test_what_the_cache_will_hold_is_counted(pages: Path) -> None:
+    config = Config(data=str(pages))
+    both = fitting.held_later(config) + fitting.held_now(config)
+    assert both > 5 * 3 * 300 * 300
+    config.runtime.cache_gb = 1e-4
+    assert fitting.held_later(config) <= 2 * 100_000
+    config.runtime.cache = "none"
+    assert fitting.held_later(config) == 0
+
+
+@pytest.mark.slow
+def test_a_measured_training_says_its_peaks(tmp_path: Path, pages: Path) -> None:
+    found = child(tmp_path, pages, "measure")
+    assert found["finished"]
+    assert set(found["peaks"]) == {"check", "train", "validate", "final"}
+    assert found["peaks"]["train"] > found["base"] > 10 * MIB
+    assert found["crops_a_second"] > 0
+    assert found["settled"]["trainer.precision"] == "fp32"
+
+
+@pytest.mark.slow
+def test_a_training_over_its_limit_ends_and_says_so(tmp_path: Path, pages: Path) -> None:
+    found = child(tmp_path, pages, "measure", usable=20 * MIB)
+    assert not found["finished"]
+    assert found["over"]["held"] > 20 * MIB
+
+
+@pytest.mark.slow
+def test_an_estimate_says_its_parts(tmp_path: Path, pages: Path) -> None:
+    found = child(tmp_path, pages, "estimate")
+    assert found["pages"] == 3
+    assert sum(found["parts"].values()) == found["peak"]
+    assert found["slope"] > 0
+
+
+def test_the_parts_are_those_of_the_detector() -> None:
+    config = configs.load(None, SMALL)
+    step = estimating.of_step(config, 2)
+    from ocrlab.model.detector import Detector
+
+    tensors = [*Detector("resnet18_slim", "fpn", 16).parameters()]
+    weights = sum(4 * p.numel() for p in tensors)
+    assert step.parts["parameters"] == pytest.approx(weights, rel=0.02)
+    assert step.parts["averaged weights"] == pytest.approx(weights, rel=0.02)
+    assert step.parts["optimiser state"] == pytest.approx(2 * weights, rel=0.02)
+    assert estimating.of_step(config, 8).parts["activations"] > 3 * step.parts["activations"]
+
+
+def test_the_scales_end_a_process_that_is_over_its_limit(tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+from ocrlab.train.weighing import Scales
+scales = Scales(Path({str(tmp_path / "out.json")!r}), 1 << 20)
+with scales:
+    held = bytearray(64 << 20)
+    time.sleep(30)
+raise SystemExit(9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out.json").read_text())["over"]["phase"] == "start"
+
+
+def test_a_peak_is_that_of_its_part(tmp_path: Path) -> None:
+    scales = weighing.Scales(tmp_path / "out.json")
+    with scales:
+        held = bytearray(b"x") * (48 * MIB)
+        scales.mark("train")
+        del held
+        scales.mark("validate")
+    assert scales.peaks["train"] - scales.base > 40 * MIB
+    assert json.loads((tmp_path / "out.json").read_text())["finished"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+)
+def test_what_is_out_of_memory_is_known(error: Exception) -> None:
+    assert weighing.out_of_memory(error)
+    wrapped = RuntimeError("validation failed")
+    wrapped.__cause__ = error
+    assert weighing.out_of_memory(wrapped)
+    assert not weighing.out_of_memory(ValueError("shape"))
