@@ -20,8 +20,9 @@ LINES, FUNCTION_LINES, SMALL_BYTES = 400, 60, 30_000
 VAGUE = re.compile(r"^_*(utils?|helpers?|common|misc|base)$")
 WATCHES = ("probes", "diagnose", "watch", "doctor", "report", "rerun", "metrics", "geometry", "flight", "redact")
 WATCHES += ("config", "settings", "records", "errors")
-ACROSS = {"contracts", "faults", "notebooks", "browser", "gpu", "conftest", "house", "packaging", "benchmarks", "benchmarks_flight"}
+ACROSS = {"contracts", "faults", "notebooks", "browser", "gpu", "conftest", "house", "packaging", "benchmarks"}
 ACROSS |= {"end_to_end", "main", "messages"}  # of the commands; real messages against the whole catalogue
+ACROSS |= {"benchmarks_flight"}
 # Spelt so that this file does not hold what it looks for.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b")
 REGISTRIES = re.compile("|".join(re.escape(a + b) for a, b in (("py", "pi.org"), ("python", "hosted.org"))))

@@ -31,7 +31,7 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     add_settings(parser)
     parser.add_argument("--limit", type=float, metavar="GB", help="10^9 bytes; by default what this process may have")
-    parser.add_argument("--margin", type=float, default=0.05, metavar="P", help="part of it to leave free (0.05)")
+    parser.add_argument("--margin", type=float, default=0.1, metavar="P", help="part of it to leave free (0.1)")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="to be done in (5)")
     add_json(parser)
 

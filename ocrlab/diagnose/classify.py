@@ -83,7 +83,7 @@ def classify(incident: Incident) -> Verdict:
     causes = _causes(ranked, messengers, {out.id for out in ruled})
     if causes and incident.status not in ("hung", "suspected"):
         causes[0] = where.located(causes[0], texts)
-    causes = remains.told(causes, incident)
+    causes = stored.replayed(remains.told(causes, incident), incident.facts)
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
         causes = [replace(one, experiment="", fix="") if one.id == "ext.signal" else one for one in causes]
     return Verdict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,10 @@ def _text(text: str, path: str) -> str:
 
 
 def folder(place: Path) -> Incident:
-    """Return the incident of a run folder: its failure record, incident/ and flight/, else the logs that lie in it."""
+    """Return the incident of a run folder: its failure record, incident/ and flight/, else the logs that lie in it.
+
+    What `ocrlab replay` has found there since is in its facts, as `replay`.
+    """
     texts: dict[str, str] = {}
     old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
     error = old.get("error")
@@ -67,7 +71,9 @@ def folder(place: Path) -> Incident:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
     if not texts and not old:
         raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}")
-    return _known(inside / "verdict.json", texts, old)
+    known = _known(inside / "verdict.json", texts, old)
+    answer = stored.replay(place)
+    return replace(known, facts={**known.facts, "replay": answer}) if answer else known
 
 
 def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:

@@ -1,14 +1,19 @@
-"""What `ocrlab run` stored in the notebook that it executed: how it ended, and the verdict made at that moment."""
+"""What was found out before: the verdict that `ocrlab run` stored in its notebook, the answer of `ocrlab replay`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ocrlab.diagnose import catalogue
 from ocrlab.records import Cause, Evidence, RuledOut, Verdict
 
 ENDINGS = ("failed", "killed", "hung", "suspected")
+REPLAYED = {"nonfinite": "num.nonfinite", "target": "data.index_range", "index": "data.index_range"}
+SEEN = 0.9  # a step that was run again, and failed again
 OURS = ("KernelDied", "CellStuck")  # errors that ocrlab itself puts into a notebook: its words, not the program's
 
 
@@ -62,3 +67,41 @@ def _cause(row: object) -> Cause | None:
 def _line(row: Mapping[str, Any]) -> Evidence:
     number = row.get("line")
     return Evidence(str(row.get("file")), number if isinstance(number, int) else None, str(row.get("text")))
+
+
+def replay(run: Path) -> dict[str, Any] | None:
+    """Return the newest answer of `ocrlab replay` that has placed the fault of a run; None where there is none."""
+
+    def age(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    for path in sorted((run / "incident").glob("replay*.json"), key=age, reverse=True):
+        try:
+            told = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(told, dict) and isinstance(told.get("fault"), dict) and isinstance(told.get("answer"), str):
+            return {"file": path.name, "answer": told["answer"], "fault": told["fault"]}
+    return None
+
+
+def replayed(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
+    """Return the causes with the answer of a replay as evidence: of the cause that it shows, else of the first."""
+    told = facts.get("replay")
+    if not isinstance(told, Mapping):
+        return causes
+    fault = told["fault"]
+    seen = REPLAYED.get(str(fault.get("kind")))
+    if fault.get("kind") == "crash" and fault.get("signal") == "SIGSEGV":
+        seen = "native.segv"
+    line = Evidence(str(told["file"]), None, str(told["answer"]))
+    if seen is None:
+        return [replace(cause, evidence=[*cause.evidence, line]) if i == 0 else cause for i, cause in enumerate(causes)]
+    entry = catalogue.load().entries[seen]
+    old = next((cause for cause in causes if cause.id == seen), Cause(seen, 0.0, [], entry.experiment, entry.fix))
+    sure = max(SEEN, *(cause.confidence for cause in causes)) if causes else SEEN
+    shown = replace(old, confidence=sure, evidence=[line, *old.evidence], experiment="")
+    return [shown, *(cause for cause in causes if cause.id != seen)]

@@ -42,22 +42,35 @@ def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def culprits(outcome: Outcome) -> tuple[list[str] | None, str]:
     """Return the samples that fail by themselves and how that is known; None where nothing follows."""
+    bad, how = guilty(outcome)
+    return [outcome.names_of(position) for position in bad] or None, how
+
+
+def guilty(outcome: Outcome) -> tuple[list[int], str]:
+    """Return the positions of the samples that have the fault, and how that is known; none where nothing follows."""
     single = [told for told in outcome.alone if len(told["samples"]) == 1]
-    bad = [told for told in single if failed(told)]
-    if not bad:
-        return None, "no sample of the batch does it alone" if single else ""
-    if len(bad) == outcome.count:
-        return None, "every sample of the batch does it alone"
-    culprit = {position for told in bad for position in told["samples"]}
-    others = sorted(set(range(outcome.count)) - culprit)
-    rest = [told for told in outcome.alone if sorted(told["samples"]) == others]
-    names = [str((told["names"] or [f"sample {told['samples'][0]} of the batch"])[0]) for told in bad]
-    return names, "goes away without it" if rest and not failed(rest[-1]) else ""
+    bad = [told["samples"][0] for told in single if told["same"]]
+    everyone = set(range(outcome.count))
+    if bad and len(bad) == outcome.count:
+        return [], "every sample of the batch does it alone"
+    if bad:
+        rest = [told for told in outcome.alone if set(told["samples"]) == everyone - set(bad)]
+        return bad, "goes away without it" if rest and not rest[-1]["same"] else ""
+    without = [told for told in outcome.alone if len(told["samples"]) == outcome.count - 1 > 1]
+    needed = [min(everyone - set(told["samples"])) for told in without if not told["same"]]
+    if 0 < len(needed) < len(without):
+        return needed, "goes away without it, and needs company"
+    return [], "no sample of the batch does it alone" if single else ""
 
 
-def failed(told: Mapping[str, Any]) -> bool:
-    """Tell whether a part of the batch failed."""
-    return bool(told.get("hung") or told.get("signal") or told.get("fault") or told.get("exit_code"))
+def name_samples(fault: dict[str, Any], outcome: Outcome) -> bool:
+    """Write into a fault whose it is, as `outcome` shows it; tell whether samples are known now."""
+    bad, _ = guilty(outcome)
+    if bad:
+        fault["samples"], fault["names"] = bad, [outcome.names_of(position) for position in bad]
+    elif fault.get("samples") is None and outcome.count == 1 and fault.get("kind") in ("crash", "hang", "exception"):
+        fault["samples"], fault["names"] = [0], [outcome.names_of(0)]
+    return bool(bad)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
@@ -102,6 +115,8 @@ def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
     told = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
     if decided(outcomes) is not None and _equal(outcomes) is False:
         told.append(_losses(outcomes[0]).removeprefix("no fault, but "))
+    if any(outcome.compiled for outcome in outcomes):
+        told.append("the model is compiled, and was run without torch.compile: its losses need not be equal")
     return list(dict.fromkeys(told))
 
 
@@ -196,9 +211,12 @@ def _losses(outcome: Outcome) -> str:
         last = known[-1]
         many = f" in {len(known)} steps" if len(known) > 1 else ""
         return f"no fault, loss equal bit for bit{many} ({last['loss']!r} at step {last['number']})"
+    why = "data, code or packages have changed, or an operator is not deterministic"
+    if outcome.compiled:
+        why = "the model is compiled, and was run without torch.compile"
     return (
         f"no fault, but the loss differs from the record at step {wrong['number']}: {wrong['loss']!r}, recorded "
-        f"{wrong['recorded']!r}; data, code or packages have changed, or an operator is not deterministic"
+        f"{wrong['recorded']!r}; {why}"
     )
 
 

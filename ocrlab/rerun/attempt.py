@@ -25,7 +25,9 @@ from ocrlab.rerun.cells import Cell
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
-PATIENCE = (6.0, 30.0)  # seconds; times the longest time between two operators: so long one may take
+PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
+SLOWER = 30.0  # times the longest time between two operators so far
+SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
@@ -42,9 +44,16 @@ class Outcome:
     steps: list[dict[str, Any]] = field(default_factory=list)
     alone: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0  # samples in the batch
+    names: list[str] = field(default_factory=list)  # of them
     broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
     warnings: list[str] = field(default_factory=list)
-    longest: float = 0.0  # seconds between two operators
+    compiled: bool = False  # the program compiles its model, and the replay traced it without
+
+    def names_of(self, position: int) -> str:
+        """Return the name of a sample of the batch, `sample 3 of the batch` where it has none."""
+        known = next((str(t["names"][0]) for t in self.alone if t["samples"] == [position] and t["names"]), None)
+        names = [known] if known else self.names[position : position + 1]
+        return names[0] if names else f"sample {position} of the batch"
 
 
 def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcome:
@@ -62,7 +71,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     began = time.monotonic()
     with (place / "output.txt").open("wb") as file:
         keep = _keeper(file)
-        guard = Guard(place, max(PATIENCE[0], 4 * subject.seconds))
+        guard = Guard(place, max(PATIENCE[0], PATIENCE[1] * subject.seconds))
         guard.start()
         try:
             options = Options(
@@ -93,7 +102,7 @@ class Guard(threading.Thread):
             known = _json(self.place / "trace.json")
             if last is None or known.get("state") != "running":
                 continue
-            if time.monotonic() - last.time > max(self.patience, PATIENCE[1] * last.slowest):
+            if time.monotonic() - last.time > max(self.patience, min(SLOWER * last.slowest, SLOWEST)):
                 self._end(int(known.get("pid") or 0))
                 return
 
@@ -115,12 +124,15 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     last = trail.read(place / "trail.bin")
     outcome.steps = list(result.get("steps") or ())
     outcome.warnings = [str(text) for text in result.get("warnings") or ()]
-    outcome.longest = last.slowest if last else 0.0
     alone = _json(place / "alone.json")
     outcome.alone, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
-    outcome.count = outcome.count or len(trace.get("samples") or ())
+    outcome.names = [str(name) for name in trace.get("samples") or ()]
+    outcome.count = outcome.count or int(trace.get("count") or len(outcome.names))
+    outcome.compiled = bool(trace.get("compiled"))
     fault = trace.get("fault")
-    if isinstance(fault, dict):
+    if "alone" in outcome.cell.options:
+        outcome.broken = "" if outcome.alone else _last_line(place) or "no sample was tried"
+    elif isinstance(fault, dict):
         outcome.fault = fault
     elif guard.stacks or (ended.status in ("hung", "killed") and last is not None and trace.get("state") == "running"):
         assert last is not None, "a guard has read it"
@@ -134,11 +146,17 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
 
 
 def _at(last: trail.Trail) -> dict[str, Any]:
-    """Return the last place; an operator that has ended is not where it happened, but what was before it."""
-    if not last.done or not last.place.get("op"):
-        return last.place
-    rest = {name: value for name, value in last.place.items() if name not in ("op", "inputs", "node")}
-    return {**rest, "after": last.place["op"], **({"node": last.place["node"]} if "node" in last.place else {})}
+    """Return the last place; an operator that has ended is not where it happened, but what was before it.
+
+    Inside of an operator of the user's own, which torch's dispatcher does not see, that one is told.
+    """
+    place = dict(last.place)
+    if last.done and place.get("op"):
+        place.pop("inputs", None)
+        place["after"] = place.pop("op")
+    if place.get("function") and not place.get("op"):
+        place["op"] = place["function"]
+    return place
 
 
 def _frame(place: Path) -> str:
@@ -200,7 +218,8 @@ def _stopped(ended: Ended, place: Path) -> None:
 
 def _last_line(place: Path) -> str:
     """Return the last line that a child said, without the watcher's own."""
-    lines = (place / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+    lines = text.partition("\nocrlab watch: ")[0].splitlines()
     said: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
     return said[-1][:300] if said else ""
 

@@ -34,7 +34,7 @@ ALONE = "samples alone"  # its seconds come from the traced cell
 FP32 = Cell("fp32", "goes away in fp32", {"trace": True, "fp32": True})
 THREAD = Cell("one thread", "goes away with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
 MKLDNN = Cell("mkldnn off", "goes away without oneDNN", {"trace": True, "mkldnn": False})
-ANOMALY = Cell("anomaly mode", "is not seen by anomaly mode", {"anomaly": True})
+ANOMALY = Cell("anomaly mode", "is not seen by anomaly mode", {"trace": True, "anomaly": True})
 BLOCKING = Cell(
     "CUDA_LAUNCH_BLOCKING=1", "goes away with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}
 )
@@ -55,9 +55,10 @@ MEMCHECK = Cell(
 )
 
 
-def alone(seconds: float, micro: int | None = None) -> Cell:
-    """Return the cell in which each sample of a micro-batch is tried by itself, `seconds` for each."""
-    options = {"trace": True, "alone": seconds, "micro": micro, "threads": 1}
+def alone(seconds: float, fault: Mapping[str, Any] | None = None) -> Cell:
+    """Return the cell in which each sample of the micro-batch of a fault is tried by itself, `seconds` for each."""
+    like = {name: value for name, value in (fault or {}).items() if name in ("kind", "phase", "path", "exception")}
+    options = {"trace": True, "alone": seconds, "micro": (fault or {}).get("micro"), "like": like, "threads": 1}
     return Cell(ALONE, "needs more than one sample", options, {"OMP_NUM_THREADS": "1"})
 
 
@@ -88,7 +89,7 @@ def contrasts(fault: Mapping[str, Any], cuda: bool, compiled: bool = False) -> l
         precise = [FP32] if half else []
         return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
     if kind == "nonfinite":
-        return [FP32] if half else []
+        return ([FP32] if half else []) + ([ANOMALY] if fault.get("phase") == "backward" else [])
     if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
         return [MKLDNN, THREAD]
     return [FP32] if half and kind == "crash" else []
@@ -104,5 +105,4 @@ def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
     ):
         return False
     samples: Sequence[int] | None = fault.get("samples")
-    shapes = fault.get("kind") == "exception" and fault.get("op") and "shape" in str(fault.get("exception")).lower()
-    return (samples is None or len(samples) == count) and not shapes
+    return samples is None or len(samples) == count

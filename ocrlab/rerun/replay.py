@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from ocrlab import flight, redact
 from ocrlab.errors import ConfigError
 from ocrlab.rerun import answer, cells
 from ocrlab.rerun.attempt import Outcome, perform
+from ocrlab.rerun.cells import Cell
 from ocrlab.rerun.subject import Subject, find
 
 TIMEOUT = 600.0  # seconds for all cells together
+ENOUGH = 60.0  # seconds after which, on a CPU, nothing is run only to tell a placed fault apart
 KEPT = 3  # folders of replays in a run's flight/
-EACH = (6.0, 60.0)  # seconds for one sample by itself, and times the step's own
+EACH = (6.0, 8.0)  # seconds for one sample by itself at least, and times a recorded step
 Say = Callable[[str], None]
 
 
@@ -49,7 +51,7 @@ def replay(
     place = _place(run)
     outcomes: list[Outcome] = []
     try:
-        for cell in _sequence(subject, outcomes):
+        for cell in _sequence(subject, outcomes, began):
             left = began + timeout - time.monotonic()
             if left < 1:
                 outcomes.append(Outcome(cell, broken="the time was over"))
@@ -67,7 +69,7 @@ def replay(
     return Replayed(said, answer.rows(outcomes), told, path, fault is not None, done)
 
 
-def _sequence(subject: Subject, outcomes: list[Outcome]) -> Any:
+def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterator[Cell]:
     """Yield cell after cell, each chosen by what those before have shown; ends when the question is answered."""
     for cell in cells.first(subject.cuda):
         yield cell
@@ -86,11 +88,14 @@ def _sequence(subject: Subject, outcomes: list[Outcome]) -> Any:
             shown, fault = outcomes[-1], outcomes[-1].fault
             subject.number = int(fault["step"])  # what follows is about that step
     if cells.wants_alone(fault, shown.count, subject.cuda):
-        seconds = max(EACH[0], EACH[1] * max(shown.longest, 0.0), 4 * subject.seconds)
-        yield cells.alone(round(seconds, 1), fault.get("micro"))
-        if answer.culprits(outcomes[-1])[0]:
+        seconds = max(EACH[0], EACH[1] * subject.seconds)
+        yield cells.alone(round(seconds, 1), fault)
+        if answer.name_samples(fault, outcomes[-1]):
             return
+    answer.name_samples(fault, shown)
     for cell in cells.contrasts(fault, subject.cuda):
+        if not subject.cuda and time.monotonic() - began + max(o.seconds for o in outcomes) > ENOUGH:
+            return  # the fault has its place; what would make it go away is not worth a longer wait
         yield cell
         if outcomes[-1].fault is None and not outcomes[-1].broken:
             return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
 import sys
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from ocrlab import flight
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Flight, Step
+from ocrlab.rerun import changes
 
-CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@"')
+QUIET = {"PYTHONFAULTHANDLER": "1", "WANDB_MODE": "disabled", "COMET_START_ONLINE": "0"}  # a replay is no new run
+CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
 
 
 @dataclass
@@ -44,9 +48,10 @@ class Subject:
 
     @property
     def seconds(self) -> float:
-        """The longest time between two recorded steps among the last ones."""
+        """What a recorded step takes: the median of the last ones, in which a validation counts little."""
         times = [step.time for step in self.flight.steps[-20:]]
-        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+        taken = [after - before for before, after in itertools.pairwise(times)]
+        return statistics.median(taken) if taken else 0.0
 
 
 def find(run: Path, number: int | None = None, rank: int = 0) -> Subject:
@@ -63,23 +68,26 @@ def find(run: Path, number: int | None = None, rank: int = 0) -> Subject:
             need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab's Recorder or recording()",
             do="Run it again with recorder.on=true",
         )
-    found = next((flown for path in paths if (flown := ring.read(path)).steps), None)
+    found = _newest(paths)
     if found is None:
         raise RunError(f"{run} was ended before its first step", do=f"ocrlab diagnose {run} tells why it failed")
     program = record_program.read(run, rank)
     chosen = _chosen(found, number, _ended(run))
     step = next((step for step in found.steps if step.number == chosen), None)
-    reachable = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
+    before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
+    reachable = [shot for shot in before if zipfile.is_zipfile(shot.path)]
     subject = Subject(run, found, program, chosen, step, None, _ended(run))
     if reachable:
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
     elif not any(step.micro == 0 for step in found.steps):
         raise ConfigError(
             f"Step {chosen} cannot be reached again",
-            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in found.snapshots) or 'no step'}",
+            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in found.snapshots) or 'no step'}"
+            + (f", of them torn or gone: {', '.join(shot.path.name for shot in before)}" if before else ""),
             need="a snapshot before it",
             do=f"The newest steps can: ocrlab replay {run}",
         )
+    subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in reachable]
     subject.warnings += _warnings(subject)
     return subject
 
@@ -97,11 +105,15 @@ def command(subject: Subject, job: Path) -> list[str]:
             need="a program in a file",
             do="Put the training into a script, or train with ocrlab train",
         )
+    folder = str(program.get("cwd") or "")
+    script = next((word for word in argv[1:4] if word.endswith(".py")), None)
+    if script is not None and "-c" not in argv[1:4] and not Path(folder, script).is_file():
+        got, need = str(Path(folder, script)), "the script that the run was started with, where it was"
+        raise RunError(f"The program of {subject.run} is gone", got=got, need=need)
     executable = str(program.get("executable") or argv[0])
     if not os.access(executable, os.X_OK):
         raise RunError(f"The Python of {subject.run} is gone", got=executable, need="the one that it was run with")
     words = [executable, *argv[1:]]
-    folder = str(program.get("cwd") or "")
     return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
 
 
@@ -111,13 +123,29 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
     single = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     known = {name: value for name, value in single.items() if name in recorded}
-    return {**kept, **recorded, **known, record_program.REPLAY: str(job), "PYTHONFAULTHANDLER": "1"}
+    return {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
 
 
 def _is_ours(argv: list[str]) -> bool:
     """Tell `ocrlab train` from somebody's script that calls it: what that script does belongs to the run."""
     words = argv[1:]
     return ("-m" in words[:4] and "ocrlab" in words[:5]) or any(Path(word).name == "ocrlab" for word in argv[:4])
+
+
+def _newest(paths: list[Path]) -> Flight | None:
+    """Return the newest record that holds steps; raises DataError where all there are cannot be read."""
+    damaged: list[DataError] = []
+    for path in paths:
+        try:
+            found = ring.read(path)
+        except DataError as error:
+            damaged.append(error)
+            continue
+        if found.steps:
+            return found
+    if damaged:
+        raise damaged[0]
+    return None
 
 
 def _chosen(found: Flight, number: int | None, ended: str) -> int:
@@ -152,24 +180,9 @@ def _warnings(subject: Subject) -> list[str]:
         found.append("the run still lives: what is replayed is its newest step")
     if subject.flight.torn:
         found.append(f"{subject.flight.torn} records of steps are torn")
-    found += [f"{file} has changed since the run began" for file in _changed(program)]
+    found += changes.found(subject.run, program, subject.samples)
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if int((program.get("environment") or {}).get("WORLD_SIZE", 1) or 1) > 1:
         found.append("of several ranks one is replayed, without the others: gradients are its own")
-    try:
-        shots = {shot.path: shot.number for shot in subject.flight.snapshots}
-        if subject.snapshot is not None and not subject.snapshot.is_file():
-            raise DataError(f"{subject.snapshot} is gone", need=f"the snapshot of step {shots.get(subject.snapshot)}")
-    except DataError as error:
-        found.append(str(error))
-        subject.snapshot = None
     return found
-
-
-def _changed(program: dict[str, Any]) -> list[str]:
-    """Return the files of the command line that were written after the run had begun."""
-    began, folder = float(program.get("time") or 0), Path(str(program.get("cwd") or "."))
-    words = [str(word) for word in list(program.get("argv") or ())[1:4] if str(word).endswith((".py", ".yaml", ".yml"))]
-    files = [folder / word for word in words]
-    return [file.name for file in files if began and file.is_file() and file.stat().st_mtime > began]

@@ -57,19 +57,42 @@ def test_the_sentence_of_a_target_names_sample_and_pixel() -> None:
 
 
 def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> None:
-    tried = [
-        {"samples": [0], "names": ["a.png"], "hung": False, "signal": None, "exit_code": 0, "fault": None},
-        {"samples": [1], "names": ["b.png"], "hung": False, "signal": "SIGSEGV", "exit_code": None, "fault": None},
-        {"samples": [0, 2], "names": ["a.png", "c.png"], "hung": False, "signal": None, "exit_code": 0, "fault": None},
+    tried: list[dict[str, Any]] = [
+        {"samples": [0], "names": ["a.png"], "same": False},
+        {"samples": [1], "names": ["b.png"], "same": True},
+        {"samples": [2], "names": ["c.png"], "same": False},
+        {"samples": [0, 2], "names": ["a.png", "c.png"], "same": False},
     ]
     crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None})
     alone = Outcome(cells.alone(6), alone=tried, count=3)
     said = answer.sentence(subject(), [crash, alone])
     assert said.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
-    every = Outcome(cells.alone(6), alone=[{**told, "signal": "SIGSEGV"} for told in tried[:2]], count=2)
+    assert crash.fault is not None and answer.name_samples(crash.fault, alone)
+    assert (crash.fault["samples"], crash.fault["names"]) == ([1], ["b.png"])
+    crash.fault |= {"samples": None, "names": None}
+    every = Outcome(cells.alone(6), alone=[{**told, "same": True} for told in tried[:2]], count=2)
     assert "every sample of the batch does it alone" in answer.sentence(subject(), [crash, every])
     none = Outcome(cells.alone(6), alone=tried[:1], count=3)
     assert "no sample of the batch does it alone" in answer.sentence(subject(), [crash, none])
+
+
+def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
+    singles = [{"samples": [i], "names": [f"{i}.png"], "same": False} for i in range(3)]
+    pairs = [{"samples": [i for i in range(3) if i != out], "names": [], "same": out != 1} for out in range(3)]
+    found = Outcome(cells.alone(6), alone=singles + pairs, count=3)
+    assert answer.culprits(found) == (["1.png"], "goes away without it, and needs company")
+
+
+def test_the_only_sample_of_a_batch_is_the_one() -> None:
+    fault: dict[str, Any] = {**CONV, "kind": "exception", "samples": None}
+    assert not answer.name_samples(fault, Outcome(cells.TRACED, fault, count=1, names=["only.png"]))
+    assert (fault["samples"], fault["names"]) == ([0], ["only.png"])
+
+
+def test_a_compiled_model_is_why_a_loss_differs() -> None:
+    found = [outcome(None, steps=[step(212, 1.0, False)], compiled=True)]
+    assert "the model is compiled" in answer.sentence(subject("success"), found)
+    assert "packages" not in answer.sentence(subject("success"), found)
 
 
 def test_a_fault_of_an_earlier_step_is_the_first_one() -> None:

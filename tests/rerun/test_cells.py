@@ -28,6 +28,15 @@ def test_half_precision_asks_for_fp32() -> None:
     assert names({"kind": "nonfinite", "inputs": ["(4, 8) fp32"]}) == []
 
 
+def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
+    assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
+
+
+def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
+    options = cells.alone(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
+    assert (options["like"], options["micro"]) == ({"kind": "hang", "path": "head"}, 3)
+
+
 def test_a_crash_in_a_library_operator_asks_for_less_of_the_library() -> None:
     assert names({"kind": "crash", "op": "aten::convolution"}) == ["mkldnn off", "one thread"]
     assert names({"kind": "crash", "after": "aten::convolution"}) == []

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ocrlab.errors import ConfigError, RunError
+from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.probes import tree
@@ -44,7 +46,7 @@ class Pages(Dataset):
             truth[2, 3] = 11 if what == "target" else 1
         return {"image": image, "truth": truth, "name": f"page_{i}.png"}
 
-class Broken(torch.autograd.Function):
+class LineFilter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         return x.clone()
@@ -53,6 +55,8 @@ class Broken(torch.autograd.Function):
         boom()
 
 def boom():
+    if os.environ.get("OCRLAB_REPLAY"):
+        assert os.environ["WANDB_MODE"] == "disabled" and sys.stdin.read() == ""
     if what.endswith("segv"):
         os.kill(os.getpid(), 11)
     while what.endswith("hang"):
@@ -60,8 +64,8 @@ def boom():
     raise RuntimeError("planted")
 
 def plant(module, inputs, output):
-    if float(inputs[0].abs().max()) > 50 and what in ("segv", "hang", "raise", "backward segv", "backward raise"):
-        return Broken.apply(output) if what.startswith("backward") else boom()
+    if float(inputs[0].abs().max()) > 50 and what.split()[-1] in ("segv", "hang", "raise"):
+        return LineFilter.apply(output) if what.startswith("backward") else boom()
 
 net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.1))
 net.add_module("head", nn.Conv2d(4, 5, 1))
@@ -69,7 +73,7 @@ net[0].register_forward_hook(plant)
 optimizer = torch.optim.AdamW(net.parameters())
 with recording(out, net, optimizer) as rec:
     g = torch.Generator().manual_seed(1)
-    for batch in rec.batches(DataLoader(Pages(), batch_size=3, shuffle=True, generator=g)):
+    for batch in rec.batches(DataLoader(Pages(), batch_size=3, shuffle=True, generator=g, num_workers="raise" in what)):
         loss = nn.functional.cross_entropy(net(batch["image"]), batch["truth"])
         rec.loss(loss)
         optimizer.zero_grad()
@@ -122,13 +126,15 @@ def test_a_target_out_of_range_is_placed_and_older_answers_stay(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["segv", "backward segv", "raise", "backward raise"])
+@pytest.mark.parametrize("what", ["segv", "backward segv", "raise", "backward raise", "backward hang"])
 def test_what_dies_because_of_one_page_is_placed_with_it(tmp_path: Path, what: str) -> None:
-    found, fault = answered(tmp_path, what)
+    found, fault = answered(tmp_path, what, 25 if "hang" in what else 120)
     assert fault["phase"] == ("backward" if "backward" in what else "forward")
     assert (fault["path"], fault["module"]) == ("0", "Conv2d 3->4")
-    assert "sample `page_7.png`" in found.sentence
-    assert ("killed by SIGSEGV" if "segv" in what else "RuntimeError: planted") in found.sentence
+    assert "sample `page_7.png`" in found.sentence and fault["names"] == ["page_7.png"]
+    assert fault["op"] == "LineFilter" if "backward" in what else "boom" in found.sentence
+    said = {"segv": "killed by SIGSEGV", "raise": "RuntimeError: planted", "hang": "it never returned"}
+    assert said[what.split()[-1]] in found.sentence
 
 
 @pytest.mark.slow
@@ -234,8 +240,11 @@ def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program
 def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Path) -> None:
     ours = made(tmp_path / "a", kind="ocrlab train", argv=["python", "-m", "ocrlab", "train", "data=x"])
     assert subject.command(subject.find(ours), Path("job"))[1:] == ["-m", "ocrlab.train.step", "job"]
-    script = made(tmp_path / "b", kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"])
-    assert subject.command(subject.find(script), Path("job")) == [sys.executable, "mine.py"]
+    (tmp_path / "mine.py").write_text("")
+    script = made(
+        tmp_path / "b", cwd=str(tmp_path), kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"]
+    )
+    assert subject.command(subject.find(script), Path("job"))[-2:] == [sys.executable, "mine.py"]
     kept = subject.environment(subject.find(script), Path("job"))
     assert kept[record_program.REPLAY] == "job"
 
@@ -245,7 +254,33 @@ def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
     run = made(tmp_path / "run", cwd=str(tmp_path), time=time.time() - 1000)
     assert subject.find(run).warnings == ["x.py has changed since the run began"]
     moved = made(tmp_path / "moved", cwd=str(tmp_path / "gone"), time=time.time() - 1000)
-    assert "the folder that it was started in is gone" in subject.find(moved).warnings[0]
+    told = " ".join(subject.find(moved).warnings)
+    assert "the folder that it was started in is gone" in told and "x.py is gone" in told
+
+
+def test_a_script_that_is_gone_is_said_before_it_is_started(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", cwd=str(tmp_path), executable=sys.executable)
+    with pytest.raises(RunError, match="x.py"):
+        subject.command(subject.find(run), Path("job"))
+
+
+def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made(tmp_path / "run")
+    whole, torn = run / "flight" / "snapshot-0-a.pt", run / "flight" / "snapshot-0-b.pt"
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("data", "x")
+    torn.write_bytes(whole.read_bytes()[:20])
+    flown = ring.read(ring.find(run)[0])
+    shots = [ring.Snapshot(torn, 2, 2), ring.Snapshot(whole, 1, 1)]
+    monkeypatch.setattr(subject.ring, "read", lambda path: dataclasses.replace(flown, snapshots=shots))
+    found = subject.find(run)
+    assert found.snapshot == whole and found.warnings[0] == "snapshot-0-b.pt is torn or gone"
+    monkeypatch.undo()
+    ring.find(run)[0].write_bytes(b"no ring")
+    with pytest.raises(DataError, match="is not a ring"):
+        subject.find(run)
 
 
 def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
