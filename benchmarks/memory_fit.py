@@ -1,0 +1,168 @@
+"""Does the batch that `ocrlab memory fit` chose still fit 50 epochs later, and was the peak known before the run?
+
+Fit: under a memory control group (version 1, where this machine lets us make one) and under RLIMIT_AS, on a tiny set.
+`ocrlab memory fit` is asked inside the limit, then `ocrlab train` makes 50 epochs with validation inside it.
+Estimate: 12 configs; said is `ocrlab memory estimate`, measured the high-water mark of a training of some steps less
+its value after imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from table import markdown, page, parser, publish
+
+from ocrlab import config as configs
+from ocrlab.data import synthetic
+
+MIB = 1 << 20
+GROUPS = Path("/sys/fs/cgroup/memory")
+EPOCHS, PAGES = 50, (12, 2)
+SMALL = ("trainer.accelerator=cpu", "runtime.threads=2", "runtime.workers=0", "evaluate.long_side=640")
+TINY = (*SMALL, "crop=128", "trainer.precision=fp32", "runtime.channels_last=true", "evaluate.long_side=320")
+LIMITS = {"control group, version 1": 900 * MIB, "RLIMIT_AS": 6000 * MIB}
+BF16, FP32 = "trainer.precision=bf16", "trainer.precision=fp32"
+LAST, PLAIN = "runtime.channels_last=true", "runtime.channels_last=false"
+CONFIGS = (
+    ("batch_size=1", "crop=512", BF16, LAST),
+    ("batch_size=4", "crop=512", BF16, PLAIN),
+    ("batch_size=8", "crop=384", BF16, LAST),
+    ("batch_size=4", "crop=512", FP32, LAST),
+    ("batch_size=8", "crop=256", FP32, PLAIN),
+    ("batch_size=2", "crop=640", BF16, LAST, "decoder=unet"),
+    ("batch_size=6", "crop=320", BF16, LAST, "width=128"),
+    ("batch_size=2", "crop=320", FP32, LAST, "encoder=resnet18", "width=128"),
+    ("batch_size=4", "crop=384", BF16, LAST, "encoder=resnet18", "trainer.accumulate_grad_batches=2"),
+    ("batch_size=2", "crop=256", BF16, LAST, "encoder=resnet34"),
+    ("batch_size=2", "crop=256", BF16, PLAIN, "encoder=resnet50", "decoder=unet"),
+    ("batch_size=4", "crop=256", FP32, LAST, "encoder=mobilenet_v3_large"),
+)
+
+
+@contextlib.contextmanager
+def control_group(limit: int) -> Iterator[tuple[Callable[[], None], Callable[[], dict[str, int]]]]:
+    """Give how a child joins a new memory group, and what the group has seen; the group is removed afterwards."""
+    group = GROUPS / f"ocrlab-bench-{os.getpid()}"
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(limit))
+
+    def join() -> None:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+
+    def seen() -> dict[str, int]:
+        lines = (group / "memory.oom_control").read_text().split("\n")
+        kills = next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+        return {"kills": kills, "refused": int((group / "memory.failcnt").read_text())}
+
+    try:
+        yield join, seen
+    finally:
+        group.rmdir()
+
+
+@contextlib.contextmanager
+def address_space(limit: int) -> Iterator[tuple[Callable[[], None], Callable[[], dict[str, int]]]]:
+    """Give how a child lowers its address space; nothing is killed there, allocations fail."""
+    yield (lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))), dict
+
+
+def inside(join: Callable[[], None], words: Sequence[str]) -> tuple[int, dict[str, Any]]:
+    """Run an ocrlab command under a limit; return its exit status and its JSON."""
+    command = [sys.executable, "-m", "ocrlab", *words, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, preexec_fn=join)
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        return done.returncode, {}
+
+
+def fit_row(name: str, folder: Path) -> tuple[str, str, str]:
+    """Return one row: what was chosen under a limit, how close it is, and what 50 epochs with it came to."""
+    kind = control_group if name.startswith("control") else address_space
+    data = [f"data={folder / 'pages'}", f"runs={folder / name.replace(' ', '-')}"]
+    with kind(LIMITS[name]) as (join, seen):
+        status, found = inside(join, ["memory", "fit", *TINY, *data, "--minutes", "20"])
+        batch = found.get("batch", 0)
+        if status or not batch:
+            return f"fit, {name}", f"**missed**: {found.get('sentence') or found.get('error')}", "0 OOM"
+        size = [f"batch_size={batch}", f"trainer.max_epochs={EPOCHS}", f"trainer.val_every={max(1, PAGES[0] // batch)}"]
+        status, trained = inside(join, ["train", *TINY, *data, *size, "recorder.on=true"])
+        counts = seen()
+    share = found["peak"] / found["limit"]["bytes"]
+    bad = status != 0 or counts.get("kills", 0) > 0
+    close = share >= 0.9 or found["proven"] == "batch + 1 fails"
+    told = f"batch {batch}, {len(found['tries'])} children, peak {share:.2f} of the limit ({found['proven']}); "
+    told += f"{EPOCHS} epochs: exit status {status}, {counts.get('kills', 0)} kills"
+    steps = trained.get("metrics", {}).get("steps", 0)
+    told += f", {steps:.0f} steps{' **missed**' if bad or not close else ''}"
+    return f"fit, {name}", told, "0 OOM; 0.90 or the next fails"
+
+
+def peaks(words: Sequence[str], folder: Path) -> tuple[float, float]:
+    """Return the peak that was said and the one that was measured, in bytes beyond what imports take."""
+    settings = [*SMALL, *words, f"data={folder / 'pages'}", f"runs={folder / 'runs'}"]
+    configs.save(configs.load(None, settings), folder / "config.yaml")
+    answers = []
+    for what in ("estimate", "measure"):
+        out, job = folder / f"{what}.json", folder / "job.json"
+        content = {"schema": 1, "what": what, "config": str(folder / "config.yaml"), "overrides": {}, "out": str(out)}
+        job.write_text(json.dumps(content))
+        subprocess.run([sys.executable, "-m", "ocrlab.train.fitting", str(job)], check=True, capture_output=True)
+        answers.append(json.loads(out.read_text()))
+    said, measured = answers
+    return said["peak"], max(measured["peaks"].values()) - measured["base"]
+
+
+def estimate_rows(folder: Path, count: int) -> list[tuple[str, str, str]]:
+    """Return a row for each config and one for all."""
+    rows, ratios = [], []
+    for words in CONFIGS[:count]:
+        said, measured = peaks(words, folder)
+        ratios.append(said / measured)
+        print(*words, f"{said / MIB:.0f} {measured / MIB:.0f} MiB {ratios[-1]:.3f}", file=sys.stderr, flush=True)
+        told = f"{said / MIB:.0f} of {measured / MIB:.0f} MiB: {ratios[-1]:.2f}"
+        rows.append((" ".join(words), told, "0.90 to 1.10"))
+    good = sum(0.9 <= ratio <= 1.1 for ratio in ratios)
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    told = f"{good} of {len(ratios)}, median {statistics.median(ratios):.2f}, worst {worst:.2f}"
+    told += "" if good == len(ratios) else " **missed**"
+    return [("peak said before the run, within 10 %", told, "all"), *rows]
+
+
+def rows(folder: Path, count: int = len(CONFIGS), *, fits: bool = True) -> list[tuple[str, str, str]]:
+    """Return every row of this file; `folder` is empty and removed by the caller."""
+    synthetic.make(folder / "pages", train=PAGES[0], val=PAGES[1])
+    found = []
+    for name in LIMITS if fits else ():
+        if name.startswith("control") and not os.access(GROUPS, os.W_OK):
+            found.append((f"fit, {name}", "not measured: no memory group can be made here", "0 OOM"))
+        else:
+            found.append(fit_row(name, folder))
+            print(found[-1][:2], file=sys.stderr, flush=True)
+    return [*found, *estimate_rows(folder, count)]
+
+
+def main() -> None:
+    """Print the table; end with 1 where a limit is not met."""
+    made = parser(__doc__)
+    made.add_argument("--configs", type=int, default=len(CONFIGS), help="how many of the estimate's configs")
+    made.add_argument("--no-fit", action="store_true", help="the estimate alone")
+    args = made.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
+        table = rows(Path(folder), args.configs, fits=not args.no_fit)
+    publish("memory-fit", page("What fits", markdown(("what", "is", "must"), table)), save=args.save)
+    sys.exit(any("**missed**" in row[1] for row in table))
+
+
+if __name__ == "__main__":
+    main()

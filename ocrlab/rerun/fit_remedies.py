@@ -1,0 +1,63 @@
+"""What to change where not even one crop fits: each change is tried, and says what it needs then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ocrlab.settings.fields import flat
+
+if TYPE_CHECKING:
+    from ocrlab.rerun.fit import Room, Try
+
+LEFT_OUT = {
+    "checkpointing of the encoder": "no setting of ocrlab switches it on",
+    "frozen BatchNorm": "no setting of ocrlab freezes it; running statistics are a few kilobytes here",
+}
+SMALLEST = "resnet18_slim"
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[str, str]]:
+    """Return the changes that the config can express, what costs the least accuracy first."""
+    changes: list[dict[str, str]] = []
+    if cuda:
+        changes.append(dict(EXPANDABLE))
+    if settings["runtime.cache"] == "memory" and not cuda:
+        changes.append({"runtime.cache": "none"})
+    if (settings["runtime.workers"] or 0) > 0 and not cuda:
+        changes.append({"runtime.workers": "0"})
+    if settings["trainer.precision"] == "fp32":
+        changes.append({"trainer.precision": "bf16"})
+    if phase in ("check", "validate", "final", "start"):
+        changes.append({"evaluate.long_side": str(max(64, settings["evaluate.long_side"] // 2))})
+    if settings["crop"] > 128:
+        changes.append({"crop": str(max(64, settings["crop"] // 64 * 32))})
+    if settings["width"] > 32:
+        changes.append({"width": str(max(16, settings["width"] // 8 * 4))})
+    if settings["encoder"] != SMALLEST and settings["weights"] is None:
+        changes.append({"encoder": SMALLEST})
+    return changes
+
+
+def measured(room: Room, failed: Try) -> list[Try]:
+    """Try every change with one crop, and where none is enough all of them together; what fits comes first."""
+    settings = {**flat(room.config), **room.settled}
+    done: list[Try] = []
+    changes = possible(settings, failed.phase, cuda=room.limit.kind == "device")
+    for change in changes:
+        if room.left() < 10:
+            break
+        done.append(_tried(room, change))
+    if changes and not any(one.fits for one in done) and room.left() >= 10:
+        together = {key: value for change in changes for key, value in change.items()}
+        done.append(_tried(room, together))
+    return sorted(done, key=lambda one: (not one.fits, one.peak or 0))
+
+
+def _tried(room: Room, change: dict[str, str]) -> Try:
+    kept = room.settled
+    room.settled = {key: value for key, value in kept.items() if key not in change}
+    try:
+        return room.attempt(1, change)
+    finally:
+        room.settled = kept

@@ -1,0 +1,220 @@
+"""The search for the largest batch, with children that are played, and one that is real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocrlab.config import Config
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.rerun import fit, fit_limit, fit_remedies
+from ocrlab.rerun.fit import Room, Try
+from ocrlab.rerun.fit_limit import Limit
+
+MIB = 1 << 20
+ENDED = SimpleNamespace(what="", told="passed", seconds=1.0)
+
+
+class Played(Room):
+    """Children whose peak is `of(batch)` bytes."""
+
+    of: Callable[[int], int]
+
+    def attempt(self, batch: int, changes: Any = None) -> Try:
+        peak = self.of(batch)
+        fits = peak <= self.usable
+        done = Try(batch, fits, peak if fits else self.usable, "train", "" if fits else "ended", changes=changes or {})
+        self.tries.append(done)
+        return done
+
+
+def room(tmp_path: Path, of: Callable[[int], int], limit: int = 1000 * MIB, margin: float = 0.05) -> Played:
+    made = Played(Config(), tmp_path, Limit(limit, "resident", "test"), margin, time.monotonic() + 60, lambda _: None)
+    made.of = of
+    return made
+
+
+GUESS = {"offset": 200 * MIB, "slope": 50 * MIB, "space": 0}
+
+
+@pytest.mark.parametrize("slope", [1, 7, 30, 50, 90, 200, 700])
+def test_the_largest_is_found_however_wrong_the_guess(tmp_path: Path, slope: int) -> None:
+    played = room(tmp_path, lambda batch: (200 + slope * batch) * MIB)
+    batch, proven = fit.search(played, GUESS, 64)
+    right = min(64, (950 - 200) // slope)
+    if proven == "close":
+        assert batch <= right
+        assert 200 + slope * batch >= 900
+    else:
+        assert batch == right
+        assert proven == ("pages" if right == 64 else "batch + 1 fails")
+    assert len(played.tries) <= 5
+
+
+def test_a_guess_that_is_right_needs_few_children(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 50 * batch) * MIB)
+    assert fit.search(played, GUESS, 64) == (15, "close")
+    assert len(played.tries) == 1
+
+
+def test_nothing_fits(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (990 + batch) * MIB)
+    assert fit.search(played, GUESS, 64) == (0, "batch + 1 fails")
+    assert played.tries[-1].batch == 1
+
+
+def test_no_batch_is_larger_than_an_epoch(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: 300 * MIB)
+    assert fit.search(played, GUESS, 12) == (12, "pages")
+
+
+def test_the_answer_is_what_was_found_when_the_time_is_over(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 3 * batch) * MIB)
+    played.end = time.monotonic() - 1
+    batch, proven = fit.search(played, GUESS, 64)
+    assert proven == "time"
+    assert batch in (0, *(one.batch for one in played.tries if one.fits))
+
+
+@pytest.mark.parametrize(
+    ("batch", "wanted", "accumulate", "words"),
+    [
+        (6, 16, 1, ["batch_size=4", "trainer.accumulate_grad_batches=4"]),
+        (16, 16, 1, ["batch_size=16", "trainer.accumulate_grad_batches=1"]),
+        (99, 4, 3, ["batch_size=12", "trainer.accumulate_grad_batches=1"]),
+        (1, 7, 1, ["batch_size=1", "trainer.accumulate_grad_batches=7"]),
+        (0, 4, 1, []),
+    ],
+)
+def test_the_effective_batch_stays(batch: int, wanted: int, accumulate: int, words: list[str]) -> None:
+    config = Config(batch_size=wanted, trainer={"accumulate_grad_batches": accumulate})
+    assert fit.words(config, batch) == words
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    whole = {"finished": True, "over": None, "error": None, "phase": "final", "device": {}, "crops_a_second": 2.0}
+    return {**whole, "peaks": {"check": 100, "train": 900, "validate": 905}, **more}
+
+
+def test_a_child_that_was_done_says_its_peak_and_where() -> None:
+    done = fit.judged(4, {}, answer(), ENDED, 1000, 1.0, 0.05)
+    assert (done.fits, done.peak, done.phase) == (True, 905, "train")
+    assert not fit.judged(4, {}, answer(), ENDED, 904, 1.0, 0.05).fits
+
+
+@pytest.mark.parametrize(
+    "ended", ["host.oom_kill", "host.alloc_fail", "gpumem.capacity", "gpumem.fragmentation", "SIGKILL"]
+)
+def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
+    how = SimpleNamespace(what=ended, told=ended, seconds=1.0)
+    assert not fit.judged(4, {}, answer(finished=False, phase="train"), how, 1000, 1.0, 0.05).fits
+    assert not fit.judged(4, {}, None, how, 1000, 1.0, 0.05).fits
+
+
+def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
+    over = answer(finished=False, over={"phase": "train", "held": 990})
+    done = fit.judged(4, {}, over, ENDED, 1000, 1.0, 0.05)
+    assert (done.fits, done.peak, done.phase) == (False, 990, "train")
+
+
+@pytest.mark.parametrize("what", ["over its time", "hang"])
+def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory(tmp_path: Path, what: str) -> None:
+    how = SimpleNamespace(what=what, told="not done", seconds=1.0)
+    done = fit.judged(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
+    assert (done.fits, done.told) == (False, "not done in 120 s")
+
+
+@pytest.mark.parametrize("what", ["exit status 1", "data.broken"])
+def test_what_fails_of_another_cause_is_no_answer(what: str) -> None:
+    how = SimpleNamespace(what=what, told="DataError: no pages", seconds=1.0)
+    with pytest.raises(RunError, match="no pages"):
+        fit.judged(4, {}, answer(finished=False, error=None), how, 1000, 1.0, 0.05)
+
+
+def test_on_a_device_what_others_hold_is_not_ours() -> None:
+    device = {"total": 1000, "outside": 300, "reserved": 660, "train": 600, "validate": 100}
+    done = fit.judged(4, {}, answer(device=device), ENDED, 10**9, 1.0, 0.05)
+    assert (done.fits, done.peak, done.phase) == (True, 660, "train")
+    assert not fit.judged(4, {}, answer(device={**device, "reserved": 670}), ENDED, 10**9, 1.0, 0.05).fits
+
+
+def test_remedies_are_what_the_config_can_express() -> None:
+    from ocrlab.settings.fields import flat
+
+    settings = {**flat(Config(encoder="resnet50", width=128)), "trainer.precision": "fp32", "runtime.workers": 2}
+    found = {key for change in fit_remedies.possible(settings, "validate", cuda=False) for key in change}
+    assert found == {
+        "runtime.cache", "runtime.workers", "trainer.precision", "evaluate.long_side", "crop", "width", "encoder",
+    }  # fmt: skip
+    small = {**settings, "crop": 64, "width": 16, "encoder": "resnet18_slim", "trainer.precision": "bf16"}
+    small |= {"runtime.cache": "none", "runtime.workers": 0}
+    assert fit_remedies.possible(small, "train", cuda=False) == []
+    assert fit_remedies.possible(small, "train", cuda=True) == [fit_remedies.EXPANDABLE]
+
+
+def test_every_remedy_can_be_set() -> None:
+    from ocrlab import config as configs
+    from ocrlab.settings.fields import flat
+
+    settings = {**flat(Config(encoder="resnet50")), "trainer.precision": "fp32", "runtime.workers": 2}
+    for change in fit_remedies.possible(settings, "final", cuda=False):
+        assert configs.differences(Config(encoder="resnet50", runtime={"workers": 2}), configs.apply(Config(), change))
+
+
+def test_remedies_are_measured_and_all_together_where_none_is_enough(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: 2000 * MIB)
+    failed = played.attempt(1)
+    found = fit_remedies.measured(played, failed)
+    assert not any(one.fits for one in found)
+    assert max(len(one.changes) for one in found) == sum(len(one.changes) for one in found) / 2
+
+
+def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
+    def machine(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    root = machine(
+        {
+            "proc/self/cgroup": "0::/job\n",
+            "proc/meminfo": "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n",
+            "sys/fs/cgroup/cgroup.controllers": "memory\n",
+            "sys/fs/cgroup/job/memory.max": str(1000 * MIB),
+            "sys/fs/cgroup/job/memory.current": str(300 * MIB),
+            "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {150 * MIB}\nactive_file {50 * MIB}\n",
+        }
+    )
+    found = fit_limit.find(None, root=root)
+    assert (found.bytes, found.kind) == (900 * MIB, "resident")
+    assert "version 2" in found.source
+    assert fit_limit.find(0.5, root=root).chosen
+    assert fit_limit.find(100, root=root).bytes == 900 * MIB
+
+
+def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/memory/job"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/job\n")
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
+    (group / "memory.limit_in_bytes").write_text(str(500 * MIB))
+    (group / "memory.usage_in_bytes").write_text(str(200 * MIB))
+    (group / "memory.stat").write_text(f"total_inactive_file {20 * MIB}\ninactive_file 5\ntotal_active_file 0\n")
+    found = fit_limit.find(None, root=tmp_path)
+    assert found.bytes == 320 * MIB
+    assert "version 1" in found.source
+
+
+def test_without_a_group_it_is_the_free_memory(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 1024 kB\n")
+    assert fit_limit.find(None, root=tmp_path).bytes == MIB
+    with pytest.raises(ConfigError, match="--limit"):
+        fit_limit.find(-1.0, root=tmp_path)
