@@ -16,11 +16,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.train import generators, restored_lightning
-from ocrlab.train.loading import Loaded
-from ocrlab.train.loops import recording
-from ocrlab.train.restored import Restored
-from ocrlab.train.tape import Tape, say
+from ocrlab.recording import generators, restored_lightning
+from ocrlab.recording.loading import Loaded
+from ocrlab.recording.loops import recording
+from ocrlab.recording.restored import Restored
+from ocrlab.recording.tape import Tape, say
 
 __all__ = ["Recorder", "recording"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ocrlab.train.replayed import traced
+from ocrlab.replaying.replayed import traced
 
 pytestmark = pytest.mark.gpu
 

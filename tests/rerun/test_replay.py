@@ -28,7 +28,7 @@ import os, sys, time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from ocrlab.train.loops import recording
+from ocrlab.recording.loops import recording
 
 what, out = sys.argv[1:]
 torch.manual_seed(0)

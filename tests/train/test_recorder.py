@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ocrlab import config as configs
 from ocrlab.flight import record_program, ring
-from ocrlab.train import fit, restored
+from ocrlab.recording import restored
+from ocrlab.train import fit
 from ocrlab.train.recorder import Recorder
 
 

@@ -1,0 +1,142 @@
+"""The recorded batches again: from their indices and random states, from their files, or by walking to their place."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import DataError
+from ocrlab.flight.ring import Step
+from ocrlab.recording import generators, raw, walks
+from ocrlab.recording.loading import Loader, Order, Place, Watched, can_be_watched, twin
+
+
+class Feed:
+    """The batches of some recorded steps; each walk over `batches` gives those of the next recorded walk.
+
+    `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
+    step: the last batch comes once more, so that this step is not taken for the last one of an epoch.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], flight: Path, place: Place, start: int, ended: Callable[[], None]
+    ) -> None:
+        self.flight, self.place, self.start, self.ended = flight, place, start, ended
+        self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
+        self.next = 0
+        self.iterators: list[Any] = []
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches of the next walk; raises DataError where they cannot be made again."""
+        if self.next >= len(self.walks):
+            self.ended()
+            return
+        steps = self.walks[self.next]
+        self.next += 1
+        makers = {"raw": self._kept, "map": self._made, "walk": self._walked}
+        batch = None
+        for kind, group in itertools.groupby(steps, key=_kind):
+            for batch in makers[kind](loader, list(group)):
+                yield batch
+        if self.next >= len(self.walks):
+            self.ended()
+            yield batch
+
+    def close(self) -> None:
+        """End the workers."""
+        for iterator in self.iterators:
+            end = getattr(iterator, "_shutdown_workers", None)
+            if end is not None:
+                end()
+
+    def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
+        for step in steps:
+            yield raw.read(self.flight, step.order["raw"])
+
+    def _made(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
+        """Load by index, in as many workers as then, each batch with the random states that were before it."""
+        if not can_be_watched(loader):
+            got = f"{type(loader).__name__} where a DataLoader was recorded"
+            raise DataError("The loader is not the one that was recorded", got=got)
+        orders = [Order(indices(step), step.loaded) for step in steps]
+        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers))
+        sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
+        copied.__dict__.update({sampler: orders, "persistent_workers": False})
+        if copied.num_workers:
+            copied.num_workers = min(copied.num_workers, len(orders))
+        iterator = iter(copied)
+        self.iterators.append(iterator)
+        for tagged in iterator:
+            yield tagged.data
+
+    def _walked(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
+        """Begin the walk as it began then, and leave out what came before the recorded batches."""
+        wanted = {int(step.order["position"]): step for step in steps}
+        generators.put(walks.noted(self.flight, self.place.rank, self.start, steps[0].walk))
+        if can_be_watched(loader):
+            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers))
+        iterator = iter(loader)
+        self.iterators.append(iterator)
+        for position in range(max(wanted) + 1):
+            step = wanted.get(position)
+            if step is not None and getattr(loader, "num_workers", 0) == 0:
+                generators.put(step.loaded)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                raise DataError(
+                    "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
+                ) from None
+            if step is not None:
+                yield getattr(batch, "data", batch) if type(batch).__name__ == "Tagged" else batch
+
+
+def indices(step: Step) -> Any:
+    """Return the indices of a recorded batch; raises DataError where the record does not hold them."""
+    text = step.order.get("indices")
+    if not isinstance(text, str):
+        why = "they were too many for the ring" if step.left_out else "the loader gave none"
+        raise DataError(
+            f"The record of micro-batch {step.micro} has no sample indices",
+            got=why,
+            do="Record with recorder.batches=raw, or Recorder(batches='raw')",
+        )
+    return ast.literal_eval(text)
+
+
+def _kind(step: Step) -> str:
+    if "raw" in step.order:
+        return "raw"
+    return "walk" if step.order.get("kind") == "walk" else "map"
+
+
+def fed(loader: Any, feed: Feed) -> Any:
+    """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
+    if can_be_watched(loader):
+        entry = Loader(loader, feed.place)
+        entry.feed = lambda: feed.batches(loader)
+        entry.start()
+        loader._ocrlab_entry = entry  # lives as long as the loader
+        return loader
+    return Fed(loader, feed)
+
+
+class Fed:
+    """In place of a loader that is not torch's."""
+
+    def __init__(self, loader: Any, feed: Feed) -> None:
+        self.loader, self.feed = loader, feed
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("loader", "feed"):
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.feed.batches(self.loader)

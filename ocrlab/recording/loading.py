@@ -1,0 +1,283 @@
+"""A look at any DataLoader from inside: which sample each worker is on, and what every batch was made of.
+
+The user's loader and data set stay as they are. Each time an iterator is made, it gets a thin proxy in place of the
+data set, which notes the sample in the page of its worker, and a collate function that sends along, with the batch, its
+indices and the random states before it. From these `restored.py` makes the same batch again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe, Subset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from ocrlab.flight.ring_worker import Page
+from ocrlab.recording import generators
+from ocrlab.recording.names import naming, plain
+
+
+@dataclass
+class Loaded:
+    """One batch as it left its loader: what rebuilds it, and the random states before it was loaded."""
+
+    order: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, bytes] = field(default_factory=dict)
+    samples: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Place:
+    """Where the pages of workers go: folder, rank, start of the run, number of the loader."""
+
+    folder: Path
+    rank: int = 0
+    start: int = 0
+    loader: int = 0
+
+
+@dataclass
+class Order:
+    """A batch to be made again, in place of its indices."""
+
+    indices: Any
+    states: dict[str, bytes]
+
+
+class Tagged:
+    """A batch on its way from the worker, with what it was made of."""
+
+    def __init__(self, data: Any, told: Loaded) -> None:
+        self.data, self.told = data, told
+
+    def pin_memory(self) -> Tagged:
+        """Return it with the batch in page-locked memory (called by DataLoader)."""
+        return Tagged(pin_memory(self.data), self.told)
+
+
+class Watched:
+    """A data set that notes what it is asked for, in whichever process it is asked."""
+
+    def __init__(self, dataset: Any, place: Place, workers: int) -> None:
+        self.dataset, self.place, self.workers = dataset, place, workers
+        self.told = Loaded()
+        self.fresh = True  # the next sample is the first one of a batch
+        self.position = 0  # of an iterable data set, in this worker
+        self.names: Callable[[Any], str] | None = None
+        self.page: Page | None = None
+        self.owner = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "page": None, "owner": 0, "names": None}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, Order):
+            generators.put(index.states)
+            index = index.indices
+        self.begin(index, single=True)
+        return self.one(index, self.told.samples[0] if self.told.samples else str(index))
+
+    def __getitems__(self, indices: Any) -> Any:
+        if isinstance(indices, Order):
+            generators.put(indices.states)
+            indices = indices.indices
+        self.begin(indices, single=False)
+        whole = getattr(self.dataset, "__getitems__", None)
+        if whole is None or (type(self.dataset) is Subset and not hasattr(self.dataset.dataset, "__getitems__")):
+            names = self.told.samples
+            if len(names) != len(indices):  # noting the batch has failed
+                names = [str(index) for index in indices]
+            return [self.one(index, name) for index, name in zip(indices, names, strict=True)]
+        self.note(f"{len(indices)} samples from {self.told.samples[0] if self.told.samples else '?'} on")
+        return self.guarded(lambda: whole(indices))
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = iter(self.dataset)
+        while True:
+            if self.fresh:
+                self.begin(self.position, single=True, kind="walk")
+            self.note(f"sample {self.position} of this worker's stream")
+            try:
+                sample = self.guarded(lambda: next(iterator))
+            except StopIteration:
+                return
+            self.position += 1
+            yield sample
+
+    def one(self, index: Any, name: str) -> Any:
+        self.note(name)
+        return self.guarded(lambda: self.dataset[index])
+
+    def guarded(self, load: Callable[[], Any]) -> Any:
+        try:
+            return load()
+        except StopIteration:
+            raise
+        except BaseException:
+            if self.page is not None:
+                self.page.fail(self.name)
+            raise
+
+    def note(self, name: str) -> None:
+        self.name = name
+        if self.page is not None:
+            self.page.sample(name)
+
+    def begin(self, indices: Any, *, single: bool, kind: str = "map") -> None:
+        """Note the batch that is to be loaded; what goes wrong here goes wrong without a word."""
+        self.fresh, self.name, self.told = False, "", Loaded()
+        with contextlib.suppress(Exception):
+            self.open()
+            info = get_worker_info()
+            order: dict[str, Any] = {"kind": kind, "single": single, "workers": self.workers}
+            order["worker"] = info.id if info else None
+            if kind == "map":
+                order["indices"] = repr(plain(indices if single else list(indices)))
+            else:
+                order["first"] = self.position
+            if self.names is None:
+                self.names = naming(self.dataset)
+            asked = [] if kind == "walk" else [indices] if single else indices
+            self.told = Loaded(order, generators.take(cuda=False), [self.names(index) for index in asked])
+            if self.page is not None:
+                self.page.batch(order, self.told.states)
+
+    def open(self) -> None:
+        """Open the page of this process, once."""
+        if self.owner != os.getpid():
+            self.owner, info, place = os.getpid(), get_worker_info(), self.place
+            self.page = Page(place.folder, place.rank, place.start, place.loader, info.id if info else 0)
+
+
+class Collate:
+    """The user's collate function, with what the batch was made of put beside its result."""
+
+    def __init__(self, collate: Callable[[Any], Any], watched: Watched) -> None:
+        self.collate, self.watched = collate, watched
+
+    def __call__(self, samples: Any) -> Tagged:
+        data = self.collate(samples)
+        self.watched.fresh = True
+        return Tagged(data, self.watched.told)
+
+
+class Begin:
+    """The user's worker_init_fn; the data set that a worker is told of is the user's, not our proxy."""
+
+    def __init__(self, begin: Callable[[int], Any] | None, watched: Watched) -> None:
+        self.begin, self.watched = begin, watched
+
+    def __call__(self, number: int) -> None:
+        info = get_worker_info()
+        with contextlib.suppress(Exception):
+            object.__setattr__(info, "dataset", self.watched.dataset)  # it refuses a plain assignment
+        with contextlib.suppress(Exception):
+            self.watched.open()
+        if self.begin is not None:
+            self.begin(number)
+
+
+class Loader:
+    """A loader under observation: `taken` holds what was made of the batches that nobody has asked about yet."""
+
+    def __init__(
+        self,
+        loader: Any,
+        place: Place,
+        on_batch: Callable[[Any, Loaded], Any] | None = None,
+        on_walk: Callable[[int], Any] | None = None,
+        on_wait: Callable[[], Any] | None = None,
+    ) -> None:
+        self.loader, self.place, self.on_batch, self.on_walk = weakref.ref(loader), place, on_batch, on_walk
+        self.on_wait = on_wait
+        self.taken: deque[Loaded] = deque()
+        self.walk = -1
+        self.count = 0  # of batches in this walk
+        self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
+
+    def start(self) -> None:
+        """Put ourselves into the loader; undone by `stop`."""
+        loader = self.loader()
+        loader._get_iterator = self.iterator  # type: ignore[union-attr]  # each __iter__ of a DataLoader asks for it
+
+    def stop(self) -> None:
+        """Take ourselves out of the loader."""
+        loader = self.loader()
+        if loader is not None:
+            loader.__dict__.pop("_get_iterator", None)
+
+    def iterator(self) -> Iterator[Any]:
+        """Return what `DataLoader._get_iterator` would, made of a copy of the loader with a watched data set."""
+        loader: Any = self.loader()
+        self.begin_walk()
+        if self.feed is not None:
+            return self.feed()
+        iterator = type(loader)._get_iterator(twin(loader, Watched(loader.dataset, self.place, loader.num_workers)))
+        self.listen(iterator)
+        return iterator
+
+    def begin_walk(self) -> None:
+        """Note that a new walk over the loader begins; batches that were fetched and never used are forgotten."""
+        self.walk += 1
+        self.count = 0
+        self.taken.clear()
+        loader = self.loader()
+        if self.on_walk is not None and isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+            self.on_walk(self.walk)
+
+    def listen(self, iterator: Any) -> None:
+        """Take our notes off each batch before anybody sees it; no reference to the iterator may keep it alive."""
+        weak = weakref.ref(iterator)
+
+        def next_data() -> Any:
+            this: Any = weak()
+            if self.on_wait is not None:
+                self.on_wait()
+            return self.untag(type(this)._next_data(this))
+
+        def reset(loader: Any, first_iter: bool = False) -> None:
+            this: Any = weak()
+            self.begin_walk()
+            type(this)._reset(this, loader, first_iter)
+
+        iterator._next_data, iterator._reset = next_data, reset
+
+    def untag(self, data: Any) -> Any:
+        """Return the batch itself, and keep what it was made of."""
+        told = Loaded()
+        if isinstance(data, Tagged):
+            data, told = data.data, data.told
+        told.order = {**told.order, "walk": self.walk, "position": self.count}
+        self.count += 1
+        self.taken.append(told)
+        if self.on_batch is not None:
+            self.on_batch(data, told)
+        return data
+
+
+def twin(loader: Any, watched: Watched) -> Any:
+    """Return a copy of a loader that reads `watched` in place of its data set."""
+    copied = copy.copy(loader)
+    copied.__dict__.pop("_get_iterator", None)
+    copied.__dict__.update(dataset=watched, collate_fn=Collate(loader.collate_fn, watched), _iterator=None)
+    if loader.num_workers:
+        copied.worker_init_fn = Begin(loader.worker_init_fn, watched)
+    return copied
+
+
+def can_be_watched(loader: Any) -> bool:
+    """Tell whether a loader makes its iterators in torch's way, over a data set that a proxy can stand for."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterDataPipe | MapDataPipe):
+        return False
+    return type(loader)._get_iterator is DataLoader._get_iterator

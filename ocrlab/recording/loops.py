@@ -1,0 +1,188 @@
+"""The flight recorder for a training loop written by hand; it needs torch and nothing else.
+
+    with recording("runs/mine", model, optimizer, scheduler=scheduler, scaler=scaler) as rec:
+        for epoch in rec.epochs(10):
+            for batch in rec.batches(loader):
+                loss = rec.loss(model(batch))
+                loss.backward()
+                optimizer.step()
+
+Started again by `ocrlab replay`, the same program restores the state at the first `rec.batches`, gets the recorded
+batches, and ends behind the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ocrlab.recording.held import Held
+from ocrlab.recording.loading import Loaded
+from ocrlab.recording.restored import Restored
+from ocrlab.recording.tape import Tape, say
+from ocrlab.recording.walks import Counted
+
+SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
+
+
+class Loop:
+    """What `recording` gives to a loop."""
+
+    def __init__(self, held: Held, tape: Tape | None, replay: Restored | None) -> None:
+        self.held, self.tape, self.replay = held, tape, replay
+        self.micro = -1  # the micro-batch at hand, from 0
+        self.number = 0  # the optimiser step that is being made
+        self.epoch = 0
+        self.clean = True  # no gradient waits: the last micro-batch ended with a step, or there was none
+        self.steps = 0  # calls of step() in this micro-batch
+        self.handles: list[Any] = []
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a loader; each is written down before it is used."""
+        if self.replay is not None:
+            yield from self.replay.batches(loader, self)
+            return
+        told_by = self.tape.watch(loader) if self.tape is not None else None
+        for batch in told_by if isinstance(told_by, Counted) else loader:
+            self.begin(batch, told_by)
+            try:
+                yield batch
+            finally:
+                self.stepped()
+            self._say_phase("data")
+        self.epoch += 1
+
+    def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
+        """Yield the numbers of the epochs; a replay begins with the recorded one."""
+        numbers = range(epochs) if isinstance(epochs, int) else epochs
+        for epoch in numbers:
+            if self.replay is not None and epoch < self.replay.first_epoch:
+                continue
+            self.epoch = epoch
+            yield epoch
+
+    def loss(self, loss: Any) -> Any:
+        """Note the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
+        recorder = self.tape or self.replay
+        if recorder is not None:
+            recorder.loss(loss)
+        self._say_phase("backward")
+        return loss
+
+    def validating(self) -> contextlib.AbstractContextManager[None]:
+        """Mark a block as validation."""
+        return self._phase("validation")
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        self._say_phase(name)
+        yield
+        self._say_phase("data")
+
+    def _say_phase(self, name: str) -> None:
+        recorder = self.tape or self.replay
+        if recorder is not None:
+            recorder.phase(name)
+
+    def begin(self, batch: Any, told_by: Any) -> None:
+        """Write the record of a micro-batch, and take a snapshot when it is time and no gradient waits."""
+        self.micro += 1
+        self.steps = 0
+        if self.tape is None or not self.tape.on:
+            return
+        told = told_by.taken.popleft() if told_by is not None and told_by.taken else Loaded()
+        self.tape.begin(
+            number=self.number, micro=self.micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch
+        )
+        if self.clean:
+            self.tape.snapshot(self.number, lambda: self.held.state(self.epoch))
+
+    def stepped(self) -> None:
+        """Count the optimiser step, if the micro-batch that ends made one."""
+        self.clean = bool(self.steps) or not self.held.optimizers
+        self.number += self.clean
+
+    def _stepping(self, *_: Any) -> None:
+        self._say_phase("optimiser")
+
+    def _stepped(self, *_: Any) -> None:
+        self.steps += 1
+
+    def start(self) -> None:
+        """Listen to the optimisers."""
+        for optimizer in self.held.optimizers:
+            with contextlib.suppress(AttributeError):  # of another make
+                self.handles.append(optimizer.register_step_pre_hook(self._stepping))
+                self.handles.append(optimizer.register_step_post_hook(self._stepped))
+
+    def stop(self) -> None:
+        """Take every hook out."""
+        while self.handles:
+            self.handles.pop().remove()
+
+
+@contextlib.contextmanager
+def recording(
+    folder: Path | str,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Any = None,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    extra: Any = None,
+    batches: str = "ids",
+    snapshot_every: int | None = None,
+    steps: int = 256,
+    rank: int | None = None,
+) -> Iterator[Loop]:
+    """Record a training loop in `folder`/flight, so that `ocrlab replay folder` can run its last steps again.
+
+    `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
+    `load_state_dict` (an average of the weights). `batches`, `snapshot_every` and `steps` as of `Recorder`. An error of
+    the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it before.
+    """
+    held = Held(model, optimizer, scheduler, scaler, extra)
+    replay = Restored.asked()
+    tape = None
+    if replay is None:
+        try:
+            rank = rank if rank is not None else current_rank()
+            every = snapshot_every
+            tape = Tape(Path(folder), "loop", rank=rank, batches=batches, every=every, steps=steps)
+            if any(type(part).__name__ == SHARDED for model in held.models for part in model.modules()):
+                tape.snapshots_on = False
+                say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
+            tape.hear(held.models[0])
+        except Exception as error:
+            say(f"not started, training goes on: {error}")
+    loop = Loop(held, tape, replay)
+    loop.start()
+    try:
+        if replay is not None:
+            replay.start_loop(held)
+        yield loop
+        if replay is not None:
+            replay.finish()
+    except BaseException as error:
+        if replay is not None:
+            replay.failed(error)
+        if tape is not None:
+            tape.failed(error)
+        raise
+    finally:
+        loop.stop()
+        if tape is not None:
+            tape.finish()
+
+
+def current_rank() -> int:
+    """Return the number of this process in a distributed training, 0 outside of one."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)) or 0)

@@ -1,0 +1,251 @@
+"""Restore and feed: the program, started again as a replay, goes from a snapshot through the recorded steps.
+
+Which run, which steps and which cell of the matrix is in the job that OCRLAB_REPLAY names. Each loss is compared with
+the record, bit for bit; `out/result.json` is written after every step, and the process ends behind the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ocrlab import flight
+from ocrlab.errors import DataError
+from ocrlab.flight import record_program, ring
+from ocrlab.flight.ring import Step
+from ocrlab.recording import generators, snapshots
+from ocrlab.recording.feed import Feed, fed
+from ocrlab.recording.loading import Place
+from ocrlab.recording.tape import say
+from ocrlab.records import SCHEMA
+from ocrlab.replaying import replayed
+
+TRACKERS = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}  # a replay is no run of theirs
+TRACKED = ("wandb",)
+
+
+class Restored:
+    """One replay: the recorded steps, the state to begin with, and what came out."""
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        self.job = dict(job)
+        self.out, self.rank = Path(job["out"]).absolute(), int(job.get("rank", 0))
+        self.folder = Path(job["run"], "flight").absolute()
+        self.recorded = ring.read(self._ring())
+        self.state = snapshots.read(Path(job["snapshot"])) if job.get("snapshot") else None
+        first = self.state["micro"] if self.state else 0
+        last = int(job["last_step"])
+        self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
+        self._check(first)
+        self.first_epoch = self.steps[0].epoch
+        self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
+        place = Place(self.out, self.rank, 0, 0)
+        pending = self._pending(last)
+        self.waiting = len(pending)  # batches that the run never got
+        self.feeding = Feed([*self.steps, *pending], self.folder, place, self.recorded.start, self.over)
+        self.index = -1
+        self.now: Step | None = None
+        self.seen: float | None = None
+        self.tensor: Tensor | None = None  # the loss itself: its storage tells whose NaN it is
+        self.results: list[dict[str, Any]] = []
+        self.trace: Any = None
+        self.held: Any = None
+        self.is_loaded = self.is_finished = False
+        self.running: list[str] = []  # trackers
+
+    @classmethod
+    def asked(cls) -> Restored | None:
+        """Return the replay that this process is, None for a normal training; raises what a job can have wrong."""
+        job = record_program.job()
+        return None if job is None else cls(job)
+
+    def _ring(self) -> Path:
+        wanted = self.job.get("start")
+        for path in ring.find(self.folder):
+            rank, start = ring.name_of(path)
+            if rank == self.rank and wanted in (None, start):
+                return path
+        raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
+
+    def _check(self, first: int) -> None:
+        """Raise DataError where the record has gaps between the snapshot and the last step."""
+        if not self.steps:
+            raise DataError(
+                "There is nothing to replay", got=f"no recorded step between micro-batch {first} and the last"
+            )
+        if [step.micro for step in self.steps] != list(range(first, first + len(self.steps))):
+            raise DataError(
+                "The record does not reach back to the snapshot",
+                got=f"micro-batches {self.steps[0].micro} to {self.steps[-1].micro}",
+                need=f"all from {first} on",
+                do="Keep more steps: recorder.steps, or Recorder(steps=...)",
+            )
+
+    def _pending(self, last: int) -> list[Step]:
+        """Return the batches that were being loaded when the run ended while it waited for data: one of them failed."""
+        end, newest = self.recorded.now, self.steps[-1]
+        if end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
+            return []
+        done = {str(step.order.get("indices")) for step in self.recorded.steps}
+        waiting = [w for w in self.recorded.workers if w.loader == 0 and w.order.get("indices") and w.loaded]
+        waiting = [w for w in waiting if w.order["indices"] not in done or w.failed]
+        waiting.sort(key=lambda worker: not worker.failed)
+        return [
+            Step(newest.number + 1, newest.micro + 1 + i, newest.epoch, newest.walk, order=w.order, loaded=w.loaded)
+            for i, w in enumerate(waiting)
+        ]
+
+    def start(self, model: Any, optimizers: Any) -> None:
+        """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
+        self.trace = replayed.Tracer(model, self.job, self.writer, optimizers=optimizers)
+        torch.save = _not_saved
+        os.environ.update(TRACKERS)
+        for name in TRACKED:
+            if getattr(sys.modules.get(name), "run", None) is not None:
+                self.running.append(f"{name} was started before the replay and may write to the run of the user")
+
+    def feed(self, loader: Any) -> Any:
+        """Return a loader that gives the recorded batches."""
+        return fed(loader, self.feeding)
+
+    def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
+        """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
+        if not self.is_loaded and self.held is not None:
+            self.is_loaded = True
+            if self.state is not None:
+                self.held.load(self.state["state"])
+        for batch in self.feeding.batches(loader):
+            step = self.begin(batch)
+            loop.micro, loop.number, loop.epoch = step.micro, step.number, step.epoch
+            yield batch
+            self.end()
+
+    def start_loop(self, held: Any) -> None:
+        """Get ready to replay a hand-written loop."""
+        self.held = held
+        self.start(held.models, held.optimizers)
+
+    def begin(self, batch: Any, micro: int | None = None) -> Step:
+        """Put the random states to those of the next recorded step; ends the process behind the last one."""
+        self.index += 1
+        if self.index >= len(self.steps):
+            self.over()
+            last = self.steps[-1]
+            self.now = Step(last.number + 1, last.micro + 1, last.epoch, last.walk)
+        else:
+            self.now = self.steps[self.index]
+            if micro is not None and micro != self.now.micro:
+                raise DataError("The program is at another step", got=f"micro-batch {micro}", need=self.now.micro)
+            generators.put(self.now.random)
+        self.seen = self.tensor = None
+        self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
+        self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro)
+        return self.now
+
+    def over(self) -> None:
+        """End the process if the last recorded step is done."""
+        if self.now is None and len(self.results) >= len(self.steps) + self.waiting:
+            self.finish()
+
+    def phase(self, name: str) -> None:
+        """Say which part of the step begins; a validation behind the last step is none of ours."""
+        if name == "validation":
+            self.over()
+        self.writer.phase(name)
+
+    def loss(self, value: Any, scale: float = 1.0) -> None:
+        """Take the loss of this micro-batch."""
+        if isinstance(value, Tensor):
+            self.tensor = value
+            value = value.detach().item() if value.numel() == 1 else None
+        if value is not None:
+            self.seen = float(value) * scale
+            self.writer.loss(self.seen)
+
+    def end(self) -> None:
+        """Compare the loss with the record, and write down what is known so far."""
+        step = self.now
+        if step is None:
+            return
+        self.trace.end(self.tensor if self.tensor is not None else self.seen)
+        self.tensor = None
+        self.results.append(
+            {
+                "number": step.number,
+                "micro": step.micro,
+                "loss": self.seen,
+                "recorded": step.loss,
+                "equal": same(self.seen, step.loss),
+                "samples": step.samples,
+            }
+        )
+        self.now = None
+        self._write(finished=False)
+
+    def failed(self, error: BaseException) -> None:
+        """Write down an error of the program: the fault has come again, or another one."""
+        if self.is_finished:
+            return
+        if self.trace is not None:
+            self.trace.failed(error)
+            self.trace.close()
+        self._write(finished=False, error=flight.describe(error))
+
+    def finish(self) -> None:
+        """Write the result and end the process at once: nothing of the program behind the last step may run."""
+        self.is_finished = True
+        self.trace.close()
+        self._write(finished=True)
+        self.feeding.close()
+        leave()
+
+    def _write(self, *, finished: bool, error: dict[str, Any] | None = None) -> None:
+        told = {
+            "schema": SCHEMA,
+            "steps": self.results,
+            "finished": finished,
+            "error": error,
+            "warnings": self.warnings(),
+        }
+        flight.write_json(self.out / "result.json", told, private=True)
+
+    def warnings(self) -> list[str]:
+        """Return what may make this replay another computation than the run was."""
+        left_out = self.state["left_out"] if self.state else []
+        found = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
+        if self.state is None and self.steps[0].micro == 0:
+            found.append("no snapshot: the weights are those that the program begins with")
+        return found
+
+
+def leave() -> NoReturn:
+    """End the process with status 0, past everything that waits to be run at its exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(0)
+
+
+def same(a: float | None, b: float | None) -> bool | None:
+    """Tell whether two losses are the same 64 bits, None where one is not known; NaN is the same as NaN."""
+    if a is None or b is None:
+        return None
+    return struct.pack("<d", a) == struct.pack("<d", b) or (a != a and b != b)
+
+
+def _not_saved(*_args: Any, **_kwargs: Any) -> None:
+    """Take the place of torch.save: a replay must not write over what the run has saved."""
+    if not _told:
+        _told.append(True)
+        say("this is a replay; what the program saves with torch.save is not written")
+
+
+_told: list[bool] = []

@@ -1,0 +1,291 @@
+"""What a training in this process writes to its flight folder; the part that Lightning and a hand-written loop share.
+
+No error in here reaches the training: it is said once, and the recorder is off from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.flight import record_program, ring
+from ocrlab.recording import generators, names, walks
+from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
+from ocrlab.recording.raw import Raw
+from ocrlab.recording.snapshots import Snapshots
+from ocrlab.recording.stages import Stages
+from ocrlab.recording.walks import Counted
+from ocrlab.trace import sticky
+
+WEIGH_EVERY = 0.1  # seconds between two looks at the resident memory, which the kernel takes 10 us for
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def harmless(method: Method) -> Method:
+    """Let a method of a Tape do nothing once it is off, and switch it off instead of raising."""
+
+    @functools.wraps(method)
+    def guarded(self: Tape, *args: Any, **kwargs: Any) -> Any:
+        if not self.on:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.give_up(error)
+            return None
+
+    return guarded  # type: ignore[return-value]
+
+
+class Tape:
+    """The ring, the snapshots and the loaders of one training; raises OSError where its folder cannot be written."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        *,
+        rank: int = 0,
+        batches: str = "ids",
+        every: int | None = None,
+        steps: int = 256,
+    ) -> None:
+        self.folder = Path(folder, "flight")
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.on = self.snapshots_on = self.cuda = True
+        self.rank = rank
+        self.writer, self.start = ring.create(self.folder, rank=rank, slots=steps)
+        record_program.write(self.folder, kind, rank=rank)
+        self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
+        self.snapshots.written = self.saved
+        self.snapshots.cuda = lambda: self.cuda
+        self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
+        self.loaders: dict[int, Loader | Counted] = {}
+        self.stages = Stages(self.writer)
+        self.micro = -1
+        self.loss_before: float | None = None
+        self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
+        self.statm = -1
+        with contextlib.suppress(OSError):  # there is none outside of Linux
+            self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self.weighed, self.resident = -WEIGH_EVERY, dict[str, int]()
+        self.page_bytes = os.sysconf("SC_PAGE_SIZE")
+        weak = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: silence(weak()))  # a loader worker is not the training
+
+    @harmless
+    def hear(self, model: nn.Module) -> None:
+        """Note which stage of a model is entered."""
+        self.stages.attach(model)
+
+    @harmless
+    def watch(self, loader: Any, number: int = 0) -> Loader | Counted:
+        """Note what a loader's workers are on and what its batches are made of, until `finish`.
+
+        Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
+        """
+        known = self.loaders.get(number)
+        same = known is not None and (known.loader() if isinstance(known, Loader) else known.loader) is loader
+        if known is not None and same:
+            return known
+        on_batch = self.batch if number == 0 else (lambda _data, _told: None)
+        on_walk = self.walk if number == 0 else (lambda _walk: None)
+        entry: Loader | Counted
+        if can_be_watched(loader):
+            place = Place(self.folder.absolute(), self.rank, self.start, number)
+            on_wait = (lambda: self.phase("data")) if number == 0 else None
+            entry = Loader(loader, place, on_batch, on_walk, on_wait)
+            entry.start()
+        else:
+            entry = Counted(loader, on_batch, on_walk)
+        if known is not None:
+            known.stop()
+            entry.walk = known.walk
+        self.loaders[number] = entry
+        return entry
+
+    @harmless
+    def walk(self, number: int) -> None:
+        """Note the beginning of a walk over data without indices."""
+        walks.note(self.folder, self.rank, self.start, number)
+
+    @harmless
+    def batch(self, data: Any, told: Loaded) -> None:
+        """Note a batch that has left its loader, before anybody moves it to a device."""
+        found = names.of_batch(data)
+        if found:
+            told.samples = found
+        if self.raw is not None:
+            told.order["raw"] = self.raw.keep(data)
+
+    @harmless
+    def begin(self, *, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
+        """Write the record of a step whose batch is there, before anything is computed with it."""
+        self.settle()
+        self.micro = micro
+        if not told.samples:
+            told.samples = names.of_batch(batch)
+        step = ring.Step(
+            number=number,
+            micro=micro,
+            epoch=epoch,
+            walk=told.order.get("walk", 0),
+            samples=told.samples,
+            phase="forward",
+            lr=lr,
+            loss_before=self.loss_before,
+            memory=self.memory(),
+            random=generators.take(cuda=self.cuda),
+            loaded=told.states,
+            order=told.order,
+            time=time.time(),
+        )
+        self.loss_before = None
+        self.random = step.random
+        self.writer.begin(step)
+        self.stages.in_step = True
+
+    @harmless
+    def phase(self, name: str) -> None:
+        """Say which part of the step begins; "data" and "validation" lie outside of it."""
+        self.writer.phase(name)
+        if name == "backward":
+            self.writer.clear()  # the stage that was entered last is the loss's; a recomputed one will say so
+        self.stages.in_step = name == "forward"  # the model may be run again in a backward
+
+    @harmless
+    def sample(self, name: str) -> None:
+        """Say what is looked at outside of a step."""
+        self.writer.sample(name)
+
+    @harmless
+    def loss(self, value: Any, scale: float = 1.0) -> None:
+        """Note the loss of this micro-batch; one on a device is not waited for."""
+        if isinstance(value, Mapping):
+            value = value.get("loss")
+        if isinstance(value, Tensor):
+            value = value.detach()
+            if value.numel() != 1:
+                return
+            if value.is_cuda:
+                self.send(value, scale)
+                return
+            value = value.item()
+        if value is not None:
+            self.loss_before = float(value) * scale
+            self.writer.loss(self.loss_before, self.micro)
+
+    def send(self, value: Tensor, scale: float) -> None:
+        """Start the way of a loss from its device to the host; inside of a CUDA graph it has no value yet."""
+        if not self.cuda or torch.cuda.is_current_stream_capturing():
+            return
+        with torch.cuda.device(value.device):  # else the event is behind nothing, and passes at once
+            held = torch.empty(1, dtype=torch.float64, pin_memory=True)
+            held.copy_(value.reshape(1).double() * scale, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self.late.append((self.micro, held, arrived))
+
+    def settle(self) -> None:
+        """Write down the losses that have arrived from the device."""
+        while self.late and self.cuda and self.late[0][2].query():
+            micro, held, _ = self.late.popleft()
+            self.loss_before = float(held)
+            self.writer.loss(self.loss_before, micro)
+
+    @harmless
+    def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
+        """Take a snapshot of the state before this micro-batch, where it is time for one."""
+        try:
+            if self.snapshots_on and self.snapshots.due(self.micro):
+                self.snapshots.take(content(), micro=self.micro, number=number)
+                if generators.take(cuda=self.cuda) != self.random:  # a hook of the user has drawn
+                    generators.put(self.random)
+        except Exception as error:
+            self.snapshots_on = False
+            self.failed(error)
+            say(f"no more snapshots: {error}")
+
+    def saved(self, side: int, micro: int, number: int) -> None:
+        """Note that a snapshot is whole (in the thread that wrote it)."""
+        self.writer.saved(side, micro, number)
+        if self.raw is not None:
+            self.raw.forget(self.snapshots.kept[0])
+
+    def memory(self) -> dict[str, int]:
+        """Return the allocator figures: resident bytes of this process, bytes allocated and reserved on each device."""
+        now = time.monotonic()
+        if self.statm >= 0 and now - self.weighed > WEIGH_EVERY:
+            self.weighed = now
+            self.resident = {"rss": int(os.pread(self.statm, 200, 0).split()[1]) * self.page_bytes}
+        if not (self.cuda and torch.cuda.is_initialized()):
+            return self.resident
+        figures = dict(self.resident)
+        for device in (torch.cuda.current_device(),):  # of each of eight it would take 0.3 ms
+            counts = torch.cuda.memory_stats_as_nested_dict(device)
+            for figure in ("allocated_bytes", "reserved_bytes"):
+                if figure in counts:
+                    figures[f"cuda{device}.{figure[:-6]}"] = int(counts[figure]["all"]["current"])
+                    figures[f"cuda{device}.{figure[:-6]}_peak"] = int(counts[figure]["all"]["peak"])
+        return figures
+
+    def failed(self, error: BaseException) -> None:
+        """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
+        if self.cuda and sticky.of_cuda(error):
+            self.cuda = False
+            sticky.keep([*self.late, *self.snapshots.abandon()])
+            self.late.clear()
+
+    def finish(self) -> None:
+        """Take every hook out, and wait for what is being written."""
+        self.stages.detach()
+        for entry in self.loaders.values():
+            entry.stop()
+        try:
+            if self.on:
+                self.settle()
+            self.snapshots.close()
+        except Exception as error:
+            self.failed(error)
+            say(str(error))
+        if self.on:
+            self.on = False
+            self.writer.close()
+            if self.statm >= 0:
+                os.close(self.statm)
+
+    def give_up(self, error: Exception) -> None:
+        """Switch off for good, with a word about why."""
+        self.on = False
+        self.failed(error)
+        self.stages.detach()
+        for entry in self.loaders.values():
+            entry.stop()
+        say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
+
+
+def silence(tape: Tape | None) -> None:
+    """Switch a tape off in a forked child, which must not write its parent's record."""
+    if tape is not None:
+        tape.on = tape.stages.on = tape.cuda = False
+        sticky.keep([*tape.late, *tape.snapshots.abandon()])  # CUDA does not live on in a fork
+        tape.late.clear()
+
+
+def say(text: str) -> None:
+    """Say something about the recorder on stderr, if that is still there."""
+    try:
+        print(f"ocrlab: flight recorder: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        return

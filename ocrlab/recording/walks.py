@@ -1,0 +1,75 @@
+"""Loaders whose batches have no indices: iterable data sets, generators, lists. A batch is known by its position.
+
+To make it again a replay puts the random states back to those before the walk, and walks to the position.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import DataError
+from ocrlab.flight.files import write_json
+from ocrlab.recording import generators
+from ocrlab.recording.loading import Loaded
+from ocrlab.records import from_json
+
+KEPT = 4  # walks whose beginning is kept
+
+
+class Counted:
+    """A loader of any kind whose batches are counted; everything else is asked of the loader itself."""
+
+    def __init__(self, loader: Iterable[Any], on_batch: Callable[[Any, Loaded], None], on_walk: Callable[[int], None]):
+        self.loader, self.on_batch, self.on_walk = loader, on_batch, on_walk
+        self.taken: deque[Loaded] = deque()
+        self.walk = -1
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]  # TypeError for one without, as of the loader itself
+
+    def __iter__(self) -> Iterator[Any]:
+        self.walk += 1
+        self.taken.clear()
+        self.on_walk(self.walk)
+        position, iterator = 0, iter(self.loader)
+        while True:
+            states = generators.take(cuda=False)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            told = Loaded({"kind": "walk", "walk": self.walk, "position": position}, states)
+            self.on_batch(batch, told)
+            self.taken.append(told)
+            position += 1
+            yield batch
+
+    def stop(self) -> None:
+        """Nothing has to be taken out of the loader."""
+
+
+def note(folder: Path, rank: int, start: int, walk: int) -> None:
+    """Write down the random states before a walk; raises OSError."""
+    states = {name: state.hex() for name, state in generators.take(cuda=False).items()}
+    told = {"schema": 1, "start": start, "walk": walk, "states": states}
+    write_json(folder / f"walk-{rank}-{walk % KEPT}.json", told, private=True)
+
+
+def noted(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
+    """Return the random states before a walk; raises DataError where they were not kept."""
+    path = folder / f"walk-{rank}-{walk % KEPT}.json"
+    try:
+        told = from_json(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=str(error)) from error
+    if (told["start"], told["walk"]) != (start, walk):
+        raise DataError(f"{path} is of another walk over the data", got=told["walk"], need=walk)
+    return {name: bytes.fromhex(state) for name, state in told["states"].items()}

@@ -1,0 +1,177 @@
+"""Tracing inside a replaying process: every module and operator of the last step, and where its first fault is.
+
+Where the step is goes to `out/trail.bin` before each operator, so that it is known after a crash too; what was found is
+in `out/trace.json`. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab import flight
+from ocrlab.flight import trail
+from ocrlab.replaying import alone as traced_alone
+from ocrlab.replaying import batch as traced_batch
+from ocrlab.replaying import faults as traced_faults
+from ocrlab.replaying.faults import Fault
+from ocrlab.replaying.step import Step
+from ocrlab.replaying.switches import prepare
+
+
+@contextlib.contextmanager
+def traced(
+    model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
+) -> Iterator[Tracer]:
+    """Trace the last step of a replay around a block; an exception that leaves it is placed, then goes on."""
+    trace = Tracer(model, job, ring, optimizers=optimizers)
+    try:
+        yield trace
+    except BaseException as error:
+        trace.failed(error)
+        raise
+    finally:
+        trace.close()
+
+
+class Tracer:
+    """What `traced` yields; `begin` and `end` stand around each micro-batch. Nothing of it raises or draws numbers."""
+
+    def __init__(
+        self, model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
+    ) -> None:
+        cell = job.get("cell") or {}
+        prepare(cell)
+        self.out = Path(job["out"])
+        self.on = bool(cell.get("trace"))
+        self.first = int(cell.get("trace_from", job["last_step"]))
+        self.positions: list[int] | None = cell.get("samples")
+        self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
+        self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
+        self.is_fork = False
+        self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
+        self.ring = ring
+        self.roots = [model] if isinstance(model, nn.Module) else list(model)
+        self.compiled = any(_is_compiled(module) for root in self.roots for module in root.modules())
+        self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        self.page: trail.Writer | None = None
+        self.step: Step | None = None
+        self.batch: Any = None
+        self.names: list[str] = []
+        self.count: int | None = None
+        self.about: dict[str, Any] = {}
+        self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
+
+    def chosen(self, batch: Any, _names: Sequence[str] = ()) -> Any:
+        """Return the batch: what a cell leaves out of it is left out when the step begins."""
+        return batch
+
+    def begin(self, batch: Any, names: Sequence[str], number: int, micro: int) -> None:
+        """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples."""
+        self._leave(0)
+        self._stop()
+        if not self.on or number < self.first - 1:
+            return
+        with _harmless():
+            self.names = [str(name) for name in names]
+            if number >= self.first and self.micro in (None, micro):
+                self._narrow(batch)
+            self.batch, self.count = batch, traced_batch.size(batch, self.names)
+            self.about = {"step": number, "micro": micro}
+            if self.page is None:
+                self.out.mkdir(parents=True, exist_ok=True)
+                self.page = trail.Writer(self.out / "trail.bin")
+            if number >= self.first:
+                self._write("running", None)
+            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.start(batch, self.count, self.usual)
+
+    def _narrow(self, batch: Any) -> None:
+        """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
+        count = traced_batch.size(batch, self.names)
+        if count and self.alone is not None:
+            self.positions = traced_alone.each(self.alone, self.out, self.names, count, self.like)
+            self.is_fork = True
+            self.out, self.alone, self.page = traced_alone.place(self.out, self.positions), None, None
+        if count and self.positions is not None:
+            traced_batch.narrow(batch, self.positions, count)
+            self.names = [self.names[p] for p in self.positions if p < len(self.names)]
+
+    def end(self, loss: Tensor | float | None = None) -> None:
+        """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
+        step = self.step
+        if step is None:
+            return self._leave(0)
+        step.stop()
+        with _harmless(), torch.no_grad():
+            value = loss.detach() if isinstance(loss, Tensor) else None if loss is None else torch.tensor(float(loss))
+            fault = traced_faults.of_values(step, value, self.batch, self.count)
+            if fault is None:
+                self.usual |= step.values.signs()
+            if self.about["step"] >= self.first:
+                self._write("done", fault)
+        self._stop()
+        self._leave(0)
+
+    def failed(self, error: BaseException) -> None:
+        """Place an exception that ends the replay; after a sticky CUDA error no tensor is touched."""
+        step = self.step
+        if step is not None and not isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
+            step.stop()
+            with _harmless():
+                self._write("failed", traced_faults.of_exception(step, error, self.batch, self.count))
+            self._stop()
+        self._leave(1)
+
+    def close(self) -> None:
+        """Take every hook away."""
+        self._stop()
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+
+    def _leave(self, status: int) -> None:
+        """End a fork for one sample: it was for this micro-batch."""
+        if self.is_fork:
+            traced_alone.leave(status)
+
+    def _stop(self) -> None:
+        if self.step is not None:
+            self.step.stop()
+        self.step = None
+
+    def _write(self, state: str, fault: Fault | None) -> None:
+        """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
+        if fault is not None:
+            fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
+        said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
+        said |= {"compiled": self.compiled, "count": self.count}
+        flight.write_json(self.out / "trace.json", said, private=True)
+        if fault is not None:
+            self.on = False  # the first one is what was asked for
+
+    def _names(self, positions: list[int] | None) -> list[str] | None:
+        """Return the names of samples in a batch, `sample 3 of the batch` where they have none."""
+        if positions is None:
+            return None
+        return [self.names[p] if p < len(self.names) else f"sample {p} of the batch" for p in positions]
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Keep an error of the instrument from the training that it looks at."""
+    try:
+        yield
+    except Exception as error:
+        print(f"ocrlab replay: tracing failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

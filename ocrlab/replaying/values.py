@@ -1,0 +1,217 @@
+"""Where NaN and Inf of a replayed step were born: every tensor that holds one knows the operator that made it first.
+
+An Inf that never becomes a loss or a gradient is none of our business (masks of attention are made of -Inf), so that
+births are only noted; what is reported is decided when the step ends. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ocrlab.replaying import batch as traced_batch
+from ocrlab.replaying.modules import kind
+from ocrlab.trace import tensors as looking
+
+MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
+
+
+@dataclass
+class Birth:
+    """The first NaN or Inf of a line of tensors: the value, in which tensor, its place, whose samples, out of what."""
+
+    value: str  # NaN, +Inf, -Inf
+    tensor: str  # output, weight x.y, input ...
+    place: dict[str, Any]
+    shape: str
+    index: tuple[int, ...]
+    share: str  # how many values of how many
+    samples: list[int] | None
+    parent: Birth | None = None
+    constant: bool = False  # a mask of -Inf
+    put: bool = False  # not computed but written by somebody
+    by: str = ""  # how it came: log of 0, overflow ...
+    where: dict[str, Any] = field(default_factory=dict)
+    used: dict[str, Any] | None = None  # the first operator that made more of it
+
+
+def bad(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds NaN or Inf, in one pass in most cases; False for what has no values."""
+    if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
+        return False
+    if tensor.is_meta or tensor.layout != torch.strided or not tensor.numel() or tensor.is_quantized:
+        return False
+    if tensor.dtype.itemsize == 1:
+        tensor = tensor.float()
+    with torch.no_grad():
+        wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
+        total = tensor.sum(dtype=wide)
+        if tensor.dtype.is_floating_point and math.isfinite(float(total)):
+            return False  # a sum of finite values may overflow, one with NaN or Inf is never finite
+        return not bool(torch.isfinite(tensor).all())
+
+
+def pointer(tensor: Tensor) -> int:
+    """Return where a tensor's storage lies, 0 for one that has none."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, AttributeError, TypeError):  # fake, sparse and wrapped tensors
+        return 0
+
+
+class Values:
+    """What is known of non-finite tensors in a step, by the storage they lie in."""
+
+    def __init__(self) -> None:
+        self.births: dict[int, Birth] = {}
+        self.order: list[Birth] = []  # all of them, the eldest first
+        self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
+        self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
+        self.count: int | None = None  # B
+        self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
+        self.latest: Birth | None = None  # of the bad value that an operator has read last
+
+    def begin(
+        self,
+        known: Mapping[int, str],
+        shapes: Iterable[tuple[int, ...]],
+        count: int | None,
+        usual: Iterable[tuple[str, ...]] = (),
+    ) -> None:
+        """Forget the last step; `usual` are the births of one that went well."""
+        self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
+        self.known, self.shapes, self.count = dict(known), set(shapes), count
+
+    def of(self, tensor: Tensor) -> Birth | None:
+        """Return the birth of what a tensor holds, if it holds any."""
+        return self.births.get(pointer(tensor))
+
+    def signs(self) -> set[tuple[str, ...]]:
+        """Return what the births of this step are known by in another one."""
+        return {_sign(birth) for birth in self.order}
+
+    def read(self, tensor: Tensor) -> None:
+        """Take in that an operator reads one value: a program often decides by it, and raises."""
+        birth = self.births.get(pointer(tensor)) if tensor.numel() == 1 else None
+        if birth is not None and bad(tensor):
+            self.latest = birth
+
+    def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
+        """Take in what an operator has made; in-place ones give the tensors that they have changed."""
+        changed = {pointer(tensor) for tensor in outputs}
+        inputs = [given for given in inputs if (where := pointer(given)) not in changed or where in self.births]
+        for tensor in outputs:
+            where = pointer(tensor)
+            if not bad(tensor):
+                if where in self.births and tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.itemsize:
+                    del self.births[where]
+                continue
+            self._inherit(name, where, inputs, tensor, place)
+
+    def _inherit(self, name: str, where: int, inputs: Sequence[Tensor], tensor: Tensor, place: dict[str, Any]) -> None:
+        """Give a bad output the birth of a bad input; a NaN out of Infs, and what comes out of good inputs, is born."""
+        parents = [birth for given in inputs if (birth := self._source(given, place)) is not None]
+        nan = bool(torch.isnan(tensor).any())
+        same = next((birth for birth in parents if not nan or birth.value == "NaN"), None)
+        if same is not None:
+            self.births[where] = self.latest = same
+            if same.put and same.samples is not None and len(same.samples) == self.count:
+                self._refine(same, tensor)  # a buffer full of NaN, of which most was written over
+            if same.place is not place:
+                same.used = same.used or place
+            return
+        for parent in parents:
+            parent.used = parent.used or place
+        written = self.known.get(where, "output")
+        birth = self.new(tensor, written, place, parent=parents[0] if parents else None)
+        operator = name.rpartition("::")[2]
+        birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
+        birth.constant |= birth.put and birth.value == "-Inf"
+        birth.by = _how(operator, inputs, birth)
+        self.births[where] = self.latest = birth
+
+    def _source(self, tensor: Tensor, place: dict[str, Any]) -> Birth | None:
+        """Return the birth of a bad input; of one that no operator has made, a birth of its own."""
+        where = pointer(tensor)
+        if where in self.births:
+            birth = self.births[where]
+            if not bad(tensor):
+                return None
+            if birth.used is None and birth.samples is None and tensor.dim():  # written through a view of one value
+                self._refine(birth, tensor)
+            return birth
+        if not bad(tensor):
+            return None
+        number = "constant" if tensor.dim() == 0 else "input"
+        birth = self.births[where] = self.new(tensor, self.known.get(where, number), place)
+        birth.constant |= birth.tensor == "constant" and birth.value == "-Inf"
+        return birth
+
+    def _refine(self, birth: Birth, tensor: Tensor) -> None:
+        """Say whose value it is, by the first operator that reads the whole tensor."""
+        whole = self.new(tensor, birth.tensor, birth.place)
+        self.order.pop()
+        if whole.samples is None:
+            return
+        birth.samples, birth.where, birth.index, birth.shape = whole.samples, whole.where, whole.index, whole.shape
+
+    def new(self, tensor: Tensor, name: str, place: dict[str, Any], parent: Birth | None = None) -> Birth:
+        """Return a birth for a tensor that is known to be bad."""
+        found = looking.first_bad(tensor)
+        assert found is not None, "the caller has looked"
+        mask = ~torch.isfinite(tensor.detach())
+        if name == "output":
+            shown = f"output {place.get('op') or place.get('node')}"
+        else:
+            shown = name
+        forward = place.get("phase") in ("forward", "loss")
+        own = name.startswith(("weight", "buffer", "optimiser")) or (
+            place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
+        )
+        samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
+        share = f"{found.nan + found.inf} of {tensor.numel()} values"
+        told = {} if own else traced_batch.where(found.index, tensor.shape, self.count)
+        birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
+        birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
+        self.order.append(birth)
+        return birth
+
+
+def _sign(birth: Birth) -> tuple[str, ...]:
+    """Return what the same birth in another step would be known by."""
+    return (
+        birth.value,
+        birth.tensor,
+        *(str(birth.place.get(name)) for name in ("phase", "path", "op", "node", "line")),
+    )
+
+
+def root(birth: Birth) -> Birth:
+    """Return where a line began: the eldest, masks of -Inf left aside where something else came of them."""
+    line = [birth]
+    while line[-1].parent is not None:
+        line.append(line[-1].parent)
+    return next((found for found in reversed(line) if not found.constant), birth)
+
+
+def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
+    """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
+    operator = operator.strip("_")
+    zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
+    if operator in ("log", "log2", "log10"):
+        return "log of 0" if birth.value != "NaN" else "log of a negative number"
+    if operator in ("sqrt", "rsqrt") and birth.value == "NaN":
+        return f"{operator} of a negative number"
+    if operator in ("div", "reciprocal", "rsqrt") and zeros:
+        return "0 / 0" if birth.value == "NaN" else "division by 0"
+    if birth.parent is not None:
+        return f"out of {birth.parent.value}"
+    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:
+        small = "fp16" in birth.shape
+        return "overflow: more than fp16 can hold (65504)" if small else "overflow"
+    return ""

@@ -1,0 +1,230 @@
+"""A hand-written loop: recorded, then run again from a snapshot, each loss equal bit for bit."""
+
+# ruff: noqa: NPY002  # the global generator is what is tested
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from ocrlab.errors import ShapeError
+from ocrlab.flight import record_program, ring
+from ocrlab.recording import restored, snapshots
+from ocrlab.recording.loops import recording
+
+
+class Ended(BaseException):
+    """In place of the end of the process."""
+
+
+class Noisy(Dataset):
+    """Every sample draws from all three generators, as an augmentation may."""
+
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return {"x": torch.randn(8) + random.random() + np.random.rand(), "y": index % 3, "name": f"page_{index}.png"}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for index in range(22):
+            yield torch.randn(8) + random.random(), index % 3
+
+
+class Bad(Noisy):
+    def __getitem__(self, index):
+        if index == 13:
+            raise ValueError("page 13 is broken")
+        return super().__getitem__(index)
+
+
+def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, **options) -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    average = torch.optim.swa_utils.AveragedModel(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
+    workers = options.pop("workers", 0)
+    shuffle = None if isinstance(dataset, IterableDataset) else True
+    loader = dataset if isinstance(dataset, list) else DataLoader(dataset, 4, shuffle=shuffle, num_workers=workers)
+    with recording(folder, net, optimizer, scheduler=scheduler, extra=average, **options) as rec:
+        for _ in rec.epochs(epochs):
+            for i, batch in enumerate(rec.batches(loader)):
+                x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = nn.functional.cross_entropy(net(x), y) + average(x).square().mean().detach()
+                (rec.loss(loss) / accumulate).backward()
+                if (i + 1) % accumulate == 0:
+                    nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    average.update_parameters(net)
+                    scheduler.step()
+
+
+def replay(folder: Path, monkeypatch, again, last: int | None = None) -> dict:
+    """Run `again` as a replay from the older snapshot and return its result."""
+    found = ring.read(ring.find(folder)[0])
+    out = folder / "replay"
+    out.mkdir()
+    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
+    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number if last is None else last}
+    (out / "job.json").write_text(json.dumps(job))
+
+    def end():
+        raise Ended
+
+    with monkeypatch.context() as patch:
+        patch.setenv(record_program.REPLAY, str(out / "job.json"))
+        for name in restored.TRACKERS:
+            patch.setenv(name, "")
+        patch.setattr(restored, "leave", end)
+        patch.setattr(torch, "save", torch.save)  # the replay replaces it
+        with pytest.raises((Ended, ValueError)):
+            again()
+    return json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "dataset,options",
+    [
+        (Noisy(), {}),
+        (Noisy(), {"workers": 2, "accumulate": 2}),
+        (Subset(Noisy(), range(12)), {}),
+        pytest.param(Stream(), {"workers": 2}, marks=pytest.mark.slow),
+        (Stream(), {"batches": "raw"}),
+        ([(torch.randn(4, 8), torch.tensor([0, 1, 2, 0])) for _ in range(8)], {}),
+    ],
+    ids=["in-line", "workers, accumulation", "subset", "stream", "raw", "list"],
+)
+def test_each_loss_is_equal_bit_for_bit(tmp_path, monkeypatch, dataset, options):
+    options = {"snapshot_every": 3, **options}
+    train(tmp_path, dataset, **options)
+    recorded = ring.read(ring.find(tmp_path)[0])
+    assert len(recorded.snapshots) == 2
+    result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, dataset, **options))
+    assert result["finished"]
+    assert len(result["steps"]) >= 4
+    assert [s["equal"] for s in result["steps"]] == [True] * len(result["steps"])
+    assert ring.read(tmp_path / "replay" / "ring.bin").now.micro == recorded.now.micro
+    assert len(ring.find(tmp_path)) == 1, "a replay begins no record of its own"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monkeypatch, workers):
+    with pytest.raises(ValueError, match="page 13"):
+        train(tmp_path, Bad(), workers=workers, snapshot_every=2)
+    found = ring.read(ring.find(tmp_path)[0])
+    assert found.now.phase == "data"
+    assert "13" in [worker.failed for worker in found.workers]
+    again = lambda: train(tmp_path, Bad(), workers=workers, snapshot_every=2)  # noqa: E731
+    result = replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    assert not result["finished"]
+    assert all(s["equal"] for s in result["steps"])
+    assert "page 13 is broken" in result["error"]["message"]
+
+
+def test_names_phases_and_rates_are_in_the_record(tmp_path):
+    train(tmp_path, Noisy(), epochs=1)
+    found = ring.read(ring.find(tmp_path)[0])
+    assert all(name.startswith("page_") for step in found.steps for name in step.samples)
+    assert [step.number for step in found.steps] == list(range(6))
+    assert found.steps[3].lr == pytest.approx(0.009)
+    assert found.steps[1].loss_before == found.steps[0].loss
+    assert found.steps[0].memory["rss"] > 1 << 20
+    assert found.now.stage == "", "what was entered last in the forward does not stand in the phases behind it"
+    assert record_program.read(tmp_path)["kind"] == "loop"
+
+
+def test_recording_changes_nothing(tmp_path):
+    """The generators, and so the loss of every step, are as without it; all hooks are gone at the end."""
+
+    def losses(folder):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+        loader = DataLoader(Noisy(), 4, shuffle=True)
+        found = []
+        if folder is None:
+            found = [net(batch["x"]).mean().item() for batch in loader]
+        else:
+            with recording(folder, net, snapshot_every=1) as rec:
+                found = [float(rec.loss(net(batch["x"]).mean()).detach()) for batch in rec.batches(loader)]
+            assert "_get_iterator" not in loader.__dict__
+            assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+        return found
+
+    random.seed(1)
+    np.random.seed(1)
+    without = losses(None)
+    random.seed(1)
+    np.random.seed(1)
+    assert losses(tmp_path) == without
+
+
+def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch, capsys):
+    (tmp_path / "flight").write_text("a file where the folder should be")
+    train(tmp_path, Noisy(), epochs=1)
+    assert "not started, training goes on" in capsys.readouterr().err
+
+    def broken(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(ring.Writer, "begin", broken)
+    train(tmp_path / "b", Noisy(), epochs=1)
+    assert capsys.readouterr().err.count("off for the rest of this run") == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(snapshots, "write", broken)
+    train(tmp_path / "c", Noisy(), epochs=1, snapshot_every=1)
+    assert capsys.readouterr().err.count("no more snapshots") == 1
+    assert len(ring.read(ring.find(tmp_path / "c")[0]).steps) == 6
+
+
+def test_what_is_no_model_is_refused_in_words(tmp_path):
+    with pytest.raises(ShapeError, match="records a torch model"), recording(tmp_path, None):
+        pass
+
+
+KILLED = """
+import os, signal, sys, threading, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from ocrlab.recording.loops import recording
+class Slow(Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.ones(4), i
+def die():
+    time.sleep(float(sys.argv[2]))
+    os.kill(os.getpid(), signal.SIGKILL)
+torch.set_num_threads(1)
+net = nn.Linear(4, 1)
+with recording(sys.argv[1], net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
+    for x, y in rec.batches(DataLoader(Slow(), 4, num_workers=2)):
+        if rec.micro == 3: threading.Thread(target=die).start()
+        rec.loss(net(x).mean()).backward()
+"""
+
+
+def test_after_kill_9_the_last_step_and_each_workers_sample_are_known(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, "0.13"], check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    found = ring.read(ring.find(tmp_path)[0])
+    assert found.torn == 0
+    assert found.now.micro >= 3
+    assert found.now.samples == [str(4 * found.now.micro + i) for i in range(4)]
+    assert [worker.worker for worker in found.workers] == [0, 1]
+    assert all(int(worker.sample) // 4 % 2 == worker.worker for worker in found.workers)

@@ -1,0 +1,67 @@
+"""What a sample is called, in the batches and data sets that people write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from ocrlab.recording.names import naming, of_batch, plain
+
+
+@dataclass
+class Mine:
+    images: torch.Tensor
+    pages: list[str]
+
+
+@pytest.mark.parametrize(
+    "batch,expected",
+    [
+        ({"x": torch.ones(2), "image_id": ["a", "b"]}, ["a", "b"]),
+        ({"x": torch.ones(2), "id": torch.tensor([7, 9])}, ["7", "9"]),
+        ((torch.ones(2, 3), torch.tensor([0, 1]), ("a.png", "b.png")), ["a.png", "b.png"]),
+        (Mine(torch.ones(2), ["p1", "p2"]), ["p1", "p2"]),
+        ((torch.ones(2), torch.tensor([0, 1])), []),
+        (torch.ones(2), []),
+        ([torch.ones(2), {"path": Path("x/a.png")}], ["a.png"]),
+        (None, []),
+    ],
+)
+def test_names_in_a_batch(batch, expected):
+    assert of_batch(batch) == expected
+
+
+class Folder:
+    samples = (("root/cat/1.png", 0), ("root/dog/2.png", 1))
+
+
+class Own:
+    def sample_name(self, index):
+        return {0: "zero"}[index]
+
+
+class Plain:
+    def __len__(self):
+        return 3
+
+
+def test_names_in_a_data_set():
+    assert naming(Folder())(1) == "root/dog/2.png"
+    assert naming(Subset(Folder(), [1]))(0) == "root/dog/2.png"
+    assert naming(Folder())(9) == "9"
+    assert naming(Own())(0) == "zero"
+    assert naming(Own())(5) == "5"
+    assert naming(Plain())((0, 2)) == "(0, 2)"
+
+
+def test_an_index_becomes_pythons_own():
+    given = [np.int64(3), (torch.tensor(1), "a"), {"k": np.float64(0.5)}]
+    assert plain(given) == [3, (1, "a"), {"k": 0.5}]
+    assert type(plain(np.int64(3))) is int
+    with pytest.raises(TypeError, match="cannot be written down"):
+        plain(object())

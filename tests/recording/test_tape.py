@@ -1,0 +1,164 @@
+"""What both ways of recording share: losses of a device, dead CUDA contexts, kept batches, walks, whole states."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ocrlab.errors import CheckpointError, DataError
+from ocrlab.flight import ring
+from ocrlab.flight.ring_layout import Step
+from ocrlab.flight.ring_read import name_of
+from ocrlab.recording import feed, generators, loading, raw, restored_lightning, walks
+from ocrlab.recording.held import Held
+from ocrlab.recording.loops import recording
+from ocrlab.recording.tape import Tape
+
+
+class Event:
+    """Stands for torch.cuda.Event: `passed` and `error` are what the device would say."""
+
+    passed = True
+    error: Exception | None = None
+
+    def record(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def query(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.passed
+
+    def synchronize(self) -> None:
+        self.query()
+        Event.passed = True
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Let torch's CUDA calls do nothing on a CPU; returns the devices that were made current."""
+    entered, empty = [], torch.empty
+    monkeypatch.setattr(Event, "passed", True)
+    monkeypatch.setattr(Event, "error", None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", lambda d: (entered.append(d), contextlib.nullcontext())[1])
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    return entered
+
+
+def losses(tape):
+    return [step.loss for step in ring.read(ring.find(tape.folder)[0]).steps]
+
+
+def begin(tape, micro):
+    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=loading.Loaded())
+
+
+def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    Event.passed = False
+    tape.send(torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
+    begin(tape, 1)
+    assert tape.on and losses(tape) == [None, None]
+    assert device == [torch.device("cpu")], "the event belongs on the stream of the loss's own device"
+    Event.passed = True
+    begin(tape, 2)
+    assert losses(tape) == [0.5, None, None]
+    tape.finish()
+
+
+def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypatch):
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    tape.send(torch.ones(()), 1.0)
+    assert tape.on and not tape.late
+    tape.finish()
+
+
+@pytest.mark.parametrize("how", ["told", "found in a step", "found at the end"])
+def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, capsys):
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    tape.send(torch.ones(()), 1.0)
+    held = tape.late[0][1]
+    tape.snapshots.buffers["w"] = buffer = torch.zeros(2)
+    tape.snapshots.pending = {}, 0.0, [Event()]
+    before = sys.getrefcount(buffer)
+    Event.error = error
+    if how == "told":
+        tape.failed(error)
+    elif how == "found in a step":
+        begin(tape, 1)
+    tape.finish()
+    assert not tape.cuda and not tape.late and tape.snapshots.pending is None
+    assert sys.getrefcount(buffer) == before + 1
+    del tape
+    assert torch.equal(held, torch.ones(1, dtype=held.dtype))
+    assert ("illegal" in capsys.readouterr().err) == (how != "told")
+
+
+def test_kept_batches_are_bounded(tmp_path):
+    kept = raw.Raw(tmp_path, 0, most=3)
+    names = [kept.keep({"x": torch.full((2,), i)}) for i in range(5)]
+    assert sorted(path.name for path in kept.folder.iterdir()) == names[2:]
+    assert torch.equal(raw.read(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
+
+
+def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
+    counted = walks.Counted([1, 2], lambda *_: None, lambda walk: walks.note(tmp_path, 0, 0, walk))
+    assert (list(counted), len(counted)) == ([1, 2], 2)
+    assert [told.order["position"] for told in counted.taken] == [0, 1]
+    assert set(walks.noted(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
+    with pytest.raises(DataError, match="another walk"):
+        walks.noted(tmp_path, 0, 0, 4)
+
+
+def test_parts_that_changed_are_refused_in_words():
+    net = nn.Linear(2, 2)
+    state = Held(net, torch.optim.SGD(net.parameters(), 0.1), None, None, None).state(0)
+    with pytest.raises(CheckpointError, match="other parts"):
+        Held(net, None, None, None, None).load(state)
+
+
+def test_a_record_without_indices_says_what_to_do():
+    with pytest.raises(DataError, match="batches=raw"):
+        feed.indices(Step(0, 0))
+
+
+def test_a_loader_of_another_make_is_left_alone(tmp_path):
+    class Own(DataLoader):
+        def _get_iterator(self):
+            return iter(())
+
+    assert not loading.can_be_watched(Own([1]))
+    assert loading.can_be_watched(DataLoader([1]))
+    assert callable(restored_lightning.start)
+    with pytest.raises(DataError, match="not the file of a ring"):
+        name_of(tmp_path / "ring.bin")
+
+
+def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
+    class FullyShardedDataParallel(nn.Linear):
+        def state_dict(self, *_args, **_kwargs):
+            pytest.fail("one rank alone would wait for the others")
+
+    model = nn.Sequential(FullyShardedDataParallel(2, 2))
+    with recording(tmp_path, model) as rec:
+        for batch in rec.batches([torch.ones(1, 2)]):
+            rec.loss(model(batch).sum())
+    assert "no snapshots with FullyShardedDataParallel" in capsys.readouterr().err
+    assert losses(rec.tape) != [] and not list(rec.tape.folder.glob("snapshot-*"))
+
+
+def test_states_without_cuda_do_not_wake_its_driver(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a process that forks later is spoilt"))
+    generators.put(generators.take())
