@@ -1,4 +1,4 @@
-"""Issue 6 in one table: what fits and what was said before, leaks, messages, notebook 02, the monitor's cost.
+"""Is memory foretold, does the batch that was fitted fit, are leaks and ends of memory explained?
 
 Each part is a file of its own that can be run alone: memory_fit.py, memory_leaks.py, memory_oom.py. On two cores all of
 it takes a quarter of an hour.
