@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 UNTOLD = ("profiler::", "prim::", "aten::_record_function")
 UNSET = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_")  # their output holds whatever was there
-OURS = tuple(str(Path(__file__).with_name(name)) for name in ("traced_", "replayed"))
+OURS = (f"{Path(__file__).parent}/",)
 FOREIGN = (f"{Path(torch.__file__).parent}/", "<frozen", "<string>")
 LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pytorch_lightning/", "/contextlib.py")
 

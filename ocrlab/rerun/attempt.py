@@ -31,7 +31,7 @@ SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/train/(?:traced_\w+|replayed|restored\w*)\.py$")
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording)/\w+\.py$")
 
 
 @dataclass

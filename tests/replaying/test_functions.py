@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ocrlab.replaying import ops
 from ocrlab.replaying.functions import Functions, of_node
+from ocrlab.replaying.ops import is_foreign
 
 
 class Twice(torch.autograd.Function):
@@ -47,3 +50,9 @@ def test_it_is_on_top_while_it_runs_and_what_it_computes_is_the_same() -> None:
     assert functions.raised == (error.value, "Twice") and functions.top is None
     functions.unhook()
     assert Twice.apply(x, seen, functions).tolist() == [2.0, 2.0] and len(told) == 4
+
+
+def test_lines_of_the_tracer_and_of_torch_are_nobodys() -> None:
+    assert is_foreign(ops.__file__) and is_foreign(str(Path(ops.__file__).with_name("step.py")))
+    assert is_foreign(torch.nn.functional.__file__)
+    assert not is_foreign(str(Path(ops.__file__).parents[1] / "losses" / "__init__.py")) and not is_foreign(__file__)
