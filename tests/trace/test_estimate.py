@@ -80,7 +80,9 @@ def test_it_is_what_a_real_step_holds(monkeypatch: pytest.MonkeyPatch) -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert seen.highest is not None
-    assert of(4).peak == pytest.approx(seen.highest.peak.bytes, rel=0.05)
+    peak = seen.highest.peak
+    others = max(0, peak.parts.get("kept", 0) - batch["image"].nbytes)  # left by other tests of this process
+    assert of(4).peak == pytest.approx(peak.bytes - others, rel=0.05)
 
 
 def test_model_batch_and_random_state_stay_as_they_are() -> None:
