@@ -32,8 +32,9 @@ COMMANDS = {
     "memory": "what fits into memory, why it ran out, and who holds it now",
     "kernel": "check a CUDA launch against the limits of a device, or put a profile into words",
     "run": "run a notebook so that its report tells the truth, also when its kernel dies",
+    "report": "hand on what happened: a notebook as one HTML file, a bug report of a run",
 }
-EXTRAS = {"run": "notebooks"}  # what a command needs beyond the base, where that is not `train`
+EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 

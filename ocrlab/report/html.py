@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import functools
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
+from ocrlab.errors import DataError
 from ocrlab.flight import write_text
-from ocrlab.report import outcome, results, view
+from ocrlab.report import executed, outcome, results, view
 from ocrlab.report.outcome import Outcome
 from ocrlab.report.view import INK, LINE
 
@@ -58,9 +60,30 @@ footer {{ margin-top: 40px; font-size: 12.5px; color: #5f6b7a; }}
 """
 
 
-def write(notebook: Path | str, path: Path | str) -> None:
-    """Write an executed notebook as HTML, whole or not at all; raises OSError, DataError."""
-    write_text(path, page(nbformat.read(str(notebook), as_version=4)))
+@dataclass(frozen=True)
+class Written:
+    """What a report says at its top (None where its notebook said nothing), and how many texts were replaced in it."""
+
+    outcome: str | None
+    redacted: int
+
+
+def write(notebook: Path | str, path: Path | str) -> Written:
+    """Write an executed notebook as HTML without secrets, whole or not at all; raises OSError, DataError."""
+    try:
+        read = nbformat.read(str(notebook), as_version=4)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error
+    clean, count = executed.redacted(read)
+    about = clean.metadata.setdefault("ocrlab", {})
+    about["redacted"] = about.get("redacted", 0) + count
+    said = [found for output in _outputs(clean) if (found := results.from_bundle(output.get("data", {})))]
+    write_text(path, page(clean))
+    return Written(said[0].outcome if said else None, about["redacted"])
+
+
+def _outputs(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
 def page(notebook: Any) -> str:

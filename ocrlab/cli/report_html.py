@@ -1,0 +1,58 @@
+"""`ocrlab report html`: an executed notebook, ours or anybody's, as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ocrlab.cli import places
+from ocrlab.cli.answer import Answer, add_json
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.records import SCHEMA
+
+EXAMPLES = """
+  ocrlab report html reports/20260102-030405-03_train.ipynb      beside it, as .html
+  ocrlab report html mine.ipynb --out mine-to-share.html         anybody's executed notebook
+  ocrlab report html mine.ipynb --overwrite                      again, after it was executed again
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument(
+        "notebook", type=places.path, metavar="NOTEBOOK", help="an executed notebook; it stays as it is"
+    )
+    parser.add_argument("--out", type=places.path, metavar="FILE", help="a new file (beside the notebook, as .html)")
+    parser.add_argument("--overwrite", action="store_true", help="write over FILE if it is there")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Write the report, and answer with its size and with how many texts were replaced in it."""
+    notebook: Path = args.notebook
+    if notebook.is_dir():
+        raise ConfigError(f"{notebook} is a folder", need="an executed notebook, a file that ends in .ipynb")
+    out: Path = args.out or notebook.with_suffix(".html")
+    if out.is_dir() or (out.exists() and out.samefile(notebook)):
+        raise ConfigError("--out cannot be written", got=out, need="the name of an HTML file")
+    if not args.overwrite:
+        places.new_file(out, "--out")
+    if not notebook.exists():
+        raise DataError(f"There is no notebook {notebook}", need="an executed notebook, a file that ends in .ipynb")
+    from ocrlab.report import html
+
+    places.make(out.parent, "--out")
+    over = out.exists()
+    written = html.write(notebook, out)
+    record = {
+        "schema": SCHEMA,
+        "notebook": str(notebook),
+        "out": str(out),
+        "overwritten": over,
+        "bytes": out.stat().st_size,
+        "outcome": written.outcome,
+        "redacted": written.redacted,
+    }
+    replaced = f", {written.redacted} texts replaced that named this machine or a secret" if written.redacted else ""
+    text = f"{out}{' (written over)' if over else ''}, {out.stat().st_size / 1e3:.0f} kB{replaced}"
+    return Answer(record, text)

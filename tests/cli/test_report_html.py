@@ -1,0 +1,81 @@
+"""`ocrlab report html`: any executed notebook as one HTML file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from ocrlab.cli import main
+from ocrlab.report import outcome, results
+from ocrlab.report.outcome import Outcome
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Path:
+    """Return an executed notebook of ours, which nobody has cleaned."""
+    said = Outcome("mine", "PASS", "It is good.")
+    result = {"name": "mine", "outcome": "PASS", "sentence": said.sentence}
+    top = new_output("display_data", data={**outcome.view(said)._repr_mimebundle_(), results.MIME: result})
+    secret = new_output("stream", name="stdout", text="db_password = hunter2hunter2\n")
+    cells = [new_markdown_cell("# Mine"), new_code_cell("1", outputs=[top, secret], execution_count=1)]
+    path = tmp_path / "mine.ipynb"
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+def test_the_report_lies_beside_the_notebook_and_is_clean(notebook: Path, capsys) -> None:
+    before = notebook.read_bytes()
+    assert main(["report", "html", str(notebook), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    page = notebook.with_suffix(".html")
+    assert (told["schema"], told["out"], told["outcome"], told["overwritten"]) == (1, str(page), "PASS", False)
+    assert (told["bytes"], told["redacted"]) == (page.stat().st_size, 1)
+    assert "hunter2" not in page.read_text()
+    assert "It is good." in page.read_text()
+    assert notebook.read_bytes() == before
+
+
+def test_nothing_is_overwritten_unless_that_is_wanted(notebook: Path, capsys) -> None:
+    page = notebook.with_suffix(".html")
+    page.write_text("dear")
+    assert main(["report", "html", str(notebook)]) == 2
+    assert page.read_text() == "dear"
+    assert "exists already" in capsys.readouterr().err
+    assert main(["report", "html", str(notebook), "--overwrite"]) == 0
+    assert "written over" in capsys.readouterr().out
+    assert "It is good." in page.read_text()
+
+
+def test_it_goes_where_it_is_told(notebook: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", "html", str(notebook), "--out", str(out)]) == 0
+    assert "It is good." in out.read_text()
+
+
+def test_the_notebook_itself_is_never_written_over(notebook: Path, capsys) -> None:
+    before = notebook.read_bytes()
+    assert main(["report", "html", str(notebook), "--out", str(notebook), "--overwrite"]) == 2
+    assert notebook.read_bytes() == before
+    assert "--out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"cells": 3}', '{"nbformat": 4, "cells": 7}'])
+def test_what_is_no_notebook_gets_a_sentence(tmp_path: Path, capsys, text: str) -> None:
+    path = tmp_path / "bad.ipynb"
+    path.write_text(text)
+    assert main(["report", "html", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path} is not a notebook" in said
+    assert "Traceback" not in said
+    assert not path.with_suffix(".html").exists()
+
+
+@pytest.mark.parametrize("what", ["missing.ipynb", "."])
+def test_what_is_not_there_gets_a_sentence(tmp_path: Path, capsys, what: str) -> None:
+    assert main(["report", "html", str(tmp_path / what)]) in (1, 2)
+    assert capsys.readouterr().err.startswith("ocrlab: ")
+    assert list(tmp_path.iterdir()) == []
