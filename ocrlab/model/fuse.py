@@ -103,7 +103,7 @@ def build(detector: Detector, kind: torch.dtype) -> Fused:
     """Return the inference form of a detector that computes in `kind`; see `fused`."""
     check_finite(detector)
     device = detector.mean.device
-    layers = fx.symbolic_trace(Layers(copy.deepcopy(detector).double().eval()))  # folded weights are rounded once
+    layers = traced(Layers(copy.deepcopy(detector).double().eval()))  # folded weights are rounded once
     fold_norms(layers)
     wrap_convolutions(layers, 1 / detector.std.double())
     join_sums(layers)
@@ -111,12 +111,21 @@ def build(detector: Detector, kind: torch.dtype) -> Fused:
     layers.graph.lint()
     layers.recompile()
     layers.delete_all_unused_submodules()
+    layers.graph.owning_module = None  # a cycle: without it old weights go at once, not when Python looks for cycles
     layers.to(kind).to(memory_format=torch.channels_last).requires_grad_(False)
     if device.type == "cpu" and packable(kind):
         for module in layers.modules():
             if isinstance(module, Convolution):
                 module.pack()
     return Fused(layers, detector.mean, kind)
+
+
+def traced(layers: Layers) -> fx.GraphModule:
+    """Return the graph of some layers; the tracer, which is left behind in a cycle, keeps none of their weights."""
+    tracer = fx.Tracer()
+    graph = tracer.trace(layers)
+    tracer.root, tracer.submodule_paths = nn.Module(), None
+    return fx.GraphModule(layers, graph)
 
 
 def check_finite(detector: Detector) -> None:
