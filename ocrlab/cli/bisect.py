@@ -14,6 +14,7 @@ from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
 from ocrlab.redact import clean
+from ocrlab.redact import record as redacted
 from ocrlab.rerun import account, factors, guilty, probe, program
 from ocrlab.rerun.bisect import Hunt, Limits, Outcome, hunt, key
 
@@ -122,11 +123,11 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
     outcome = hunt(job, lambda row: _say(account.line(len(job.rows), row)))
     names = _names(job.folder)
     groups = _pages(job, outcome, names, samples)
-    record = clean(account.record(job, outcome, groups, names))
+    record = redacted(account.record(job, outcome, groups, names))
     file = _numbered(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     flight.write_json(file, record)
-    text = f"{table(account.table(job))}\n\n{record['sentence']}\n{file}"
+    text = f"{clean(table(account.table(job)))}\n\n{record['sentence']}\n{file}"
     return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
 
 

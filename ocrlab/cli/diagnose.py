@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ocrlab import redact
 from ocrlab.cli.answer import Answer, add_json
 from ocrlab.diagnose import catalogue, classify, read, verdict
 from ocrlab.errors import ConfigError, DataError
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.jsonl is not None:
         return _many(args.jsonl, args.json)
     found = classify.classify(read.incident(args.path))
-    return Answer(to_json(found), verdict.markdown(found).rstrip())
+    return Answer(redact.record(to_json(found)), redact.clean(verdict.markdown(found)).rstrip())
 
 
 def _explain(name: str) -> Answer:
@@ -92,5 +93,6 @@ def _line(line: bytes, number: int) -> dict[str, Any]:
     else:
         context = row.get("context")
         texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
-        record = to_json(classify.classify(Incident(texts=texts, context=context if isinstance(context, str) else "")))
+        known = Incident(texts=texts, context=context if isinstance(context, str) else "")
+        record = redact.record(to_json(classify.classify(known)))
     return {**record, "id": row.get("id") if isinstance(row, dict) else None}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ocrlab import redact
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import handover
@@ -111,7 +112,7 @@ def told(said: bytes, ended: Ended) -> dict[str, Any]:
     if ended.folder:
         record["run"] = str(ended.folder)
     if ended.verdict:
-        record["verdict"] = to_json(ended.verdict)
+        record["verdict"] = redact.record(to_json(ended.verdict))
     return dict(record)
 
 

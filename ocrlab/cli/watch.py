@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+from ocrlab import redact
 from ocrlab.cli.answer import Answer, Parser, add_json
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import SCHEMA, to_json
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
         "signal": ended.signal,
         "exit_status": ended.exit_status,
         "run": str(ended.folder) if ended.folder else None,
-        "verdict": to_json(ended.verdict) if ended.verdict else None,
+        "verdict": redact.record(to_json(ended.verdict)) if ended.verdict else None,
     }
     return Answer(record, "", ended.exit_status)
 

@@ -17,6 +17,7 @@ ENDED = {
     "log": "",
 }
 FACTS = "facts.json"
+REPLACED = "secrets, private addresses, names of persons and machines"
 LIBRARY = re.compile(r"\bin ([\w.+-]+\.so[\w.]*)\[")
 WORKER = re.compile(r"DataLoader worker process (\d+)")
 EXCEPTION = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b")
@@ -90,13 +91,19 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
+    count = 0
     for name, text in incident.texts.items():
         if Path(name).name == name:
-            flight.write_text(place / name, redact.clean(text))
+            told, replaced = redact.counted(text)
+            flight.write_text(place / name, told)
+            count += replaced
     if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
-        flight.write_json(place / FACTS, redact.clean({"schema": SCHEMA, **finite(dict(incident.facts))}))
-    flight.write_text(place / "verdict.md", redact.clean(markdown(verdict)))
-    flight.write_json(place / "verdict.json", redact.clean(to_json(verdict)))
+        flight.write_json(place / FACTS, redact.record({"schema": SCHEMA, **finite(dict(incident.facts))}))
+    told, replaced = redact.counted(markdown(verdict))
+    count += replaced
+    note = f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n" if count else ""
+    flight.write_text(place / "verdict.md", told + note)
+    flight.write_json(place / "verdict.json", redact.record(to_json(verdict, redacted=count)))
 
 
 def _title(name: str) -> str:

@@ -9,29 +9,29 @@ import nbformat
 from papermill.iorw import write_ipynb
 
 from ocrlab.flight import write_text
-from ocrlab.redact import clean
+from ocrlab.redact import counted
 
 PICTURES = ("image/png", "image/jpeg", "image/gif", "application/pdf")  # base64, in which no name can be found
 
 
 def redacted(notebook: Any) -> tuple[Any, int]:
-    """Return a copy of a notebook in which every text is clean, and how many texts were not."""
-    count = 0
+    """Return a copy of a notebook in which every text is clean, and how many stretches of text were replaced."""
+    copied = copy.deepcopy(notebook)
+    found: list[tuple[Any, Any, str]] = []  # where a text stands: its dict or list, its key there, and its name
 
-    def walk(value: Any, key: str = "") -> Any:
-        nonlocal count
-        if isinstance(value, dict):
-            return type(value)({name: walk(item, name) for name, item in value.items()})
-        if isinstance(value, list):
-            return [walk(item, key) for item in value]
-        if not isinstance(value, str) or key in PICTURES:
-            return value
-        told = clean({key: value})
-        after = next(iter(told.values()))  # the key counts too: a secret is known by its name
-        count += after != value
-        return after
+    def walk(place: Any, name: str = "") -> None:
+        for key, value in place.items() if isinstance(place, dict) else enumerate(place):
+            inner = key if isinstance(key, str) else name
+            if isinstance(value, dict | list):
+                walk(value, inner)
+            elif isinstance(value, str) and inner not in PICTURES:
+                found.append((place, key, inner))
 
-    return walk(copy.deepcopy(notebook)), count
+    walk(copied)
+    told, count = counted([{name: place[key]} for place, key, name in found])
+    for (place, key, _), clean in zip(found, told, strict=True):
+        place[key] = next(iter(clean.values()))  # the name counts too: a secret is known by it
+    return copied, count
 
 
 def write(notebook: Any, path: str) -> None:

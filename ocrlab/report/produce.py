@@ -19,6 +19,7 @@ from papermill.parameterize import parameterize_notebook
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.flight import write_json
 from ocrlab.records import to_json
+from ocrlab.redact import record
 from ocrlab.report import configure, executed, html, params, results
 from ocrlab.report.engine import Engine
 from ocrlab.report.outcome import Outcome
@@ -129,9 +130,9 @@ def finish(files: Files, *, with_html: bool) -> Told:
         text = "It ran to its end, but nothing in it was judged." if ended else "It did not run to its end."
         said = Outcome(files.notebook.stem, "INCOMPLETE", text)
         result = results.build(said, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
-        write_json(files.json, to_json(result))
+        write_json(files.json, record({**to_json(result), "redacted": kept.get("redacted")}))
         return Told(result.outcome, result.sentence, 0 if ended else 1)
-    write_json(files.json, to_json(result))
+    write_json(files.json, record({**to_json(result), "redacted": kept.get("redacted")}))
     status = kept.get("exit_status", 0 if result.outcome in PASSED else 1)
     return Told(result.outcome, result.sentence, int(status))
 

@@ -14,7 +14,7 @@ from ocrlab.errors import DataError
 from ocrlab.flight import write_json
 from ocrlab.probes import host
 from ocrlab.records import from_json, to_json
-from ocrlab.redact import clean
+from ocrlab.redact import clean, record
 from ocrlab.report.outcome import Judgement, Outcome
 
 MIME = "application/vnd.ocrlab.result+json"
@@ -96,7 +96,7 @@ def from_bundle(data: Mapping[str, Any]) -> Result | None:
 def save(result: Result, folder: Path) -> Path:
     """Write `report.json` into a run folder and return its path; raises OSError."""
     path = folder / FILE
-    write_json(path, to_json(result))
+    write_json(path, record(to_json(result)))
     return path
 
 
@@ -122,7 +122,8 @@ def load(path: Path | str) -> Result:
 def copy_beside(notebook: Path | str) -> Path:
     """Write the result of an executed notebook as JSON beside it, and return that file; raises DataError, OSError."""
     path = Path(notebook).with_suffix(".json")
-    write_json(path, to_json(load(notebook)))
+    known = json.loads(Path(notebook).read_bytes()).get("metadata", {}).get("ocrlab", {})
+    write_json(path, record({**to_json(load(notebook)), "redacted": known.get("redacted")}))
     return path
 
 

@@ -120,7 +120,7 @@ def _write(subject: Subject, told: dict[str, Any], fault: bool) -> Path | None:
         number = 1
         while (path := folder / ("replay.json" if number == 1 else f"replay-{number}.json")).exists():
             number += 1
-        flight.write_json(path, redact.clean(told))
+        flight.write_json(path, redact.record(told))
         return path
     return None
 

@@ -21,7 +21,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from ocrlab import config as configuration
-from ocrlab import flight
+from ocrlab import flight, redact
 from ocrlab.config import Config
 from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, readable, single_threaded
 from ocrlab.data.formats import Index, load
@@ -80,7 +80,7 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     config = settled(config, machine, len(train.samples))
     configuration.save(config, folder.config_file)
     environment = {"schema": 1, **host.environment(), "machine": machine.record()}
-    flight.write_json(folder.environment_file, environment)
+    flight.write_json(folder.environment_file, redact.record(environment))
     _say(config, machine, progress)
     name = partial(
         tracking.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr

@@ -1,0 +1,51 @@
+"""Which names are those of secrets, and which values are none."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+PASSWORDS = r"passwords?|passwd|passphrase|pwd|secrets?|credentials?"
+WORDS = rf"{PASSWORDS}|token|auth|bearer|apikeys?|[a-z0-9]+[_-]keys?|private[_-]key[_-]id|connection[_-]string"
+SECRET = re.compile(rf"(?:^|[_.\-])(?:{WORDS})(?:$|[_.\-\d])", re.IGNORECASE)
+HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+FOLDERS = ("PWD", "OLDPWD")  # of the shell, not passwords
+AT_THE_END = re.compile(rf"(?:{PASSWORDS})(?![a-z])|(?:^|[_-])(?:{WORDS})[_\d]*$", re.IGNORECASE)
+# Names of the parts of a text, a model or a mapping, and values that are code, markers or nothing.
+ORDINARY = re.compile(
+    r"(?:^|[_-])(?:pad|eos|bos|unk|sep|cls|class|mask|special|image|img|start|end|stop|first|last|next|prev|previous|new|per"
+    r"|num|n|max|added|blank|begin|input|output|word|char|pos|reg|register|query|prompt|patch|sot|eot|unexpected|invalid|dist)"
+    r"[_-]token$|(?:^|[_-])(?:sort|primary|foreign|missing|unexpected|extra|dict|state|group|cache|index|data|batch|metric|num"
+    r"|n|label|image|row|column|public|partition|input|output|dispatch|wait|target|required|unknown|param|config)[_-]keys?$",
+    re.IGNORECASE,
+)
+NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
+NOTHING = re.compile(
+    r"(?:none|null|nil|true|false|str|bytes|int|any|self|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{|\(\w+\)|[A-Za-z_][\w.]*[(\[]",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=4096)
+def is_secret(name: str) -> bool:
+    """Return True if a parameter or environment variable is named like a secret: `wandb_api_key`, `dbPassword`."""
+    return SECRET.search(HUMPS.sub("_", name)) is not None
+
+
+@lru_cache(maxsize=4096)
+def names_secret(name: str) -> bool:
+    """Return True if the value after `name` is a secret: stricter than is_secret, as texts hold tokens and keys."""
+    last = HUMPS.sub("_", name.rpartition(".")[2])
+    return (
+        is_secret(last)
+        and AT_THE_END.search(last) is not None
+        and ORDINARY.search(last) is None
+        and name not in FOLDERS
+    )
+
+
+def hides(name: str, value: str) -> bool:
+    """Return True if `value` behind `name` is a secret: not a number, nothing, or a piece of code."""
+    if not names_secret(name) or NOTHING.match(value):
+        return False
+    return re.search(PASSWORDS, name, re.IGNORECASE) is not None or NUMBER.match(value) is None

@@ -1,0 +1,66 @@
+"""Secrets that show by their shape, wherever they stand."""
+
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+
+from ocrlab import redact
+
+LETTERS = string.ascii_letters + string.digits
+
+
+def drawn(length: int, letters: str = LETTERS) -> str:
+    return "".join(random.choices(letters, k=length))
+
+
+@pytest.mark.parametrize(
+    "text, kept",
+    [
+        ("origin https://x-access-token:{}@example.org/a/b.git (fetch)", "origin https://(secret)@example.org/a/b.git (fetch)"),
+        ("https://{}@dev.example.org/a", "https://(secret)@dev.example.org/a"),
+        ("postgres://me:p/{}@db:5432/x", "postgres://(secret)@db:5432/x"),
+        ("https://me:p@{}@host/x", "https://(secret)@host/x"),
+        ("x?sv=2022&sig={}%3D&se=1", "x?sv=2022&sig=(secret)&se=1"),
+        ("<a href='x?a=1&amp;sig={}&amp;b=2'>", "<a href='x?a=1&amp;sig=(secret)&amp;b=2'>"),
+        ("x?X-Amz-Signature={}&n=1", "x?X-Amz-Signature=(secret)&n=1"),
+        ("AccountName=a;AccountKey={}==", "AccountName=a;AccountKey=(secret)"),
+        ("-----BEGIN PRIVATE KEY-----\\nMIIE{}\\n-----END", "-----BEGIN PRIVATE KEY----- (secret) -----END"),
+    ],
+)
+def test_in_addresses_and_texts(text: str, kept: str) -> None:
+    assert redact.clean(text.format(drawn(32))) == kept
+    assert redact.counted(kept) == (kept, 0)
+
+
+def test_the_nameless_half_of_a_cloud_key() -> None:
+    missed = 0
+    for _ in range(300):
+        key = drawn(40, LETTERS + "+/")
+        missed += key in redact.clean(f"AKIA{drawn(16, string.ascii_uppercase)},{key}\n")
+    assert missed <= 9, "those whose kind of character changes seldom"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git@github.com:org/repo.git",
+        "ssh://git@example.org/a",
+        "http://localhost:4873/@scope/name",
+        "https://example.org/a?b=c&page=2&model=resnet",
+        "https://example.org/x/@y",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+        "sha512-" + "aB3" * 28 + "==",
+        "models/segmentation/DeepLabV3Checkpoint40",
+        "ModuleNotFoundErrorInTheMiddleOfALongWord",
+        "CUDAFunctorOnOtherStreamBf16ToFloat32Cat",
+        "Lightning/pytorch/trainer/Connectors/Ckpt",
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
+        "-----BEGIN PRIVATE KEY-----",
+        "_ZN2at6native12_GLOBAL__N_113reduce_kernelIL",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact.clean(text) == text
