@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.jsonl is not None:
         return _many(args.jsonl, args.json)
     found = classify.classify(read.incident(args.path))
-    return Answer(redact.record(to_json(found)), redact.clean(verdict.markdown(found)).rstrip())
+    return Answer(redact.clean(to_json(found)), redact.clean(verdict.markdown(found)).rstrip())
 
 
 def _explain(name: str) -> Answer:
@@ -94,5 +94,5 @@ def _line(line: bytes, number: int) -> dict[str, Any]:
         context = row.get("context")
         texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
         known = Incident(texts=texts, context=context if isinstance(context, str) else "")
-        record = redact.record(to_json(classify.classify(known)))
+        record = redact.clean(to_json(classify.classify(known)))
     return {**record, "id": row.get("id") if isinstance(row, dict) else None}

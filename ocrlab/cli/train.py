@@ -112,7 +112,7 @@ def told(said: bytes, ended: Ended) -> dict[str, Any]:
     if ended.folder:
         record["run"] = str(ended.folder)
     if ended.verdict:
-        record["verdict"] = redact.record(to_json(ended.verdict))
+        record["verdict"] = redact.clean(to_json(ended.verdict))
     return dict(record)
 
 

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
         "signal": ended.signal,
         "exit_status": ended.exit_status,
         "run": str(ended.folder) if ended.folder else None,
-        "verdict": redact.record(to_json(ended.verdict)) if ended.verdict else None,
+        "verdict": redact.clean(to_json(ended.verdict)) if ended.verdict else None,
     }
     return Answer(record, "", ended.exit_status)
 

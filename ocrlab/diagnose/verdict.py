@@ -101,9 +101,13 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
         flight.write_json(place / FACTS, redact.record({"schema": SCHEMA, **finite(dict(incident.facts))}))
     told, replaced = redact.counted(markdown(verdict))
     count += replaced
-    note = f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n" if count else ""
+    note = (
+        f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n"
+        if count
+        else ""
+    )
     flight.write_text(place / "verdict.md", told + note)
-    flight.write_json(place / "verdict.json", redact.record(to_json(verdict, redacted=count)))
+    flight.write_json(place / "verdict.json", redact.clean(to_json(verdict)))
 
 
 def _title(name: str) -> str:

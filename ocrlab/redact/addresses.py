@@ -22,7 +22,9 @@ HOST = {
     "ip-1": rf"ip-(?:10-{PART}|192-168|172-(?:1[6-9]|2\d|3[01]))(?:-{PART}){{2}}",  # names of machines in a cloud
 }
 IPV4 = tuple((start, re.compile(rf"{pattern}(?![\w-]|\.\d)")) for start, pattern in HOST.items())
-IPV6 = re.compile(r"[fF](?:[cdCD][0-9a-fA-F]{2}|[eE][89abAB][0-9a-fA-F])(?::[0-9a-fA-F]{0,4}){2,7}(?:%\w{1,15})?(?![\w:])")
+IPV6 = re.compile(
+    r"[fF](?:[cdCD][0-9a-fA-F]{2}|[eE][89abAB][0-9a-fA-F])(?::[0-9a-fA-F]{0,4}){2,7}(?:%\w{1,15})?(?![\w:])"
+)
 CARD = re.compile(r"[0-9a-fA-F]{2}(?:(?::[0-9a-fA-F]{2}){5}|(?:-[0-9a-fA-F]{2}){5})(?![\w:-])")
 NOBODY = ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "00-00-00-00-00-00", "ff-ff-ff-ff-ff-ff")
 
@@ -54,7 +56,7 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def _within(text: str, at: int, joined: str) -> bool:
-    """Tell whether what begins at `at` is the rest of something longer; an escape such as \\n or %20 before it is not."""
+    """Tell whether what begins at `at` is the rest of something longer; an escape (\\n, %20) is not."""
     before = text[at - 1 : at]
     if not before or not (before.isalnum() or before in joined):
         return False

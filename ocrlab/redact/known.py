@@ -54,7 +54,7 @@ def _secrets(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
 
 
 def _drawn(value: str) -> bool:
-    """Tell whether a value can be a secret: AUTH_BACKEND=filesystem, KEY_PATH=/etc/keys and TOKEN_LIMIT=32768000 are none."""
+    """Tell whether a value can be a secret: `filesystem`, the path of a file that is there, and 32768000 are none."""
     if value.startswith(("/", "~")):
         return not os.path.exists(os.path.expanduser(value))
     return not (value.islower() and value.isalpha() and len(value) < 16) and not (value.isdigit() and len(value) < 12)
@@ -62,9 +62,17 @@ def _drawn(value: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _spellings(value: str) -> tuple[str, ...]:
-    """Return a value as it is, percent-encoded, as in JSON, repr and HTML, and in base64 behind 0, 1 and 2 other bytes."""
+    """Return a value as it is, percent-encoded, as in JSON, repr and HTML, and in base64 behind 0, 1 and 2 bytes."""
     dumped = (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
-    once = {value, quote(value, safe=""), quote(value), quote_plus(value), *dumped, repr(value)[1:-1], html.escape(value)}
+    once = {
+        value,
+        quote(value, safe=""),
+        quote(value),
+        quote_plus(value),
+        *dumped,
+        repr(value)[1:-1],
+        html.escape(value),
+    }
     once |= {quote(value, safe="").lower() if "%" in quote(value, safe="") else value, dumped[0].replace("/", "\\/")}
     once |= {html.escape(value).replace("&#x27;", "&#39;"), dumped[0].replace("\\", "\\\\")}
     for before in range(3):

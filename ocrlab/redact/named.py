@@ -19,7 +19,7 @@ BEARER = re.compile(r"\bbearer +(?=[^\s\"',\\]*\d)([^\s\"',\\]{12,})", re.IGNORE
 SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 
 # `name = value` in any spelling. The name is matched once, without a way back (the lookahead), so that time is linear.
-# What may as well be the next column of a table, or of a page, is `weak`: there only a value that looks drawn is hidden.
+# What may as well be the next column of a table is `weak`: there only a value that looks drawn is hidden.
 NAMED = re.compile(
     rf"(?<![\w.])(?<![\w.]-)(?=(?P<name>[A-Za-z_][\w.-]{{0,79}}))(?P=name){QUOTE}?\]?"
     r"(?:[ \t]{0,4}:[ \t]{0,4}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?[ \t]{0,4}=(?!=)"
@@ -40,7 +40,9 @@ DRAWN = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\[
 # Prose: `Invalid API key: 0123...`, `the token abc... has expired`. Without a word before it a key is mostly that of a
 # mapping or a module, so that only hexadecimal digits, or a mixture of cases and digits, are a secret.
 BEHIND = re.compile(r"(?: (?:is|was|of|for|given|provided))?[ \t:=]{1,4}[\"'`<(\[]?(?P<value>[\w+/=.-]{16,})")
-OF_ACCESS = re.compile(r"\b(?:api|access|secret|account|license|auth\w{0,12}|signing|shared)[ -]?(?:keys?|tokens?)$", re.I)
+OF_ACCESS = re.compile(
+    r"\b(?:api|access|secret|account|license|auth\w{0,12}|signing|shared)[ -]?(?:keys?|tokens?)$", re.I
+)
 ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
 MIXED = re.compile(r"[0-9a-f]{32,}$|(?=[A-Za-z+/=]*\d)(?=[a-z\d+/=]*[A-Z])(?=[A-Z\d+/=]*[a-z])[A-Za-z0-9+/=]{20,}$")
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
@@ -102,7 +104,7 @@ def _of_line(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _values(text: str, at: int, name: int) -> Iterator[Span | None]:
-    """Yield the value behind the name of a secret that begins at `name`, its identifier at `at`: an option's, or any."""
+    """Yield the value behind a secret's name that begins at `name`, its identifier at `at`: an option's, or any."""
     short = SHORT.search(text, max(0, at - 6), at)
     yield _value(OPTION.match(text, short.start() if short else at), text)
     yield _value(NAMED.match(text, name), text)

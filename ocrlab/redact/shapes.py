@@ -53,7 +53,9 @@ def spans(text: str) -> Iterator[Span]:
             if found[1] not in NOBODY:
                 yield found.start(1), found.end(1), SECRET
     if "PRIVATE KEY" in text:
-        yield from ((found.start(2), found.end(2), f" {SECRET} ") for found in PRIVATE.finditer(text) if found[2].strip())
+        yield from (
+            (found.start(2), found.end(2), f" {SECRET} ") for found in PRIVATE.finditer(text) if found[2].strip()
+        )
     if "=" in text or "%3" in text:
         yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
     for prefix, pattern in PREFIXES:
@@ -68,7 +70,11 @@ def spans(text: str) -> Iterator[Span]:
 def _unnamed(text: str) -> Iterator[Span]:
     for found in LONG.finditer(text):
         value = found.group()
-        if len(value) != LENGTH or not begins(text, found.start(), "._-=") or text[found.end() : found.end() + 1] in ("=", "_"):
+        if (
+            len(value) != LENGTH
+            or not begins(text, found.start(), "._-=")
+            or text[found.end() : found.end() + 1] in ("=", "_")
+        ):
             continue
         mixed = any(c.islower() for c in value) and any(c.isupper() for c in value) and any(c.isdigit() for c in value)
         if mixed and len(set(value)) >= DISTINCT and len(CHANGE.findall(value)) > CHANGES:

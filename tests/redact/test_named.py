@@ -29,7 +29,7 @@ KEY = "Qq7hunter2xyz0123456"
         "ValueError: the access token was '{}'",
         "wandb: ERROR API key {} rejected",
         "machine api.example.org login me password {}",
-        "python train.py --api-key\0{}\0--lr\0" "1",
+        "python train.py --api-key\0{}\0--lr\01",
         "https://example.org/?access_token={}&x=1",
     ],
 )

@@ -19,7 +19,10 @@ def drawn(length: int, letters: str = LETTERS) -> str:
 @pytest.mark.parametrize(
     "text, kept",
     [
-        ("origin https://x-access-token:{}@example.org/a/b.git (fetch)", "origin https://(secret)@example.org/a/b.git (fetch)"),
+        (
+            "origin https://x-access-token:{}@example.org/a/b.git (fetch)",
+            "origin https://(secret)@example.org/a/b.git (fetch)",
+        ),
         ("https://{}@dev.example.org/a", "https://(secret)@dev.example.org/a"),
         ("postgres://me:p/{}@db:5432/x", "postgres://(secret)@db:5432/x"),
         ("https://me:p@{}@host/x", "https://(secret)@host/x"),

@@ -1,0 +1,28 @@
+"""Which names are those of secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab import redact
+from ocrlab.redact import words
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PASSWORD", "wandb_api_key", "WANDB_API_KEY", "hf_token", "token", "mySecret", "db-password", "apikey", "pwd1"],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert redact.is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "author", "keyboard", "tokenizer", "max_steps", "secretary", "monkey"])
+def test_names_that_only_look_like_it(name: str) -> None:
+    assert not redact.is_secret(name)
+
+
+def test_in_texts_tokens_and_keys_are_mostly_something_else() -> None:
+    assert words.names_secret("wandb.api_key") and words.names_secret("HF_TOKEN")
+    assert not any(map(words.names_secret, ("cls_token", "missing_keys", "auth_mode", "PWD", "tokens")))
+    assert words.hides("password", "12345678") and not words.hides("api_key", "1e-3")
+    assert not words.hides("token", "os.environ['X']") and not words.hides("token", "None")
