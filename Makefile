@@ -16,7 +16,7 @@ TESTS := -m pytest tests notebooks --nbval-lax --nbval-cell-timeout=300 --nbval-
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 
-.PHONY: help setup train test test-all test-oldest lab check lock clean
+.PHONY: help setup train test test-all test-oldest lab voila check lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,8 +37,14 @@ test-oldest:  ## the tests against the oldest versions that pyproject.toml allow
 	@.ci/setup $(OLDEST) requirements-oldest.lock 3.11
 	$(OLDEST)/bin/python $(TESTS) $(ARGS)
 
+# Jupyter cuts the line to the kernel at a message of more than 10 MB, without a word; an uploaded scan may be larger.
+UPLOADS := tornado_settings='{"websocket_max_message_size": 268435456}'
+
 lab: setup  ## JupyterLab on the notebooks
-	@$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks
+	@$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.$(UPLOADS) $(ARGS) notebooks
+
+voila: setup  ## notebooks/08_inspect.ipynb as a page without code, for looking at pages; ARGS="--port 8866"
+	@$(PY) -m voila --Voila.$(UPLOADS) $(ARGS) notebooks/08_inspect.ipynb
 
 check: setup  ## lint, format, types, import rules
 	@$(PY) -m ruff check

@@ -75,7 +75,13 @@ def icdar(text: str, file: Path) -> Boxes:
 def write_icdar(
     path: Path | str, polygons: Iterable[NDArray[Any]], texts: Sequence[str] | None = None, *, decimals: int = 0
 ) -> None:
-    """Write one file: a quad a line and, with `texts`, the transcription behind it.
+    """Write what `text_of` returns; raises ValueError if there is not one text for each polygon, and OSError."""
+    text = text_of(polygons, texts, decimals=decimals)
+    Path(path).write_text(text, encoding="utf-8", errors="replace", newline="\n")
+
+
+def text_of(polygons: Iterable[NDArray[Any]], texts: Sequence[str] | None = None, *, decimals: int = 0) -> str:
+    """Return the text of one file: a quad a line and, with `texts`, the transcription behind it.
 
     The format knows only quads in whole pixels: any other polygon (P, 2) becomes its smallest rectangle; `decimals`
     other than 0 is for annotations that must be exact. Raises ValueError if there is not one text for each polygon.
@@ -88,7 +94,7 @@ def write_icdar(
     for quad, end in zip(quads, ends, strict=True):
         values = (np.round(quad, decimals) + 0.0).ravel()  # + 0.0: no "-0"
         lines.append(",".join(f"{value:.{decimals}f}" for value in values) + end + "\n")
-    Path(path).write_text("".join(lines), encoding="utf-8", errors="replace", newline="\n")
+    return "".join(lines)
 
 
 def as_quad(polygon: Polygon) -> Polygon:

@@ -14,11 +14,24 @@ from __future__ import annotations
 
 import sys
 
-from ocrlab.notebook import crash, doctor, isolated, layers, loader, memory, monitor, sanity, training
+from ocrlab.notebook import crash, doctor, inspect, isolated, layers, loader, memory, monitor, sanity, training
 from ocrlab.notebook.isolated import register
 from ocrlab.notebook.lab import Lab, setup
 
-__all__ = ["Lab", "crash", "doctor", "layers", "loader", "memory", "monitor", "register", "sanity", "setup", "training"]
+__all__ = [
+    "Lab",
+    "crash",
+    "doctor",
+    "inspect",
+    "layers",
+    "loader",
+    "memory",
+    "monitor",
+    "register",
+    "sanity",
+    "setup",
+    "training",
+]
 
 if "IPython" in sys.modules:
     isolated.register_here()

@@ -152,7 +152,7 @@ def follow(
 
     def work() -> None:
         try:
-            env = _environment() | {MARK: mark}
+            env = environment() | {MARK: mark}
             came.append(watch(command, options, output=lambda *chunk: said.put(chunk), env=env))
         except BaseException as error:
             came.append(error)
@@ -198,7 +198,7 @@ def show(ended: Ended) -> None:
     display(cause.view(ended.verdict or Verdict(), kept=clean(str(ended.folder)) if ended.folder else ""))
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the child's environment: output as it comes, no pictures into a kernel that it has not."""
     home = str(Path(__file__).parents[2])
     paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -101,8 +101,8 @@ def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note:
     return View(f'{say(finding)}<div class="row">{"".join(pictures)}</div>{ends}', finding)
 
 
-def encoded(image: NDArray[np.generic]) -> str:
-    """Return a data URI of a page (JPEG) or of a map (PNG of 64 colours), at most 640 pixels on the long side."""
+def encoded(image: NDArray[np.generic], longest: int = LONGEST) -> str:
+    """Return a data URI of a page (JPEG) or of a map (PNG of 64 colours), at most `longest` pixels on the long side."""
     from PIL import Image as Pillow
 
     if image.ndim == 2:
@@ -113,7 +113,7 @@ def encoded(image: NDArray[np.generic]) -> str:
         spread = np.ptp(image[::8, ::8].astype(np.int16), axis=2).mean()
         picture = picture.convert("L") if spread < COLOURED else picture
         kind, options = "jpeg", SMALL
-    picture.thumbnail((LONGEST, LONGEST), Pillow.Resampling.LANCZOS)
+    picture.thumbnail((longest, longest), Pillow.Resampling.LANCZOS)
     if kind == "png":
         picture = picture.quantize(64, dither=Pillow.Dither.NONE)
     data = io.BytesIO()

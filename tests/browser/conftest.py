@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -217,3 +218,57 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             os.killpg(child.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(seconds)
+
+
+@pytest.fixture
+def notebooks(root: Path, tmp_path: Path) -> Path:
+    """Return a copy of the notebooks, which a test may change, in a folder without samples or runs beside it."""
+    return Path(
+        shutil.copytree(root / "notebooks", tmp_path / "copy" / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    )
+
+
+@pytest.fixture
+def jupyter(root: Path, tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a Jupyter that has nobody's settings, finds our kernel, and writes only here."""
+    places = {name: str(tmp_path / "jupyter" / name.lower()) for name in ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")}
+    settings = tmp_path / "jupyter" / "config_dir" / "lab" / "user-settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    asked = {"fetchNews": "false", "checkForUpdates": False}  # else a question covers the page
+    (settings / "notification.jupyterlab-settings").write_text(json.dumps(asked), encoding="utf-8")
+    ours = {"PYTHONPATH": str(root), "PYDEVD_DISABLE_FILE_VALIDATION": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
+    return os.environ | {f"JUPYTER_{name}": place for name, place in places.items()} | ours
+
+
+@pytest.fixture
+def lab(program: Callable[..., str], jupyter: dict[str, str]) -> Callable[..., str]:
+    """Return a function that starts JupyterLab on a folder and returns its URL."""
+
+    def start(folder: Path, **more: str) -> str:
+        words = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port", "{port}"]
+        words += ["--IdentityProvider.token=", "--ServerApp.port_retries=0", str(folder)]
+        return program(words, "/api", env=jupyter | more).removesuffix("/api")
+
+    return start
+
+
+@pytest.fixture
+def run_all() -> Callable[..., str]:
+    """Return a function that runs a notebook from top to bottom by JupyterLab's menu, and returns its outcome."""
+
+    def run(browser: Browser, url: str, name: str, seconds: float = 240) -> str:
+        browser.open(f"{url}/lab/tree/{name}", width=1400, height=1000)
+        browser.wait("return document.querySelector('.jp-Notebook .jp-Cell')", 60)
+        for kind, words in ((".lm-MenuBar-item", "Run"), (".lm-Menu-item", "Run All Cells")):
+            browser.wait(ITEM % (kind, words)).click()
+        return str(browser.wait(OUTCOME, seconds))
+
+    return run
+
+
+ITEM = """return [...document.querySelectorAll('%s')].find(
+    one => (one.querySelector('.lm-Menu-itemLabel, .lm-MenuBar-itemLabel') ?? one).textContent == '%s')"""
+# JupyterLab takes off the page what is out of sight, the outcome at the top too, when it follows the cells that run.
+OUTCOME = """const word = document.querySelector('.outcome .word')?.firstChild.textContent;
+    if (!word) document.querySelector('.jp-WindowedPanel-outer')?.scrollTo(0, 0);
+    return word && word != 'INCOMPLETE' && word"""

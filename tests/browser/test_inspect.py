@@ -1,0 +1,120 @@
+"""08_inspect in a real browser, in JupyterLab and under voila: sliders move the picture, uploads are looked at."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+NAME = "08_inspect.ipynb"
+PICTURE = "return document.querySelectorAll('.ocrlab-stack svg').length == 2"
+POLYGONS = "return document.querySelector('.ocrlab-stack [class=found], .ocrlab-stack [class=text]').getAttribute('d')"
+MESSAGE = "return document.querySelector('.ocrlab-side .told')?.textContent"
+FIGURES = "return document.querySelector('.ocrlab-side [role=status]').textContent"
+IMAGE = "return document.querySelector('.ocrlab-stack image').getAttribute('href')"
+SLIDER = ".ocrlab-side .noUi-handle"  # the first is the threshold
+
+
+@pytest.fixture
+def voila(program: Callable[..., str], jupyter: dict[str, str]) -> Callable[[Path], str]:
+    """Return a function that starts voila on a notebook and returns its URL."""
+    pytest.importorskip("voila")
+
+    def start(notebook: Path) -> str:
+        words = [sys.executable, "-m", "voila", "--no-browser", "--port", "{port}", str(notebook)]
+        return program(words, "/voila/static/voila.js", env=jupyter).removesuffix("voila/static/voila.js")
+
+    return start
+
+
+def moved(browser: Any) -> None:
+    """Move the threshold by the keyboard: polygons and figures change, the page below them stays."""
+    from selenium.webdriver.common.keys import Keys
+
+    before, image = browser.run(POLYGONS), browser.run(IMAGE)
+    browser.find(SLIDER)[0].send_keys(Keys.PAGE_UP * 2)
+    browser.wait(f"return (() => {{ {POLYGONS} }})() != {before!r}")
+    assert browser.run(IMAGE) == image
+    assert "\u2212" in browser.run(FIGURES)  # a higher threshold finds less, and says by how much
+
+
+def uploaded(browser: Any, file: Path) -> None:
+    browser.find(".ocrlab-side input[type=file]")[0].send_keys(str(file))
+
+
+def detected(browser: Any, file: Path) -> None:
+    image = browser.run(IMAGE)
+    uploaded(browser, file)
+    browser.wait("return document.querySelector('.ocrlab-side [role=status]').textContent.includes('text regions')")
+    assert browser.run(IMAGE) != image
+    assert len(browser.run(POLYGONS)) > 200
+    chosen = "return document.querySelectorAll('.ocrlab-side select')[1].selectedOptions[0].textContent"
+    assert browser.run(chosen) == f"uploaded: {file.name}"
+
+
+def refused(browser: Any, folder: Path) -> None:
+    broken = folder / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n and then nothing that makes sense")
+    image = browser.run(IMAGE)
+    uploaded(browser, broken)
+    told = browser.wait(MESSAGE)
+    assert told.startswith("broken.png: is not an image that can be read") and "Traceback" not in told
+    assert browser.run(IMAGE) == image
+
+
+def here(browser: Any) -> None:
+    """Nothing was asked of anybody else."""
+    assert [url for url in browser.requests() if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1"))] == []
+
+
+def test_sliders_and_uploads_work_in_jupyterlab(
+    browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str], root: Path, tmp_path: Path
+) -> None:
+    assert run_all(browser, lab(notebooks), NAME) == "PASS"
+    browser.wait(PICTURE)
+    moved(browser)
+    detected(browser, next((root / "data_samples" / "train" / "images").glob("*.jpg")))
+    refused(browser, tmp_path)
+    here(browser)
+
+
+@pytest.mark.slow
+def test_sliders_and_uploads_work_under_voila(
+    browser: Any, voila: Callable[[Path], str], notebooks: Path, root: Path, tmp_path: Path
+) -> None:
+    browser.open(voila(notebooks / NAME))
+    browser.wait(PICTURE, 120)
+    moved(browser)
+    detected(browser, next((root / "data_samples" / "train" / "images").glob("*.jpg")))
+    refused(browser, tmp_path)
+    here(browser)
+    assert browser.complaints() == []
+
+
+@pytest.mark.slow
+def test_a_slider_answers_while_it_is_held(
+    browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str]
+) -> None:
+    """The median of ten moves is in the picture within a quarter of a second, also on a busy machine."""
+    from selenium.webdriver.common.keys import Keys
+
+    run_all(browser, lab(notebooks), NAME)
+    browser.wait(PICTURE)
+    browser.run("""
+        window.seen = [];
+        const place = document.querySelectorAll('.ocrlab-stack .widget-html-content')[1];
+        const seen = new MutationObserver(() => window.seen.push(performance.now()));
+        seen.observe(place, {childList: true, subtree: true});
+        document.addEventListener('keydown', () => { window.pressed = performance.now(); }, true);""")
+    took = []
+    for number in range(10):
+        browser.find(SLIDER)[0].send_keys(Keys.ARROW_RIGHT)
+        browser.wait(f"return window.seen.length > {number}")
+        took.append(browser.run("return window.seen.at(-1) - window.pressed"))
+        time.sleep(0.1)
+    assert sorted(took)[5] < 250, took
