@@ -1,0 +1,37 @@
+"""A file of a run folder, which may be a stranger's: never a link, a pipe or a device, and never all of a huge one."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+MOST = 4_000_000  # bytes; a config, a sentinel or a table of metrics that is larger is none of ours
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe must not wait for its writer
+
+
+def read(path: str, most: int = MOST) -> bytes:
+    """Return the content of a regular file; raises OSError, also for a link, a pipe and a file above `most` bytes."""
+    descriptor = os.open(path, FLAGS)
+    try:
+        size = _size(descriptor, path)
+        if size > most:
+            raise OSError(f"{path} is too large: {size} bytes, at most {most}")
+        return os.read(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
+def tail(path: str, most: int) -> bytes:
+    """Return the last `most` bytes of a regular file, all of a smaller one; raises OSError."""
+    descriptor = os.open(path, FLAGS)
+    try:
+        return os.pread(descriptor, most, max(0, _size(descriptor, path) - most))
+    finally:
+        os.close(descriptor)
+
+
+def _size(descriptor: int, path: str) -> int:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path} is no regular file")
+    return found.st_size
