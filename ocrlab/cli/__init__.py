@@ -31,7 +31,8 @@ COMMANDS = {
     "bisect": "run short trials with one setting after the other flipped, and name what makes it fail",
     "memory": "what fits into memory, why it ran out, and who holds it now",
     "kernel": "check a CUDA launch against the limits of a device, or put a profile into words",
-    "run": "run a notebook so that its report tells the truth, also when its kernel dies",
+    "run": "run a notebook so that its report tells the truth, also when its kernel dies (`runs` lists trainings)",
+    "runs": "list the runs of a folder: how they ended, how they differ, what fails again (`run` executes a notebook)",
     "report": "hand on what happened: a notebook as one HTML file, a bug report of a run",
 }
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`

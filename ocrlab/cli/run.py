@@ -18,6 +18,8 @@ EXAMPLES = """
   ocrlab run notebooks/03_train.ipynb -p max_steps 600 -p lr 1e-3
   ocrlab run notebooks/03_train.ipynb --cell-timeout 3600      a cell that runs longer is STUCK: stacks, verdict, end
   ocrlab run mine.ipynb --out elsewhere --no-html
+
+`ocrlab runs` is another command: it lists trainings.
 """
 
 
@@ -49,6 +51,9 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Execute the notebook and answer with its files and how it ended; raises ConfigError before a kernel starts."""
+    if args.notebook.is_dir():
+        do = f"To list the trainings in it: ocrlab runs {args.notebook}"
+        raise ConfigError(f"{args.notebook} is a folder, and `ocrlab run` executes a notebook", need="a .ipynb", do=do)
     from ocrlab.report import html, produce
 
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's own

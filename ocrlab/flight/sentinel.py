@@ -33,12 +33,20 @@ def status(path: Path | str) -> RunRecord:
             continue
         except OSError as error:
             raise DataError(f"{path / file} cannot be read", got=str(error)) from error
-        record = _record(name, from_json(text, source=str(path / file)))
-        if name == "running" and not alive(running_process(path)):
-            told = {"type": "died", "message": "the process is gone and left no word", "where": None}
-            return replace(record, status="died", error=told)
-        return record
+        told = record(name, text, str(path / file))
+        return told if name != "running" or alive(running_process(path)) else gone(told)
     raise RunError(f"{path} is not a run folder", need="a folder with .RUNNING, .SUCCESS or .FAILURE")
+
+
+def record(name: str, text: bytes, source: str) -> RunRecord:
+    """Return what the sentinel of a status says; raises DataError where it cannot be read or is newer."""
+    return _record(name, from_json(text, source=source))
+
+
+def gone(running: RunRecord) -> RunRecord:
+    """Return the record of a run that says "running", and whose process is not there any more."""
+    told = {"type": "died", "message": "the process is gone and left no word", "where": None}
+    return replace(running, status="died", error=told)
 
 
 def list_runs(runs: Path | str) -> list[tuple[Path, RunRecord]]:

@@ -16,7 +16,7 @@ def read(path: str, most: int = MOST) -> bytes:
         size = _size(descriptor, path)
         if size > most:
             raise OSError(f"{path} is too large: {size} bytes, at most {most}")
-        return os.read(descriptor, most)
+        return os.read(descriptor, size + 1)  # not `most`: the room for it would be made before it is read
     finally:
         os.close(descriptor)
 
@@ -25,7 +25,8 @@ def tail(path: str, most: int) -> bytes:
     """Return the last `most` bytes of a regular file, all of a smaller one; raises OSError."""
     descriptor = os.open(path, FLAGS)
     try:
-        return os.pread(descriptor, most, max(0, _size(descriptor, path) - most))
+        size = _size(descriptor, path)
+        return os.pread(descriptor, min(most, size), max(0, size - most))
     finally:
         os.close(descriptor)
 

@@ -37,7 +37,7 @@ KeyError: 'page {line}'
 """
 
 
-def error(home: str = "/home/ann/x", line: int = 7, minor: int = 1, kind: str = "ValueError", message: str = "bad 1"):
+def error(home: str = "/mnt/ann/x", line: int = 7, minor: int = 1, kind: str = "ValueError", message: str = "bad 1"):
     text = TRACEBACK.format(home=home, line=line, minor=minor, kind=kind, message=message)
     return {"type": kind, "message": message, "where": None, "traceback": text}
 
@@ -51,7 +51,7 @@ def test_another_machine_line_version_and_number_are_the_same_failure() -> None:
     one = fingerprint(error())
     assert one.title == "ValueError in main (train.py)"
     for other in (
-        error(home="/mnt/data/bob"),
+        error(home="/opt/bob"),
         error(line=9),
         error(minor=3),
         error(message="bad 12 at 0x7f02c5b4e8e8"),

@@ -1,0 +1,174 @@
+"""`ocrlab runs`: every run of a folder in one table, what made them differ, and which failures are the same one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import Any
+
+from ocrlab.cli import runs_table
+from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.errors import ConfigError
+from ocrlab.history import choose, failures, listing
+from ocrlab.history.failures import Group
+from ocrlab.history.listing import Run
+from ocrlab.records import SCHEMA
+
+DEFAULT = "runs"
+SCREEN = 20  # runs on a terminal; a pipe and --json get all
+EXAMPLES = """
+  ocrlab runs                                             the newest runs of runs/, then the failures by fingerprint
+  ocrlab runs elsewhere 'hmean>0.9' encoder=resnet18      only those; a key is a setting or a figure
+  ocrlab runs --status failure --since 3d                 what failed since three days ago
+  ocrlab runs --cause host                                a cause, a group of causes, or words of why it failed
+  ocrlab runs --failure 9b2f10                            every run with this fingerprint
+  ocrlab runs --sort hmean --limit 5                      the five best
+  ocrlab runs runs/A runs/B                               two runs and the settings in which they differ
+  ocrlab runs --json | jq '.runs[] | select(.hmean > 0.9) | .run'
+
+`ocrlab run NOTEBOOK` is another command: it executes a notebook.
+"""
+
+
+def arguments(parser: Parser) -> None:
+    """Add the words of this command."""
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="DIR | key=value",
+        help="folders with run folders, or run folders (runs); conditions: =, != with * and ?; <, <=, >, >= in quotes",
+    )
+    parser.add_argument("--status", action="append", default=[], help=f"{', '.join(listing.STATUSES)}; or failure")
+    parser.add_argument("--cause", metavar="CAUSE", help="an id, a group as gpumem, a pattern, or words of the failure")
+    parser.add_argument("--failure", metavar="ID", help="the fingerprint of a failure, or its beginning")
+    parser.add_argument("--name", metavar="TEXT", help="part of the folder's name, or a pattern with * and ?")
+    parser.add_argument("--since", metavar="WHEN", help="started then or later: 90m, 12h, 3d, 2w, 2026-11-20")
+    parser.add_argument(
+        "--sort",
+        metavar="KEY",
+        default="started",
+        help="started, name, status, cause, hmean, time, a setting, a figure",
+    )
+    parser.add_argument("--reverse", action="store_true", help="the other way round: oldest or smallest first")
+    parser.add_argument(
+        "--limit", metavar="N", help=f"at most so many runs; 0 for all ({SCREEN} on a terminal, else 0)"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """List the runs; raises ConfigError for words that cannot be read, RunError for a folder that cannot."""
+    terminal = sys.stdout.isatty() and not args.json
+    limit = _limit(args.limit, SCREEN if terminal else 0)
+    places, conditions = split(args.words)
+    if not places:
+        places, _ = split([DEFAULT])
+    found = listing.list_runs(places)
+    chosen = filtered(found, args, conditions)
+    ordered = choose.ordered(chosen, args.sort)
+    ordered = ordered[::-1] if args.reverse else ordered
+    groups = failures.grouped(chosen)
+    shown = ordered[:limit] if limit else ordered
+    width = shutil.get_terminal_size().columns if terminal else None
+    record = {} if not args.json else summary(places, found, shown, len(chosen), groups)
+    text = "" if args.json else runs_table.page(found, chosen, shown, groups, width)
+    return Answer(record, text)
+
+
+def split(words: list[str]) -> tuple[list[str], list[choose.Condition]]:
+    """Return the folders and the conditions among words; raises ConfigError for what is neither."""
+    places, conditions = [], []
+    for word in words:
+        condition = None if os.path.exists(word) else choose.condition(word)
+        if condition:
+            conditions.append(condition)
+            continue
+        place = os.path.expanduser(word)
+        if not os.path.isdir(place):
+            raise _no_folder(word)
+        places.append(place)
+    return places, conditions
+
+
+def filtered(found: list[Run], args: argparse.Namespace, conditions: list[choose.Condition]) -> list[Run]:
+    """Return the runs that the words of the command ask for; raises ConfigError."""
+    chosen = choose.meeting(found, conditions)
+    chosen = choose.of_status(chosen, args.status) if args.status else chosen
+    chosen = choose.of_cause(chosen, args.cause) if args.cause else chosen
+    chosen = choose.of_failure(chosen, args.failure) if args.failure else chosen
+    chosen = choose.of_name(chosen, args.name) if args.name else chosen
+    return choose.since(chosen, args.since) if args.since else chosen
+
+
+def summary(
+    places: list[str], found: list[Run], shown: list[Run], matching: int, groups: list[Group]
+) -> dict[str, Any]:
+    """Return the answer as one JSON object: of the settings only those in which the shown runs differ."""
+    keys = choose.differing(shown)
+    return {
+        "schema": SCHEMA,
+        "folders": places,
+        "total": len(found),
+        "matching": matching,
+        "usual": choose.usual(shown, keys),
+        "runs": [_told(run, keys) for run in shown],
+        "failures": [
+            {
+                "fingerprint": group.failure.id,
+                "title": group.failure.title,
+                "cause": group.failure.cause or None,
+                "count": len(group.runs),
+                "first": group.first,
+                "last": group.last,
+                "runs": [run.path for run in group.runs],
+            }
+            for group in groups
+        ],
+    }
+
+
+def _told(run: Run, keys: list[str]) -> dict[str, Any]:
+    return {
+        "run": run.path,
+        "name": run.name,
+        "status": run.status,
+        "started": run.started or None,
+        "ended": run.ended,
+        "seconds": run.seconds,
+        "hmean": run.hmean,
+        "final": run.final,
+        "steps": run.metrics.get("steps"),
+        "cause": run.cause or None,
+        "why": run.why or None,
+        "fingerprint": run.failure.id if run.failure else None,
+        "settings": {key: run.settings[key] for key in keys if key in run.settings},
+        "metrics": run.metrics,
+        "problem": run.problem or None,
+    }
+
+
+def _limit(text: str | None, usual: int) -> int:
+    """Return how many runs are shown, 0 for all; raises ConfigError, which argparse would swallow."""
+    if text is None:
+        return usual
+    if not text.isdecimal():
+        raise ConfigError("--limit cannot be used", got=text, need="a number of runs, 0 for all")
+    return int(text)
+
+
+def _no_folder(word: str) -> ConfigError:
+    """Return the error for a word that is no folder, with what was probably meant."""
+    if word.endswith(".ipynb"):
+        do = f"To execute it: ocrlab run {word}"
+        return ConfigError(f"{word} is a notebook, and `ocrlab runs` lists run folders", need="a folder", do=do)
+    if word == DEFAULT:
+        return ConfigError("There is no folder runs", do="Train first with ocrlab train, or name a folder")
+    if os.path.exists(word):
+        return ConfigError(f"{word} is a file", need="a folder with run folders")
+    key = word.isidentifier() or "@" in word
+    hint = f"A condition with < or > must be quoted: '{word}>0.5'" if key else None
+    return ConfigError(
+        f"There is no folder {word}", need="a folder with run folders, or a condition key=value", do=hint
+    )

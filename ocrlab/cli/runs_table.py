@@ -1,0 +1,189 @@
+"""Many runs as text: a table as wide as the terminal, or with tabs in a pipe; what differs, and failures in groups."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ocrlab.history import choose
+from ocrlab.history.failures import Group
+from ocrlab.history.listing import FOREVER, STATUSES, Run, moment
+from ocrlab.history.settings import Settings
+
+GAP = "  "
+SIDE_BY_SIDE = 4  # so many runs have their differences in columns
+WIDE = 120  # characters; from there on the time of the start has a column, and years are told
+LINES = 3  # of a cell that does not fit into one
+LEFT_OUT = "…"
+HARMFUL = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")  # control characters, with which a name could move the cursor
+STAMPED = re.compile(r"\d{8}-\d{6}")
+
+
+@dataclass(frozen=True)
+class Differing:
+    """The settings in which some runs differ: their short names, and the value of each that most of the runs have."""
+
+    names: dict[str, str]
+    usual: Settings
+
+    def of(self, run: Run) -> str:
+        """Return the settings of a run that are not the usual ones, as the command line takes them."""
+        own, other = run.settings, object()
+        told = [key for key in self.names if key in own and own[key] != self.usual.get(key, other)]
+        return " ".join(f"{self.names[key]}={choose.shown(own[key])}" for key in told)
+
+
+def page(
+    found: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], groups: Sequence[Group], width: int | None
+) -> str:
+    """Return everything: the table of `shown`, the usual settings, the failures; `width` is None in a pipe."""
+    if not found:
+        return "There are no runs here."
+    keys = choose.differing(shown)
+    differing = Differing(choose.short_names(keys, shown), choose.usual(shown, keys))
+    if width is None:
+        parts = [tabbed_runs(shown, differing)] if shown else []
+        return "\n\n".join([*parts, *([tabbed_groups(groups)] if groups else [])])
+    few = 1 < len(shown) <= SIDE_BY_SIDE and bool(keys)
+    parts = [table(shown, Differing({}, {}) if few else differing, width)] if shown else []
+    parts += [_side_by_side(shown, differing, width)] if few else []
+    parts += [_usual(differing, width)] if differing.usual and not few else []
+    parts += [groups_table(groups, width)] if groups else []
+    return "\n\n".join([*parts, _count(found, chosen, shown, width)])
+
+
+def table(runs: Sequence[Run], differing: Differing, width: int) -> str:
+    """Return a line a run: name, status, hmean, time, why it failed, and where its settings are not the usual ones."""
+    dated = width >= WIDE or not all(STAMPED.match(run.name) for run in runs)
+    rows = [["run", "status", "hmean@0.5", "time", *(["started"] if dated else []), "why; settings"]]
+    for run in runs:
+        told = GAP.join(filter(None, (run.why or run.problem, differing.of(run))))
+        begun = [local(run.started, width)] if dated else []
+        rows.append([run.name, run.status, figure(run), clock(run.seconds), *begun, told])
+    return fitted(rows, width, right=(2, 3))
+
+
+def groups_table(groups: Sequence[Group], width: int) -> str:
+    """Return the failures by fingerprint: how often, first and last seen, and what."""
+    rows = [["fingerprint", "runs", "first seen", "last seen", "failure"]]
+    for group in groups:
+        times = (local(group.first, width), local(group.last, width))
+        rows.append([group.failure.id, str(len(group.runs)), *times, group.failure.title])
+    return fitted(rows, width, right=(1,))
+
+
+def fitted(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> str:
+    """Return rows in columns as wide as the terminal: the last column is wrapped, the first cut in its middle."""
+    texts = [[HARMFUL.sub("?", cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    fixed = sum(widths[1:-1]) + len(GAP) * (len(widths) - 1)
+    room = max(16, width - fixed)
+    widths[0] = min(widths[0], max(room // 2, room - widths[-1]))
+    widths[-1] = room - widths[0]
+    lines = []
+    for row in texts:
+        first, *between, told = row
+        wrapped = wrap(told, widths[-1])
+        cells = [cut(first, widths[0], middle=True), *between, wrapped[0]]
+        sides = enumerate(zip(cells, widths, strict=True))
+        lines.append(GAP.join(cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in sides))
+        lines += [" " * (fixed + widths[0]) + more for more in wrapped[1:]]
+    return "\n".join(line[:width].rstrip() for line in lines)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most `width` characters, broken between words, cut after the third."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    lines = [cut(line, width) for line in lines]
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], cut(f"{lines[LINES - 1]} {LEFT_OUT}", width)]
+    return lines
+
+
+def tabbed(rows: Sequence[Sequence[object]]) -> str:
+    """Return rows with tabs between their cells, whole."""
+    return "\n".join("\t".join(HARMFUL.sub(" ", str(cell)) for cell in row) for row in rows)
+
+
+def cut(text: str, width: int, middle: bool = False) -> str:
+    """Return a text of at most `width` characters, with … where something was left out."""
+    if len(text) <= width:
+        return text
+    if not middle:
+        return text[: width - 1] + "…"
+    end = (width - 1) // 2
+    return text[: width - 1 - end] + "…" + text[len(text) - end :]
+
+
+def figure(run: Run) -> str:
+    """Return hmean@0.5 with four digits; in brackets while it is not final."""
+    if run.hmean is None or run.hmean != run.hmean:
+        return "-"
+    return f"{run.hmean:.4f}" if run.final else f"({run.hmean:.4f})"
+
+
+def clock(seconds: float | None) -> str:
+    """Return seconds as 0:42, 12:05 or 3:20:00."""
+    if seconds is None or not 0 <= seconds < 1e9:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def local(time: str, width: int) -> str:
+    """Return a time of a record in the zone of whoever looks, without the year where there is little room."""
+    found = moment(time)
+    return (
+        "-" if found is FOREVER else found.astimezone().strftime("%Y-%m-%d %H:%M" if width >= WIDE else "%m-%d %H:%M")
+    )
+
+
+def tabbed_runs(runs: Sequence[Run], differing: Differing) -> str:
+    """Return the runs for a program: tabs, ISO times, whole paths."""
+    rows: list[Sequence[object]] = [
+        ("run", "status", "hmean@0.5", "seconds", "started", "fingerprint", "why", "settings")
+    ]
+    for run in runs:
+        hmean = "" if run.hmean is None else f"{run.hmean:.6g}"
+        seconds = "" if run.seconds is None else f"{run.seconds:.1f}"
+        failure = run.failure.id if run.failure else ""
+        rows.append((run.path, run.status, hmean, seconds, run.started, failure, run.why, differing.of(run)))
+    return tabbed(rows)
+
+
+def tabbed_groups(groups: Sequence[Group]) -> str:
+    """Return the failures for a program, each with its newest run."""
+    rows = [(g.failure.id, len(g.runs), g.first, g.last, g.failure.title, g.runs[0].path) for g in groups]
+    return tabbed([("fingerprint", "runs", "first", "last", "failure", "newest"), *rows])
+
+
+def _side_by_side(runs: Sequence[Run], differing: Differing, width: int) -> str:
+    """Return the settings in which a few runs differ, a column a run."""
+    rows = [["setting", *(run.name for run in runs)]]
+    for key, name in differing.names.items():
+        rows.append([name, *(choose.shown(run.settings[key]) if key in run.settings else "-" for run in runs)])
+    room = max(8, (width - max(len(row[0]) for row in rows)) // len(runs) - len(GAP))
+    return fitted([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
+
+
+def _usual(differing: Differing, width: int) -> str:
+    """Return the settings that most runs have, of those in which they differ."""
+    words = [f"{differing.names[key]}={choose.shown(one)}" for key, one in differing.usual.items()]
+    told = wrap(HARMFUL.sub("?", " ".join(words)), max(8, width - 11))
+    return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(told))
+
+
+def _count(found: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], width: int) -> str:
+    counts = Counter(run.status for run in chosen)
+    told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    of = f" of {len(found)}" if len(chosen) < len(found) else ""
+    lines = wrap(f"{len(chosen)}{of} {'run' if len(chosen) == 1 else 'runs'}{f': {told}' if told else ''}", width)
+    left = len(chosen) - len(shown)
+    return "\n".join([*lines, *([f"{left} more with --limit 0"] if left else [])])

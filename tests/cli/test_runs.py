@@ -1,0 +1,121 @@
+"""`ocrlab runs` as it is typed: folders, conditions, filters, one JSON object, sentences for mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab import cli, flight
+from ocrlab import config as configs
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for number, rate in enumerate((0.001, 0.002, 0.002, 0.004)):
+        run = flight.create("runs", f"r{number}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
+        if number % 2 == 0:
+            run.succeed({"hmean@0.5": 0.5 + number / 10, "seconds": 60.0 + number})
+        else:
+            run.fail(ValueError(f"page {number}"))
+    return tmp_path / "runs"
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> Any:
+    assert cli.main(["runs", *words, "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def names(record: dict[str, Any]) -> list[str]:
+    return [run["name"].rpartition("-")[2] for run in record["runs"]]
+
+
+def test_one_object_with_runs_differences_and_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = asked(capsys)
+    assert names(record) == ["r3", "r2", "r1", "r0"]
+    assert (record["schema"], record["total"], record["matching"]) == (1, 4, 4)
+    assert record["usual"] == {"optim.lr": 0.002}
+    assert [run["settings"] for run in record["runs"]] == [{"optim.lr": rate} for rate in (0.004, 0.002, 0.002, 0.001)]
+    [group] = record["failures"]
+    assert (group["count"], group["runs"]) == (2, [record["runs"][0]["run"], record["runs"][2]["run"]])
+    assert group["first"] < group["last"]
+    good = record["runs"][1]
+    assert (good["status"], good["hmean"], good["seconds"], good["cause"]) == ("success", 0.7, 62.0, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--status", "failure"], "r3 r1"),
+        (["--status", "success", "--sort", "hmean", "--reverse"], "r0 r2"),
+        (["lr=0.002"], "r2 r1"),
+        (["runs", "lr>=0.002", "--status", "failed"], "r3 r1"),
+        (["--name", "r2"], "r2"),
+        (["--since", "1h", "--limit", "2"], "r3 r2"),
+        (["--since", "2100-01-01"], ""),
+        (["--sort", "lr", "--limit", "1"], "r3"),
+        (["--cause", "valueerror"], "r3 r1"),
+    ],
+)
+def test_filters(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], left: str) -> None:
+    assert names(asked(capsys, *words)) == left.split()
+
+
+def test_runs_can_be_named_one_by_one_and_by_fingerprint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = sorted(str(path) for path in folder.iterdir())
+    assert names(asked(capsys, *paths[:2])) == ["r1", "r0"]
+    name = asked(capsys)["failures"][0]["fingerprint"]
+    assert names(asked(capsys, "--failure", name[:6])) == ["r3", "r1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere"], "There is no folder nowhere"),
+        (["lr"], "must be quoted: 'lr>0.5'"),
+        (["x.ipynb"], "To execute it: ocrlab run x.ipynb"),
+        (["lrr=3"], "Did you mean"),
+        (["--status", "succes"], "Did you mean success?"),
+        (["--limit", "-1"], "number of runs"),
+        (["--since", "noon"], "--since cannot be read"),
+        (["--sort", "nothing"], "None of these runs has nothing"),
+        (["--bogus"], "--bogus"),
+    ],
+)
+def test_mistakes_get_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    assert cli.main(["runs", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_without_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["runs"]) == 2
+    assert "Train first with ocrlab train" in capsys.readouterr().err
+    assert cli.main(["runs", "."]) == 0
+    assert "There are no runs here" in capsys.readouterr().out
+
+
+def test_run_and_runs_know_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "runs"]) == 2
+    assert "To list the trainings in it: ocrlab runs runs" in capsys.readouterr().err
+    for name, told in (
+        ("run", "`ocrlab runs` is another command"),
+        ("runs", "`ocrlab run NOTEBOOK` is another command"),
+    ):
+        assert cli.main([name, "--help"]) == 0
+        assert told in capsys.readouterr().out
+
+
+def test_it_needs_no_package_and_imports_none(folder: Path) -> None:
+    blocked = ("yaml", "pydantic", "numpy", "torch", "rich", "pandas")
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from ocrlab import cli; sys.exit(cli.main())"
+    done = subprocess.run([sys.executable, "-c", code, "runs"], cwd=folder.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.split("\n\n")[0].splitlines()
+    assert len(rows) == 5
+    assert rows[1].endswith("lr=0.004")
