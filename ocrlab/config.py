@@ -168,9 +168,11 @@ class Recorder(Section):
 
 
 class Tracking(Section):
-    """Experiment tracker (wandb), imported only when mode is not disabled."""
+    """Experiment tracker: wandb offline or online, or TensorBoard; imported only when mode is not disabled."""
 
-    mode: Literal["disabled", "offline", "online"] = knob("disabled", "`tracking=offline` says the same, shorter")
+    mode: Literal["disabled", "offline", "online", "tensorboard"] = knob(
+        "disabled", "offline and online are wandb's; `tracking=offline` says the same, shorter"
+    )
     user: Word = knob("ocrlab", "first word of the run's name")
     project: Word = knob("ocrlab", "the tracker's project")
     deadline: float = knob(30.0, "seconds for start and for finish", gt=0)

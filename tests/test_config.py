@@ -99,7 +99,7 @@ def test_overrides_that_work(words, key, value):
         ("augment.scale=2,1", ["low <= high"]),
         ("augment.scale=1", ["two numbers"]),
         ("targets.threshold_range=[0, 2]", ["from 0 to 1"]),
-        ("tracking=off", ["tracking.mode", "disabled, offline, online"]),
+        ("tracking=off", ["tracking.mode", "disabled, offline, online, tensorboard"]),
         ("trainer=4", ["trainer.accelerator", "group"]),
         ("trainer.acumulate_grad_batches=4", ["trainer.accumulate_grad_batches"]),
         ("acumulate_grad_batches=4", ["trainer.accumulate_grad_batches"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +78,7 @@ def _page(raw: Raw, findings: list[Finding], folder: Path, done: Cleaned) -> Non
     text = place / "gts" / Path(raw.name).parent / f"gt_{Path(raw.name).name}.txt"
     for file in (image, text):
         file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(raw.image, image)
+    image.write_bytes(raw.image.read_bytes())
     os.chmod(image, 0o644)
     texts = [IGNORED if box.ignored else box.text for box in kept]
     exact = any((box.polygon != np.round(box.polygon)).any() for box in kept if box.polygon is not None)

@@ -13,6 +13,7 @@ from ocrlab.audit.picture import Image, decode
 from ocrlab.audit.place import lies_well, look
 from ocrlab.audit.source import Raw
 from ocrlab.data.images import Header, upright
+from ocrlab.data.member import Member
 from ocrlab.data.page import PageError
 from ocrlab.geometry import Polygon
 
@@ -28,7 +29,7 @@ class Stranger:
     """A page whose boxes do not fit its image."""
 
     raw: Raw
-    image: Path
+    image: Path | Member
     polygons: list[Polygon]
     share: float
     size: tuple[int, int]  # of the image, width and height

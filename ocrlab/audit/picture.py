@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.data.images import Header, read_header, read_image
+from ocrlab.data.member import Member
 from ocrlab.data.page import PageError
 
 Image = NDArray[np.uint8]
 
 
-def decode(path: Path) -> tuple[Image, Header, list[str]]:
+def decode(path: Path | Member) -> tuple[Image, Header, list[str]]:
     """Return an image (H, W, 3) RGB as stored, its header, and what the decoder had to say; raises PageError.
 
     libjpeg reports damage that it can step over ("bad Huffman code", "premature end") on the error stream only, where

@@ -17,8 +17,10 @@ import numpy as np
 from ocrlab.data import folder, formats
 from ocrlab.data.icdar import icdar
 from ocrlab.data.images import SUFFIXES
+from ocrlab.data.member import Member
 from ocrlab.data.page import IGNORED, Page, PageError, read_text
 from ocrlab.data.pairs import pair
+from ocrlab.data.shards import Readers
 from ocrlab.errors import DataError
 from ocrlab.geometry import Polygon
 
@@ -41,7 +43,7 @@ class Raw:
 
     name: str
     split: str
-    image: Path | None
+    image: Path | Member | None
     annotation: Path | None
     boxes: list[Box] = field(default_factory=list)
     faults: list[tuple[int | None, str]] = field(default_factory=list)
@@ -105,10 +107,14 @@ def _add(raw: Raw, number: int, line: str) -> None:
 
 def _split(path: Path, split: str) -> list[Callable[[], Raw]]:
     """Return the pages of one split of a known layout."""
+    found: list[Callable[[], Raw]]
     readers, errors, _ = formats.opened(path, split)
+    if isinstance(readers, Readers):
+        found = [partial(_unpaired, error, split) for error in errors]
+        return found + [partial(_from_page, read, split, None, readers.tar(n)) for n, read in enumerate(readers)]
     source = folder.find(path, split)
     files: list[tuple[Path, Path]] = pair(source)[0] if source.annotations.is_dir() else []
-    found: list[Callable[[], Raw]] = [partial(_unpaired, error, split) for error in errors]
+    found = [partial(_unpaired, error, split) for error in errors]
     for number, read in enumerate(readers):
         image, file = files[number] if number < len(files) else (None, source.annotations)
         if image is not None and file.suffix.lower() in TEXTS:
@@ -136,7 +142,7 @@ def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: P
 
 def _unpaired(error: PageError, split: str) -> Raw:
     """Turn an image without annotation, or the other way round, into a page with that fault."""
-    file = error.file or Path("unknown")
+    file = Path(str(error.file or "unknown"))
     if file.suffix.lower() in SUFFIXES:
         return Raw(file.stem, split, file, None, faults=[(None, _said(error))])
     return Raw(file.stem.removeprefix("gt_"), split, None, file, lost=_said(error))

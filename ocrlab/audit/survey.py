@@ -155,7 +155,7 @@ def _print(raw: Raw, image: picture.Image | None) -> alike.Print:
         return alike.Print(raw.name, raw.split, None, None, None, None, texts)
     digest = hashlib.sha256(raw.image.read_bytes()).hexdigest()
     bits, thumb = picture.fingerprint(image)
-    return alike.Print(raw.name, raw.split, os.path.realpath(raw.image), digest, bits, thumb, texts)
+    return alike.Print(raw.name, raw.split, os.path.realpath(str(raw.image)), digest, bits, thumb, texts)
 
 
 def _whole(raw: Raw, kind: str, severity: str, why: str, line: int | None = None) -> Finding:

@@ -8,11 +8,12 @@ from ocrlab.cli import places, progress
 from ocrlab.cli.answer import Answer, add_json, table
 from ocrlab.records import SCHEMA
 
-TO = ("icdar", "jsonl", "ufo", "coco", "labelme")
+TO = ("icdar", "jsonl", "ufo", "coco", "labelme", "shards")
 EXAMPLES = """
   ocrlab samples convert cord cord-icdar --to icdar
   ocrlab samples convert totaltext totaltext-coco --to coco --images link
   ocrlab samples convert cocotext.v2.json street --to jsonl --split train val
+  ocrlab samples convert street street-shards --to shards   tars for millions of pages
   ocrlab samples convert ctw1500 ctw-quads --to icdar --quads
 
 Image, polygon, transcription and the ignore flag are carried over exactly; what the new format cannot hold is counted.

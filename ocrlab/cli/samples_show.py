@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def unused(picture: Path) -> Path:
     return next(path for path in itertools.chain([picture], numbered) if not os.path.lexists(path))
 
 
-def sheet(samples: list[Sample]) -> NDArray[np.uint8]:
+def sheet(samples: Sequence[Sample]) -> NDArray[np.uint8]:
     """Return pages (H, W, 3) RGB beside and below each other; boxes that count are green, ignored ones red."""
     import numpy as np
 

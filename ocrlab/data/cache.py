@@ -25,6 +25,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ocrlab.data.member import Member
 from ocrlab.errors import ConfigError, DataError
 
 Image = NDArray[np.uint8]
@@ -67,13 +68,13 @@ class Cache:
         # A spawned worker starts empty, instead of being sent gigabytes.
         return {**self.__dict__, "_kept": {}, "_room": self.limit if self.mode == "memory" else 0}
 
-    def get(self, path: Path | str, loader: Callable[[Path], Image]) -> Image:
+    def get(self, path: Path | Member | str, loader: Callable[[Any], Image]) -> Image:
         """Return `loader(path)`, from the cache if it is there; the array is read-only.
 
         Options go into the loader with functools.partial. Raises what `loader` raises, and TypeError for a lambda or a
         local function in disk mode: its options cannot be seen, and another run would be given the wrong image.
         """
-        path = Path(path)
+        path = path if isinstance(path, Member) else Path(path)
         if self.mode == "none":
             return _frozen(loader(path))
         made_by = _identity(loader, lasting=self.mode == "disk")
@@ -148,7 +149,7 @@ def _default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ocrlab" / "images"
 
 
-def _key(path: Path, made_by: str) -> str | None:
+def _key(path: Path | Member, made_by: str) -> str | None:
     """Return the name of an entry, or None if the file cannot be read (the loader words that error)."""
     try:
         content = path.read_bytes()

@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ocrlab.data import formats, write
+from ocrlab.data import formats, shard_write, write
 from ocrlab.data.images import read_header
+from ocrlab.data.member import Member
 from ocrlab.data.page import Page, PageError, Problem
 from ocrlab.errors import DataError
 
 Images = Literal["copy", "link", "none"]
+WRITERS = write.FORMATS | {"shards": shard_write.to_shards}
+PLACES = write.PLACES | {"shards": "{split}"}
 LEFT_OUT = "pages, left out for a problem named below"
 
 
@@ -53,7 +56,7 @@ def convert(
     problem and left out. Raises DataError if the target exists or lies in the source, or if no page is left.
     """
     source, target = source.expanduser(), target.expanduser()
-    _check(source, target, to)
+    _check(source, target, to, images)
     found = list(splits) or formats.splits(source) or ["train"]
     made = Converted(target)
     with whole(target) as folder:
@@ -61,19 +64,24 @@ def convert(
             readers, errors, notes = formats.opened(source, split)
             made.problems += [*notes, *(error.problem for error in errors)]
             made.lost[LEFT_OUT] += len(errors)
-            place = folder / write.PLACES[to].format(split=split)
+            place = folder / PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
-            records = _records(readers, place, images, quads, made, progress)
-            write.FORMATS[to](_counted(records, made, split), folder, split, made.lost)
+            brought = images if to != "shards" else "none"  # they are put into the tars
+            records = _records(readers, place, brought, quads, made, progress)
+            WRITERS[to](_counted(records, made, split), folder, split, made.lost)
+            if to == "shards" and made.pages[split]:
+                formats.opened(folder, split)  # makes the index
         if not any(made.pages.values()):
             got = str(made.problems[0]) if made.problems else "an empty list of pages"
             raise DataError(f"No page of {source} can be converted", got=got.rstrip("."), need="one good page")
     return made
 
 
-def _check(source: Path, target: Path, to: str) -> None:
-    if to not in write.FORMATS:
-        raise DataError("Unknown format to write", got=to, need=f"one of {', '.join(write.FORMATS)}")
+def _check(source: Path, target: Path, to: str, images: Images) -> None:
+    if to not in WRITERS:
+        raise DataError("Unknown format to write", got=to, need=f"one of {', '.join(WRITERS)}")
+    if to == "shards" and images != "copy":
+        raise DataError("Shards hold the images themselves", got=f"--images {images}", need="--images copy")
     if os.path.lexists(target):
         raise DataError(
             f"{target} is there already", need="a new folder", do="Name another one; nothing is overwritten"
@@ -143,10 +151,15 @@ def _counted(records: Iterator[write.Record], made: Converted, split: str) -> It
         yield record
 
 
-def _bring(image: Path, place: Path, how: Images) -> None:
+def _bring(image: Path | Member, place: Path, how: Images) -> None:
     if how == "none":
         return
     place.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(image, Member):
+        if how == "link":
+            raise DataError(f"{image} cannot be linked to", got="a file inside a tar", do="Use --images copy")
+        place.write_bytes(image.read_bytes())
+        return
     if how == "copy":
         shutil.copyfile(image, place)
         return

@@ -25,7 +25,8 @@ from ocrlab.data import targets, transforms
 from ocrlab.data.cache import Cache
 from ocrlab.data.formats import Sample
 from ocrlab.data.images import read_image
-from ocrlab.data.page import Problem
+from ocrlab.data.page import PageError, Problem
+from ocrlab.data.shards import Samples
 from ocrlab.errors import DataError
 from ocrlab.flight import heartbeat
 
@@ -78,7 +79,7 @@ class Crops(Dataset[Crop]):
     """Training crops with targets; an index is (epoch, page). A page that cannot be read is replaced by the next."""
 
     def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
-        self.samples, self.config = list(samples), config
+        self.samples, self.config = samples, config
         share = max(1, config.runtime.workers or 0)  # each worker keeps a memory cache of its own
         self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb / share)
 
@@ -87,20 +88,22 @@ class Crops(Dataset[Crop]):
 
     def sample_name(self, index: tuple[int, int]) -> str:
         """Return the name of the page at an index (for the flight recorder)."""
-        return self.samples[index[1]].name
+        return name_at(self.samples, index[1])
 
     def __getitem__(self, index: tuple[int, int]) -> Crop:
         epoch, page = index
         problems: list[str] = []
         for step in range(len(self.samples)):
-            sample = self.samples[(page + step) % len(self.samples)]
-            heartbeat.beat(sample=sample.name)
+            place = (page + step) % len(self.samples)
+            name = name_at(self.samples, place)
+            heartbeat.beat(sample=name)
             try:
+                sample = self.samples[place]
                 image = read(sample, self.config, self.cache)
             except DataError as error:
                 if self.config.runtime.strict:
                     raise
-                problems.append(f"{sample.name}: {error}")
+                problems.append(f"{name}: {error}")
                 continue
             rng = np.random.default_rng([self.config.seed, epoch, page])
             crop, maps = training_crop(rng, image, sample, self.config)
@@ -112,7 +115,7 @@ class Pages(Dataset[Page]):
     """Whole pages on their canvas, for validation."""
 
     def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
-        self.samples, self.config = list(samples), config
+        self.samples, self.config = samples, config
         self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
 
     def __len__(self) -> int:
@@ -120,7 +123,7 @@ class Pages(Dataset[Page]):
 
     def sample_name(self, index: int) -> str:
         """Return the name of the page at an index (for the flight recorder)."""
-        return self.samples[index].name
+        return name_at(self.samples, index)
 
     def __getitem__(self, index: int) -> Page:
         sample = self.samples[index]
@@ -134,26 +137,33 @@ def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
     return cache.get(sample.image, partial(read_image, exif=config.exif))
 
 
+def name_at(samples: Sequence[Sample], place: int) -> str:
+    """Return the name of a page; of shards the index knows it, and nothing is read."""
+    return samples.name_at(place) if isinstance(samples, Samples) else samples[place].name
+
+
 def readable(
     samples: Sequence[Sample], config: Config, cache: Path | None = None
-) -> tuple[list[Sample], list[Problem]]:
+) -> tuple[Sequence[Sample], list[Problem]]:
     """Return the pages whose image can be decoded, and why others cannot; raises DataError if `strict` or if none can.
 
     Validation looks at the same pages every time, so what is left out is left out before it begins.
     """
     keeper = Cache("disk" if config.runtime.cache == "disk" else "none", cache, config.runtime.cache_gb)
-    good, problems = [], []
-    for sample in samples:
+    good: list[int] = []
+    problems: list[Problem] = []
+    for place in range(len(samples)):
         try:
+            sample = samples[place]
             read(sample, config, keeper)
-            good.append(sample)
+            good.append(place)
         except DataError as error:
             if config.runtime.strict:
                 raise
-            problems.append(Problem(sample.image, None, str(error)))
+            problems.append(Problem(error.file if isinstance(error, PageError) else None, None, str(error)))
     if not good:
         raise DataError("No page of the validation set can be read", got=str(problems[0]), need="readable images")
-    return good, problems
+    return samples.take(good) if isinstance(samples, Samples) else [samples[place] for place in good], problems
 
 
 def training_crop(

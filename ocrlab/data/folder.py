@@ -87,6 +87,11 @@ def splits(path: Path) -> list[str]:
     return sorted({*folders, *(file.stem for file in _jsons(path) if file.stem in SPLIT_NAMES)})
 
 
+def has_images(path: Path) -> bool:
+    """Tell whether a folder holds a folder of images, by its name."""
+    return _named(path, IMAGES) is not None
+
+
 def files(folder: Path) -> list[Path]:
     """Return the visible files of a folder and of the folders in it, sorted."""
     found = []
@@ -145,7 +150,7 @@ def _unsplit(path: Path, split: str) -> Source:
     known = splits(path)
     source = None if known else _paired(path, "") or _mixed(path)
     if source:
-        source.note, source.root = _shared(path, split), path
+        source.note, source.root = shared(path, split), path
         return source
     jsons = [file for file in _jsons(path) if file.stem not in SPLIT_NAMES]
     jsons = jsons or [file for folder in _folders(path) for file in _jsons(folder) if file.stem not in SPLIT_NAMES]
@@ -175,10 +180,11 @@ def _beside(file: Path, path: Path, split: str, *, unsplit: bool = False) -> Sou
         for below in ("", split)
     ]
     roots = tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
-    return Source(file, roots, _shared(file, split) if unsplit else None, root=path)
+    return Source(file, roots, shared(file, split) if unsplit else None, root=path)
 
 
-def _shared(path: Path, split: str) -> str | None:
+def shared(path: Path, split: str) -> str | None:
+    """Return what to say where a split is not known, and gets all pages that there are."""
     if split == "train" or split in (path.stem, path.name):
         return None
     return (

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ocrlab.data.member import Member
 from ocrlab.data.page import PageError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"})
@@ -52,23 +53,29 @@ class Header:
         return (self.height, self.width) if exif and self.turned else (self.width, self.height)
 
 
-def read_header(path: Path | str) -> Header:
-    """Read size and orientation without decoding; raises PageError (a DataError) if it is not a usable image."""
+def read_header(path: Path | Member | str, first: int | None = None) -> Header:
+    """Read size and orientation without decoding; raises PageError (a DataError) if it is not a usable image.
+
+    Of a file in a tar only the `first` bytes are looked at.
+    """
+    path = _place(path)
     try:
+        if isinstance(path, Member):
+            return _header(io.BytesIO(path.head(path.size if first is None else first)), path)
         with open(path, "rb") as file:
-            return _header(file, Path(path))
+            return _header(file, path)
     except OSError as error:
-        raise _unreadable(Path(path), error) from error
+        raise _unreadable(path, error) from error
 
 
-def read_image(path: Path | str, *, exif: bool = False) -> NDArray[np.uint8]:
+def read_image(path: Path | Member | str, *, exif: bool = False) -> NDArray[np.uint8]:
     """Decode an image file to RGB, uint8 (H, W, 3).
 
     16-bit samples keep their high byte, transparent pixels become white, CMYK and palettes become RGB; with `exif` the
     EXIF orientation is applied. Raises PageError (a DataError) for a file that is missing, truncated, too large
     or not an image.
     """
-    path = Path(path)
+    path = _place(path)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -92,7 +99,11 @@ def upright(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(image)
 
 
-def _header(file: BinaryIO, path: Path) -> Header:
+def _place(path: Path | Member | str) -> Path | Member:
+    return path if isinstance(path, Member) else Path(path)
+
+
+def _header(file: BinaryIO, path: Path | Member) -> Header:
     start = file.read(16)
     file.seek(0)
     if not start:
@@ -157,7 +168,7 @@ def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
 
 
-def _decode_pillow(data: bytes, path: Path) -> NDArray[np.uint8]:
+def _decode_pillow(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -176,7 +187,7 @@ def _decode_pillow(data: bytes, path: Path) -> NDArray[np.uint8]:
         ) from error
 
 
-def _to_rgb(image: Image.Image, path: Path) -> NDArray[np.uint8]:
+def _to_rgb(image: Image.Image, path: Path | Member) -> NDArray[np.uint8]:
     if image.mode in ("I", "F"):
         raise PageError(
             "has 32 bits a pixel, whose range is unknown",
@@ -194,9 +205,9 @@ def _to_rgb(image: Image.Image, path: Path) -> NDArray[np.uint8]:
     return np.array(image.convert("RGB"), np.uint8)
 
 
-def _unreadable(path: Path, error: OSError) -> PageError:
+def _unreadable(path: Path | Member, error: OSError) -> PageError:
     return PageError("cannot be read", file=path, got=error.strerror or str(error), need="a readable image file")
 
 
-def _too_large(path: Path, got: str) -> PageError:
+def _too_large(path: Path | Member, got: str) -> PageError:
     return PageError("is too large", file=path, got=got, need=f"at most {MAX_PIXELS:,} pixels", do="Reduce the image")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab.data.member import Member
 from ocrlab.errors import DataError
 from ocrlab.geometry import Polygon
 
@@ -37,14 +38,14 @@ class PageError(DataError):
         self,
         what: str,
         *,
-        file: Path | None = None,
+        file: Path | Member | None = None,
         line: int | None = None,
         got: object = None,
         need: object = None,
         do: str | None = None,
     ) -> None:
         super().__init__(_place(file, line) + what, got=got, need=need, do=do)
-        self.file, self.line = file, line
+        self.file, self.line = Path(str(file)) if isinstance(file, Member) else file, line
 
     @property
     def problem(self) -> Problem:
@@ -73,7 +74,7 @@ class Page:
     """Where a page and its annotation are, and what the annotation says; `line` is known where a page is one line."""
 
     name: str
-    image: Path
+    image: Path | Member
     annotation: Path
     line: int | None
     boxes: Boxes
@@ -140,6 +141,6 @@ def _encoding(data: bytes, at: int) -> dict[str, str]:
     return {"got": f"byte 0x{data[at]:02x}, {guesses}", "do": do}
 
 
-def _place(file: Path | None, line: int | None) -> str:
+def _place(file: Path | Member | None, line: int | None) -> str:
     """Return `file:line: `, the form that terminals and editors turn into a link."""
     return "" if file is None else f"{file}:{line}: " if line else f"{file}: "

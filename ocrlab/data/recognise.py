@@ -106,7 +106,7 @@ def _file(source: Source, image: Path | None, file: Path) -> Page:
         boxes, name = read(text, file), None
     else:
         try:
-            name, boxes = _page(values.parse(text))
+            name, boxes = one_page(values.parse(text))
         except PageError as error:
             raise _in(error, file) from None
     image = _image(source, image, file, name)
@@ -138,7 +138,7 @@ def _line(source: Source, number: int, line: str) -> Page:
 
 def _record(source: Source, number: int | None, data: Any) -> Page:
     try:
-        name, boxes = _page(data)
+        name, boxes = one_page(data)
     except PageError as error:
         raise _in(error, source.annotations, number) from None
     image = locate(name, source, number, beside=source.annotations.parent)
@@ -157,7 +157,7 @@ def _entry(source: Source, document: Document, entry: Entry) -> Page:
         raise _in(error, source.annotations, what=f"page {entry.image!r}: ") from None
 
 
-def _page(data: Any) -> tuple[Any, Boxes]:
+def one_page(data: Any) -> tuple[Any, Boxes]:
     """Return image name and boxes of an object that is one page."""
     if isinstance(data, dict) and _fitting(SETS, data) and not _fitting(PAGES, data):
         name = _fitting(SETS, data)[0][0]

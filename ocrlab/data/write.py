@@ -2,6 +2,7 @@
 
 icdar    SPLIT/images/NAME.jpg + SPLIT/gts/gt_NAME.txt; outlines of other than 4 points as x1,y1,...,xN,yN,####text
 labelme  SPLIT/NAME.jpg + SPLIT/NAME.json
+shards   SPLIT/000000.tar ... of NAME.jpg + NAME.json: shard_write.py, for sets of more pages than a folder bears
 jsonl    SPLIT.jsonl + images/SPLIT/NAME.jpg; ufo and coco the same with SPLIT.json
 """
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from ocrlab.data import curved
 from ocrlab.data.icdar import as_quad, icdar
+from ocrlab.data.member import Member
 from ocrlab.data.page import IGNORED, Page
 from ocrlab.errors import DataError
 from ocrlab.geometry import Polygon
@@ -32,6 +34,7 @@ class Record:
     name: str
     file: str  # of the image, below the folder of images
     size: tuple[int, int]  # width and height as stored
+    image: Path | Member  # where it is now
     polygons: list[Polygon]
     texts: list[str]
     ignored: list[bool]
@@ -49,7 +52,7 @@ def record(page: Page, file: str, size: tuple[int, int], quads: bool, lost: Lost
             polygon = as_quad(polygon)
         kept.append((polygon, text, ignored))
     polygons, texts, flags = (list(column) for column in zip(*kept, strict=True)) if kept else ([], [], [])
-    return Record(page.name, file, size, polygons, texts, flags)
+    return Record(page.name, file, size, page.image, polygons, texts, flags)
 
 
 def to_icdar(records: Iterable[Record], folder: Path, split: str, lost: Lost) -> None:
@@ -75,7 +78,7 @@ def to_labelme(records: Iterable[Record], folder: Path, split: str, lost: Lost) 
         shapes = [
             {
                 "label": text,
-                "points": _pairs(polygon),
+                "points": pairs_of(polygon),
                 "group_id": None,
                 "description": "",
                 "shape_type": "polygon",
@@ -94,7 +97,7 @@ def to_jsonl(records: Iterable[Record], folder: Path, split: str, lost: Lost) ->
     lines = []
     for page in records:
         boxes = [
-            {"points": _pairs(polygon), "text": text, "ignore": ignored}
+            {"points": pairs_of(polygon), "text": text, "ignore": ignored}
             for polygon, text, ignored in zip(page.polygons, page.texts, page.ignored, strict=True)
         ]
         lines.append(_dump({"image": page.file, "width": page.size[0], "height": page.size[1], "boxes": boxes}) + "\n")
@@ -106,7 +109,7 @@ def to_ufo(records: Iterable[Record], folder: Path, split: str, lost: Lost) -> N
     lines = []
     for page in records:
         words = {
-            f"{index:04}": {"points": _pairs(polygon), "transcription": text, "illegibility": ignored}
+            f"{index:04}": {"points": pairs_of(polygon), "transcription": text, "illegibility": ignored}
             for index, (polygon, text, ignored) in enumerate(
                 zip(page.polygons, page.texts, page.ignored, strict=True), 1
             )
@@ -164,7 +167,8 @@ def numbers(polygon: Any) -> list[int | float]:
     return list(short.tolist())
 
 
-def _pairs(polygon: Polygon) -> list[list[int | float]]:
+def pairs_of(polygon: Polygon) -> list[list[int | float]]:
+    """Return points (P, 2) as [[x1, y1], ...], written as `numbers` does."""
     flat = numbers(polygon)
     return [[x, y] for x, y in zip(flat[::2], flat[1::2], strict=True)]
 

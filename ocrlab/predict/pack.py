@@ -19,8 +19,6 @@ from ocrlab.flight import write_text
 from ocrlab.pretrained import sha256
 from ocrlab.train import checkpoint
 
-PRIVATE = ("data", "train_split", "val_split", "runs", "name", "tracking", "runtime")  # of the machine it was made on
-
 
 def pack(source: Path, out: Path) -> str:
     """Write the detector of a checkpoint in half precision to `out`, its SHA-256 to `out`.sha256, and return that.
@@ -66,7 +64,7 @@ def halved(name: str, tensor: Tensor) -> Tensor:
 def public(config: Config) -> Config:
     """Return the settings without where and by whom; raises CheckpointError if one of them still looks like a path."""
     fresh = Config()
-    known = config.model_copy(update={name: getattr(fresh, name) for name in PRIVATE})
+    known = config.model_copy(update={name: getattr(fresh, name) for name in checkpoint.PRIVATE})
     for key, value in configs.flat(known).items():
         if isinstance(value, str) and ("/" in value or "\\" in value):
             raise CheckpointError(

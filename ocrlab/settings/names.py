@@ -36,7 +36,7 @@ ALIASES = {
 _DEVICES = "Training runs on one device so far, so there is no number to guess (trainer.devices=1)"
 _STRATEGY = "Training runs on one device so far (trainer.devices=1), so there is no strategy to choose"
 _VAL_LOADER = "Validation feeds one page at a time, as large as evaluate.long_side says"
-_WANDB = "Write tracking=offline|online|disabled, tracking.user=NAME, tracking.project=NAME"
+_WANDB = "Write tracking=offline|online|tensorboard|disabled, tracking.user=NAME, tracking.project=NAME"
 
 # Names whose meaning differs from ours, or that we have no use for; a name also stands for everything below it.
 REFUSED = {

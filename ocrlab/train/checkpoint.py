@@ -21,6 +21,7 @@ from ocrlab.errors import CheckpointError, ConfigError
 from ocrlab.model.detector import Detector
 
 SCHEMA = 1
+PRIVATE = ("data", "train_split", "val_split", "runs", "name", "tracking", "runtime")  # of the machine it was made on
 
 
 class AtomicIO(TorchCheckpointIO):
@@ -95,6 +96,16 @@ def save_detector(model: Detector, path: Path, config: Config, step: int, metric
     """Write the weights of a detector with its card."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     save({"ocrlab": card(config, step, metrics), "detector": weights}, path)
+
+
+def share(source: Path, out: Path) -> None:
+    """Write a best checkpoint again without what its settings say of this machine; raises CheckpointError, OSError."""
+    content, fresh = load(source), Config().model_dump(mode="json")
+    about = content["ocrlab"]
+    about["config"] |= {name: fresh[name] for name in PRIVATE}
+    if "/" in (about["config"].get("weights") or ""):
+        about["config"]["weights"] = None  # where it began is a place on the disk
+    save(content, out)
 
 
 def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:

@@ -29,7 +29,7 @@ from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import record_program
 from ocrlab.metrics.page import Running
 from ocrlab.probes import host
-from ocrlab.train import checkpoint, cuda_info, pages, tracking
+from ocrlab.train import checkpoint, cuda_info, pages, tracking, tracking_files
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training, figures
 from ocrlab.train.recorder import Recorder
@@ -85,8 +85,9 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     name = partial(
         tracking.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
     )
-    tracker = tracking.start(config.tracking, name(), [], folder.path, config.model_dump(mode="json"))
-    status = "failed"
+    step = before["step"] if before else 0
+    tracker = tracking.start(config.tracking, name(), [], folder.path, config.model_dump(mode="json"), step)
+    status, metrics = "failed", {}
     try:
         module, watcher = Training(config, machine), Watcher(config, folder, tracker, progress)
         if before is None and config.weights not in (None, "imagenet"):
@@ -97,9 +98,10 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
         metrics["steps"] = float(module.trainer.global_step)
         status = "completed"
+        tracking_files.send_best(tracker, watcher.best_path, metrics)
     finally:
         score = watcher.best if status == "completed" else None
-        tracker.finish(status, name(score=score))
+        tracker.finish(status, name(score=score), metrics)
     folder.succeed(metrics)
     progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
     return RunResult(folder.path, "success", metrics, watcher.best_path)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,9 @@ class Marks(lightning.Callback):
             self.scales.phase = "final"
 
 
-def worst(samples: list[Sample]) -> list[Sample]:
+def worst(samples: Sequence[Sample]) -> list[Sample]:
     """Return the pages that need most memory: the largest, the longest and the widest, and that of most points."""
-    if not samples:
+    if not len(samples):
         raise DataError("There is no page to measure with", need="annotated pages")
     orders = (
         lambda s: s.width * s.height,
@@ -128,8 +129,10 @@ def worst(samples: list[Sample]) -> list[Sample]:
         lambda s: len(s.polygons),
         lambda s: sum(len(polygon) for polygon in s.polygons),
     )
-    chosen = {id(sample): sample for sample in (max(samples, key=order) for order in orders)}
-    return list(chosen.values())
+    chosen = [samples[0]] * len(orders)
+    for sample in samples:  # once: of shards each look at a page reads it
+        chosen = [max(first, sample, key=order) for first, order in zip(chosen, orders, strict=True)]
+    return list({sample.name: sample for sample in chosen}.values())
 
 
 def held_now(config: Config) -> int:
@@ -146,8 +149,8 @@ def held_later(config: Config) -> int:
     total = 0
     for split, copies in ((config.train_split, max(1, config.runtime.workers or 0)), (config.val_split, 1)):
         samples = fit.load(config.data, split, exif=config.exif).samples
-        seen = {id(sample) for sample in worst(samples)}
-        rest = sum(3 * s.width * s.height for s in samples if id(s) not in seen)
+        seen = {sample.name for sample in worst(samples)}
+        rest = sum(3 * s.width * s.height for s in samples if s.name not in seen)
         total += min(int(config.runtime.cache_gb * 1e9), rest * copies)
     return total
 

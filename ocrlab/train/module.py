@@ -19,6 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ocrlab.config import Config
 from ocrlab.data.dataset import Batch, Page
+from ocrlab.geometry import Polygon
 from ocrlab.losses import LossParts, TargetMaps, db_loss
 from ocrlab.metrics.page import Running
 from ocrlab.model.detector import Detector
@@ -44,6 +45,7 @@ class Training(lightning.LightningModule):
         self.running = Running()  # the pages of this validation so far
         self.scores: dict[str, float] = {}  # of the last validation
         self.parts: LossParts | None = None  # of the last micro-batch
+        self.found: list[Polygon] = []  # on the last page of a validation
         self.micro = 0  # micro-batches done since the run began
         self.finish_batch: Callable[[lightning.Trainer], None] | None = None  # may save: called when all else is done
         self._pending: dict[str, Any] | None = None  # restored once the trainer has put everything on its device
@@ -72,7 +74,8 @@ class Training(lightning.LightningModule):
         self.running.reset()
 
     def validation_step(self, page: Page, _index: int) -> None:
-        self.running.add(pages.judge(self.averaged, page, self.config, bf16=self.machine.bf16))
+        score, self.found = pages.examine(self.averaged, page, self.config, bf16=self.machine.bf16)
+        self.running.add(score)
 
     def on_validation_epoch_end(self) -> None:
         self.scores = figures(self.running)

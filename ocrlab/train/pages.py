@@ -17,6 +17,7 @@ from ocrlab.config import Config, Evaluate, Post
 from ocrlab.data import transforms
 from ocrlab.data.dataset import Page
 from ocrlab.errors import ShapeError
+from ocrlab.geometry import Polygon
 from ocrlab.metrics import page as scores
 from ocrlab.model.detector import Detector
 from ocrlab.model.fuse import Fused, fused
@@ -91,8 +92,13 @@ def detect(
 
 def judge(model: Detector, page: Page, config: Config, *, bf16: bool) -> scores.PageScores:
     """Return how IoU, DetEval and CLEval judge what the detector finds on an annotated page."""
+    return examine(model, page, config, bf16=bf16)[0]
+
+
+def examine(model: Detector, page: Page, config: Config, *, bf16: bool) -> tuple[scores.PageScores, list[Polygon]]:
+    """Return the judgement of `judge`, and the polygons that it is about, in pixels of the page."""
     heat = probability(model, page.canvas, bf16=bf16)
     size = (page.sample.width, page.sample.height)
     found = regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
     sample = page.sample
-    return scores.judge(sample.polygons, sample.ignored, sample.texts, found.polygons)
+    return scores.judge(sample.polygons, sample.ignored, sample.texts, found.polygons), list(found.polygons)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from ocrlab.config import Config
 from ocrlab.data.dataset import Batch
 from ocrlab.flight import heartbeat
 from ocrlab.losses import LossParts
-from ocrlab.train import checkpoint
+from ocrlab.train import checkpoint, tracking_files
 from ocrlab.train.machine import spread
 from ocrlab.train.module import Training
 
@@ -30,8 +30,15 @@ UNEVEN = 3.0  # a 95th percentile of so many medians is worth a word
 class Tracker(Protocol):
     """Where figures go besides metrics.csv."""
 
+    @property
+    def on(self) -> bool:
+        """Whether anybody listens."""
+
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Send the figures of one step."""
+
+    def pictures(self, files: Sequence[tuple[str, Path]], step: int) -> None:
+        """Send pictures with their captions."""
 
 
 class Watcher(lightning.Callback):
@@ -49,6 +56,7 @@ class Watcher(lightning.Callback):
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
         self.clock = self.saved = time.perf_counter()
         self.bad_pages: set[str] = set()
+        self.pictures: list[tuple[str, Path]] = []  # of this validation, for the tracker
 
     def state_dict(self) -> dict[str, Any]:
         waiting = (
@@ -107,14 +115,19 @@ class Watcher(lightning.Callback):
             return
         self.fit_seconds += time.perf_counter() - self.clock
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Any, *_rest: Any) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, module: Any, _out: Any, page: Any, index: int, *_: Any) -> None:
         heartbeat.beat(step=trainer.global_step, phase="validate")
+        if self.tracker.on and not trainer.sanity_checking and tracking_files.shown(index, trainer.num_val_batches):
+            self.pictures += tracking_files.picture(self.folder.path, page, module.found, trainer.global_step, index)
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if trainer.sanity_checking:
             return
         scores = module.scores
         self.write({"step": trainer.global_step, **self.spent(), **scores}, trainer.global_step)
+        if self.pictures:
+            self.tracker.pictures(self.pictures, trainer.global_step)
+            self.pictures = []
         self.progress(
             {"kind": "validate", "step": trainer.global_step, "total": self.config.trainer.max_steps, **scores}
         )

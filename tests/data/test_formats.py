@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ocrlab import geometry
-from ocrlab.data import formats
+from ocrlab.data import judge
 from ocrlab.data.formats import load, read_image, write_icdar
 from ocrlab.data.page import PageError
 from ocrlab.errors import DataError
@@ -100,7 +100,7 @@ def many_polygons() -> list[np.ndarray | None]:
 
 def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
     polygons = many_polygons()
-    short = formats._unchanged(polygons, 50, 55)
+    short = judge._unchanged(polygons, 50, 55)
     assert len(short) == len(polygons) and short.sum() > 250
     curved = sum(
         known and polygon is not None and len(polygon) == 7 for known, polygon in zip(short, polygons, strict=True)
@@ -116,7 +116,7 @@ def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
 def test_the_short_cut_takes_nearly_all_good_boxes() -> None:
     quad = np.array([[10, 10], [40, 11], [40.5, 20], [9, 19]], np.float32)
     quads = [quad + np.float32([0, 2 * step]) for step in range(15)]
-    assert formats._unchanged(quads, 50, 55).all()
+    assert judge._unchanged(quads, 50, 55).all()
 
 
 def test_an_empty_page_is_a_page(tmp_path: Path) -> None:

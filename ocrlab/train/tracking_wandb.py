@@ -1,0 +1,75 @@
+"""wandb's side of tracking, in the tracker's process; the only file that knows wandb."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+from ocrlab.errors import RunError
+
+
+def begin(first: Mapping[str, Any]) -> Run:
+    """Start or go on with the run of that id, online or offline; raises what wandb raises."""
+    values = {
+        "root_dir": os.environ["WANDB_DIR"],
+        "init_timeout": first["deadline"] / 3,
+        "console": "off",
+        "silent": True,
+        "disable_git": True,
+        "save_code": False,
+        "host": "",
+        "username": "",
+        "program": "ocrlab",
+        "x_disable_meta": True,  # command line, host and user
+        "x_disable_machine_info": True,
+        "x_stats_pid": os.getppid(),
+        "x_transaction_log_flush_interval": 2.0,  # seconds; what is not written when it is killed cannot be sent later
+    }
+    known = {key: value for key, value in values.items() if key in wandb.Settings.model_fields}
+    wanted = {"project": first["project"], "name": first["name"], "tags": first["tags"], "config": first["config"]}
+    if first["mode"] == "online":
+        wanted["resume"] = "allow"  # offline nobody can tell whether there is one; `wandb sync` puts it together
+    return Run(wandb.init(**wanted, id=first["id"], mode=first["mode"], settings=wandb.Settings(**known)))
+
+
+class Run:
+    """A wandb run."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        files = getattr(run, "dir", None)
+        self.sync = os.path.relpath(Path(files).parent, os.environ["WANDB_DIR"]) if files else None
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log one row; a step that the server knows already is left out by wandb."""
+        self.run.log(dict(metrics), step=step)
+
+    def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Log pictures side by side."""
+        made = [wandb.Image(one["file"], caption=one["caption"]) for one in files]
+        self.run.log({"val/pages": made}, step=step)
+
+    def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
+        """Log a file; raises RunError where what wandb noted down is not what the file holds."""
+        kept = wandb.Artifact(f"detector-{self.run.id}", type="model", metadata={**about, "sha256": sha256})
+        # Not copied to a cache of the user's: it lies in the run folder, also for the day that it is sent.
+        # Its place is told to the server: relative to the working folder, which is the run's, it tells nothing.
+        entry = kept.add_file(os.path.relpath(file), name=file.name, policy="immutable")
+        content = file.read_bytes()
+        expected = base64.b64encode(hashlib.md5(content).digest()).decode()
+        if hashlib.sha256(content).hexdigest() != sha256 or entry.digest != expected:
+            raise RunError("The checkpoint changed on its way to the tracker", got=entry.digest, need=expected)
+        self.run.log_artifact(kept, aliases=["best"])
+
+    def finish(self, status: str, name: str | None, metrics: Mapping[str, Any]) -> None:
+        """Name and tag the run, and wait until everything is sent."""
+        self.run.summary.update(dict(metrics))
+        self.run.name = name or self.run.name
+        others = [tag for tag in self.run.tags or () if not tag.startswith("status:")]  # of before it was resumed
+        self.run.tags = (*others, f"status:{status}")
+        self.run.finish(exit_code=0 if status == "completed" else 1)
