@@ -1,0 +1,42 @@
+"""The tracker's process: one line of an error, pictures removed, and an end also where nobody ends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ocrlab.probes import tree
+from ocrlab.train import tracking_process
+
+
+def test_an_error_is_one_line_without_advice_that_is_not_ours() -> None:
+    error = RuntimeError("Timed out\n while retrying. Consider increasing the init_timeout" + "x" * 300)
+    assert tracking_process.short(error) == "RuntimeError: Timed out while retrying."
+    assert len(tracking_process.short(RuntimeError("x" * 500))) == 160
+
+
+def test_pictures_are_removed_and_other_files_stay(tmp_path: Path) -> None:
+    for name in ("page.jpg", "best.ckpt"):
+        (tmp_path / name).write_bytes(b"x")
+    tracking_process.remove({"do": "pictures", "files": [{"file": str(tmp_path / "page.jpg")}, {"file": "gone"}]})
+    tracking_process.remove({"do": "artifact", "file": str(tmp_path / "best.ckpt")})
+    assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+def test_past_its_deadline_it_ends_itself_and_what_it_started() -> None:
+    code = """
+import subprocess, sys, time
+from ocrlab.train import tracking_process
+tracking_process.SPARE = 0.2
+with tracking_process.deadline(0.1):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print(child.pid, flush=True)
+    time.sleep(600)
+"""
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, time.monotonic() - before < 30) == (1, True)
+    left = tree.one(int(done.stdout))
+    assert left is None or left.state == "Z"
