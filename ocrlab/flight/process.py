@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """Return what tells this process from every other one that ever had its number."""
+    """Return what tells this process from every other one that ever had its number, and how it was started."""
     pid = os.getpid()
-    return {"schema": 1, "pid": pid, "started": _started(pid), "boot": _boot(), "host": socket.gethostname()}
+    told = {"schema": 1, "pid": pid, "started": _started(pid), "boot": _boot(), "host": socket.gethostname()}
+    return {**told, "command": list(sys.orig_argv), "folder": _folder(), "python": platform.python_version()}
 
 
 def alive(process: Mapping[str, Any]) -> bool:
@@ -57,6 +60,12 @@ def _started(pid: object) -> int | None:
         return None if fields[0] in "ZX" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _folder() -> str | None:
+    with contextlib.suppress(OSError):  # somebody may have removed it
+        return os.getcwd()
+    return None
 
 
 def _boot() -> str:

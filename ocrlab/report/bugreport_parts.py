@@ -1,0 +1,172 @@
+"""What a bug report is made of: sections of paragraphs, lists, tables, code and check marks; and both its forms.
+
+A text may hold `code` between the marks that `code()` sets. Everything else in it is words: whatever a stranger's log
+holds, no form of it is read as Markdown or HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html import escape
+
+OPEN, CLOSE = "\x02", "\x03"
+INSIDE = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+UNPRINTABLE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """Things, one a line."""
+
+    items: list[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below a header; cells are texts."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines as they are; folded below `title` where there is one."""
+
+    text: str
+    language: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is done and what is not, each with a word on how that is known."""
+
+    items: list[tuple[bool, str]]
+
+
+Block = Paragraph | Bullets | Table | Code | Checks
+
+
+@dataclass(frozen=True)
+class Section:
+    """One heading with what stands below it."""
+
+    title: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+def code(text: object) -> str:
+    """Return a text as code inside a paragraph, a list or a cell: in one line, and nothing in it means anything."""
+    return f"{OPEN}{' '.join(plain(str(text)).split())}{CLOSE}"
+
+
+def plain(text: str) -> str:
+    """Return a text without colour codes, control characters and those that turn the direction of writing."""
+    return UNPRINTABLE.sub("", text)
+
+
+def markdown(title: str, front: dict[str, object], sections: Iterable[Section], note: str) -> str:
+    """Return a report as Markdown that pastes into an issue: the front matter is YAML, what is long is folded."""
+    parts = ["---", *(f"{name}: {_yaml(value)}" for name, value in front.items()), "---", "", f"# {_words(title)}"]
+    for section in sections:
+        parts += ["", f"## {section.title}"]
+        for block in section.blocks:
+            parts += ["", *_markdown(block)]
+    return "\n".join([*parts, "", "---", "", _words(note), ""])
+
+
+def html(sections: Iterable[Section]) -> str:
+    """Return sections as HTML, in which everything is escaped."""
+    parts = []
+    for section in sections:
+        parts.append(f"<h2>{escape(section.title)}</h2>")
+        parts += [_html(block) for block in section.blocks]
+    return "\n".join(parts)
+
+
+def inline(text: str) -> str:
+    """Return a text with its code as HTML."""
+    done, parts = 0, []
+    for found in INSIDE.finditer(text):
+        parts += [escape(plain(text[done : found.start()])), f"<code>{escape(found[1])}</code>"]
+        done = found.end()
+    return "".join([*parts, escape(plain(text[done:]))])
+
+
+def _yaml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_yaml(item) for item in value)}]"
+    text = plain(str(value)).replace("\\", "\\\\").replace('"', "'")
+    return text if re.fullmatch(r"[A-Za-z][\w. -]*\w|\w", text) and ": " not in text else f'"{text}"'
+
+
+def _words(text: str, cell: bool = False) -> str:
+    """Return a text as Markdown: words escaped, code between backticks that it does not hold itself."""
+    done, parts = 0, []
+    for found in INSIDE.finditer(text):
+        parts += [_escaped(text[done : found.start()]), _backticks(found[1], cell)]
+        done = found.end()
+    return "".join([*parts, _escaped(text[done:])])
+
+
+def _escaped(text: str) -> str:
+    return SPECIAL.sub(r"\\\1", " ".join(plain(text).split()) if text.strip() else text)
+
+
+def _backticks(text: str, cell: bool) -> str:
+    if not text:
+        return ""
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if text[0] == "`" or text[-1] == "`" else ""
+    shown = text.replace("|", "\\|") if cell else text  # a table's cell ends at a bar even inside code
+    return f"{ticks}{space}{shown}{space}{ticks}"
+
+
+def _markdown(block: Block) -> list[str]:
+    if isinstance(block, Paragraph):
+        return [_words(block.text)]
+    if isinstance(block, Bullets):
+        return [f"- {_words(item)}" for item in block.items]
+    if isinstance(block, Checks):
+        return [f"- [{'x' if done else ' '}] {_words(text)}" for done, text in block.items]
+    if isinstance(block, Table):
+        rows = [[_words(cell, cell=True) for cell in row] for row in block.rows]
+        lines = [block.header, ["---"] * len(block.header), *rows]
+        return [f"| {' | '.join(line)} |" for line in lines]
+    text = plain(block.text).rstrip("\n")
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    lines = [f"{fence}{block.language}", text, fence]
+    if block.title:
+        return ["<details>", f"<summary>{escape(block.title)}</summary>", "", *lines, "", "</details>"]
+    return lines
+
+
+def _html(block: Block) -> str:
+    if isinstance(block, Paragraph):
+        return f"<p>{inline(block.text)}</p>"
+    if isinstance(block, Bullets):
+        return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in block.items)}</ul>"
+    if isinstance(block, Checks):
+        return f'<ul class="checks">{"".join(_check(done, text) for done, text in block.items)}</ul>'
+    if isinstance(block, Table):
+        head = "".join(f'<th scope="col">{inline(cell)}</th>' for cell in block.header)
+        body = "".join(f"<tr>{''.join(f'<td>{inline(cell)}</td>' for cell in row)}</tr>" for row in block.rows)
+        return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    shown = f'<pre tabindex="0">{escape(plain(block.text).rstrip())}</pre>'
+    return f"<details><summary>{escape(block.title)}</summary>{shown}</details>" if block.title else shown
+
+
+def _check(done: bool, text: str) -> str:
+    sign, word = ("✓", "done") if done else ("○", "not done")
+    return f'<li class="{"done" if done else "open"}"><span aria-hidden="true">{sign}</span> {inline(text)} <i>{word}</i></li>'
