@@ -81,7 +81,7 @@ def replay(run: Path) -> dict[str, Any] | None:
     for path in sorted((run / "incident").glob("replay*.json"), key=age, reverse=True):
         try:
             told = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(told, dict) and isinstance(told.get("fault"), dict) and isinstance(told.get("answer"), str):
             return {"file": path.name, "answer": told["answer"], "fault": told["fault"]}

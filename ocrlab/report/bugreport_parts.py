@@ -121,7 +121,7 @@ def _words(text: str, cell: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    return SPECIAL.sub(r"\\\1", " ".join(plain(text).split()) if text.strip() else text)
+    return SPECIAL.sub(r"\\\1", re.sub(r"\s+", " ", plain(text)))
 
 
 def _backticks(text: str, cell: bool) -> str:
@@ -142,8 +142,7 @@ def _markdown(block: Block) -> list[str]:
         return [f"- [{'x' if done else ' '}] {_words(text)}" for done, text in block.items]
     if isinstance(block, Table):
         rows = [[_words(cell, cell=True) for cell in row] for row in block.rows]
-        lines = [block.header, ["---"] * len(block.header), *rows]
-        return [f"| {' | '.join(line)} |" for line in lines]
+        return [f"| {' | '.join(row)} |" for row in [block.header, ["---"] * len(block.header), *rows]]
     text = plain(block.text).rstrip("\n")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     lines = [f"{fence}{block.language}", text, fence]
@@ -169,4 +168,5 @@ def _html(block: Block) -> str:
 
 def _check(done: bool, text: str) -> str:
     sign, word = ("✓", "done") if done else ("○", "not done")
-    return f'<li class="{"done" if done else "open"}"><span aria-hidden="true">{sign}</span> {inline(text)} <i>{word}</i></li>'
+    mark = f'<span aria-hidden="true">{sign}</span>'
+    return f'<li class="{"done" if done else "open"}">{mark} {inline(text)} <i>{word}</i></li>'

@@ -58,6 +58,11 @@ class Sources:
         return self.process.get("host") == socket.gethostname()
 
     @property
+    def recorded(self) -> bool:
+        """Whether there is a flight record, so that its last step can be run again."""
+        return next(iter((self.path / "flight").glob("ring-*.bin")), None) is not None
+
+    @property
     def nonfinite(self) -> tuple[int, str, str] | None:
         """Return line, column and value of the first number of metrics.csv that is NaN or infinite."""
         for number, row in enumerate(self.steps, 2):
@@ -161,7 +166,9 @@ def _stay_inside(path: Path) -> None:
         for file in folder.iterdir() if folder.is_dir() else ():
             read_here = folder != path or file.suffix in (".json", ".csv", ".txt", ".log", ".out", ".err", ".yaml", "")
             if file.is_symlink() and read_here and not file.resolve().is_relative_to(top):
-                raise DataError(f"{file} is a link that leads out of {path}", need="a run folder that holds its own files")
+                raise DataError(
+                    f"{file} is a link that leads out of {path}", need="a run folder that holds its own files"
+                )
 
 
 def _json(path: Path, unread: list[str]) -> dict[str, Any] | None:

@@ -80,13 +80,15 @@ def _made(name: str, frame: Frame | None, whole: str, here: bool) -> Stack:
     if frame is None or not frame.line:
         return Stack(name, None, "", "no frame of the program is in it", whole)
     if not here:
-        return Stack(name, frame, "", "it is not known that it ran on this machine, so that no source was opened", whole)
+        return Stack(
+            name, frame, "", "it is not known that it ran on this machine, so that no source was opened", whole
+        )
     source = around(Path(frame.file), frame.line)
     return Stack(name, frame, source, "" if source else Stack.why_none, whole)
 
 
 def around(path: Path, number: int) -> str:
-    """Return the lines around a line of a source file, numbered, with an arrow at that one; empty where it is not there."""
+    """Return the lines around a line of a source file, numbered, an arrow at that one; empty where it is not there."""
     try:
         if path.suffix not in (".py", ".pyx", ".ipy", "") or not path.is_file() or path.stat().st_size > SOURCE:
             return ""

@@ -1,0 +1,121 @@
+"""`ocrlab report bug`: a bug report of a run, an incident or an executed notebook that fills itself in."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ocrlab.cli import places
+from ocrlab.cli.answer import Answer, add_json
+from ocrlab.errors import ConfigError
+from ocrlab.records import SCHEMA
+from ocrlab.redact import clean
+from ocrlab.report import bugreport
+from ocrlab.report.bugreport_command import command
+from ocrlab.report.bugreport_sources import INCIDENT, Sources, collect
+
+TIMEOUT = 300.0
+EXAMPLES = """
+  ocrlab report bug runs/20260102-030405-receipts            into its incident/, as Markdown and as HTML
+  ocrlab report bug runs/20260102-030405-receipts --verify   run it again first: does the same failure come?
+  ocrlab report bug reports/mine.ipynb --out bug.md          of a notebook that failed; bug.md and bug.html
+  ocrlab report bug train.log                                of a log, which says less
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the words of this command."""
+    parser.add_argument(
+        "path", type=places.path, metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; nothing in it is changed"
+    )
+    parser.add_argument(
+        "--verify",
+        nargs="?",
+        const=1,
+        default=0,
+        type=int,
+        metavar="N",
+        help="run the command again N times (1), under watch, and say whether the same failure came",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for each run of --verify ({TIMEOUT:g})"
+    )
+    parser.add_argument("--out", type=places.path, metavar="FILE", help="a new file; .md and .html are written")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Write the report; status 0 where there is one, 1 where nothing failed and none was asked for."""
+    if args.verify < 0 or not args.timeout > 0:
+        raise ConfigError("--verify N runs it N times, --timeout S gives each S seconds", need="numbers above 0")
+    if args.out:
+        for file in _both(args.out):
+            places.new_file(file, "--out")
+    found = collect(args.path)
+    verified = _verified(found, args) if args.verify else None
+    report = bugreport.build(found, verified)
+    record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
+    record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
+    if not found.failed and not args.out:
+        return Answer(record, _nothing(found), 1)
+    written = _write(report, found, args.out)
+    record |= {"markdown": str(written[0]), "html": str(written[1])}
+    return Answer(record, _told(report, verified, written))
+
+
+def _write(report: bugreport.Report, found: Sources, out: Path | None) -> tuple[Path, Path]:
+    """Write both forms: where the user says, else beside what they are about, without touching an older one."""
+    if out:
+        places.make(out.parent, "--out")
+        return bugreport.write(report, out.parent, _stem(out))
+    stem = f"bug-{report.id.removeprefix('OCR-')}"
+    if found.kind in ("notebook", "log"):
+        return bugreport.write(report, found.path.parent, f"{found.path.stem}-{stem}")
+    return bugreport.write(report, found.path if found.kind == "incident" else found.path / INCIDENT, stem)
+
+
+def _verified(found: Sources, args: argparse.Namespace) -> dict[str, Any]:
+    from ocrlab.rerun.again import again
+
+    words = command(found)
+    if found.kind != "run" or words is None:
+        return {"why": "its command is unknown", "runs": []}
+    if not found.here:
+        return {"why": "it ran on another machine, and a stranger's command is not run", "runs": []}
+
+    def say(text: str) -> None:
+        print(f"ocrlab report bug: {clean(text)}", file=sys.stderr, flush=True)
+
+    folder = found.process.get("folder")
+    where = folder if isinstance(folder, str) else None
+    return again(found.path, words, where, count=args.verify, timeout=args.timeout, say=say)
+
+
+def _told(report: bugreport.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:
+    lines = [f"{report.id}: {report.title}"]
+    if verified:
+        runs = verified.get("runs") or []
+        lines.append(
+            f"run again: {verified['same']} of {len(runs)} the same" if runs else f"not run again: {verified['why']}"
+        )
+    if report.redacted:
+        many = "1 place" if report.redacted == 1 else f"{report.redacted} places"
+        lines.append(f"{many} replaced that held a secret or named a person or a machine; read it before you share it")
+    return clean("\n".join(lines)) + "\n" + "\n".join(map(str, written))
+
+
+def _nothing(found: Sources) -> str:
+    if found.record and found.record.status == "running":
+        return f"{found.path} is still running, and nothing says that it fails. ocrlab watch tells a hang."
+    do = "If it did something else than you expected: --out FILE writes a report all the same, for you to say what."
+    return f"{found.path} did not fail, so that there is nothing to report. {do}"
+
+
+def _both(out: Path) -> tuple[Path, Path]:
+    return out.parent / f"{_stem(out)}.md", out.parent / f"{_stem(out)}.html"
+
+
+def _stem(out: Path) -> str:
+    return out.stem if out.suffix in (".md", ".html") else out.name
