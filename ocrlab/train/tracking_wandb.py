@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import wandb
+
 from ocrlab.errors import RunError
 
 
