@@ -131,7 +131,8 @@ class Trainer(Section):
     accelerator: Literal["auto", "cpu", "cuda"] = knob(
         "auto", "auto: the GPU when it passes a smoke test, else the CPU"
     )
-    devices: int = knob(1, "how many GPUs", ge=1)
+    devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1)
+    sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
     max_steps: int = knob(7000, "optimiser steps", ge=1)
     max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
     max_minutes: float | None = knob(None, "stop after this wall time in fit", gt=0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrlab import __version__
 from ocrlab.cli.answer import Answer, Parser
-from ocrlab.cli.process import outputs_to_stderr, stop_signals
+from ocrlab.cli.process import answers, outputs_to_stderr, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.records import SCHEMA, finite
 
@@ -147,6 +147,8 @@ def _print(answer: Answer, wants_json: bool) -> int:
     """Print the answer and return the exit status; a reader that has gone away is no error worth a traceback."""
     text = json.dumps(finite(answer.record), allow_nan=False, ensure_ascii=False) if wants_json else answer.text
     try:
+        if not answers():
+            return answer.status
         if text:
             print(text, flush=True)
     except BrokenPipeError:

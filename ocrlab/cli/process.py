@@ -35,6 +35,11 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def answers() -> bool:
+    """Tell whether this process is the one that prints the answer: of several ranks the first one is."""
+    return not any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "SLURM_PROCID"))
+
+
 _answers: list[int] = []  # descriptors of the stdout that `outputs_to_stderr` has put aside
 
 

@@ -21,6 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder with a flight record")
     parser.add_argument("--step", type=int, metavar="N", help="optimiser step, from 0; default the one that failed")
+    parser.add_argument("--rank", type=int, metavar="N", help="of several ranks; default the one that failed first")
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for all of it ({TIMEOUT:g})"
     )
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> Answer:
     def say(text: str) -> None:
         print(f"ocrlab replay: {text}", file=sys.stderr, flush=True)
 
-    done = replay(args.run, args.step, timeout=args.timeout, say=say)
+    done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, say=say)
     parts = [table(done.rows), ""]
     parts += [f"warning: {text}" for text in done.record["warnings"]]
     parts.append(done.sentence)

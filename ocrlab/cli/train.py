@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab import redact
 from ocrlab.cli.answer import Answer, Parser, add_json, table
-from ocrlab.errors import ConfigError, RunError
-from ocrlab.flight import handover
+from ocrlab.errors import ConfigError, OcrlabError, RunError
+from ocrlab.flight import handover, ranks
+from ocrlab.probes import host
 from ocrlab.records import SCHEMA, to_json
 from ocrlab.settings.presets import PRESETS
 from ocrlab.watch import debug_cuda
@@ -29,6 +32,9 @@ EXAMPLES = """
   ocrlab train experiment.yaml optim.lr=1e-3 tracking=offline
   ocrlab train runtime.debug_cuda=true                    CUDA errors where they were made (DEBUG_CUDA=1 does it too)
   ocrlab train --resume runs/20250101-120000-receipts     go on where that run stopped
+  ocrlab train --nproc 2                                  two ranks on this machine, each with batch_size crops
+  torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m ocrlab train
+  srun --ntasks-per-node 8 ocrlab train                   SLURM; `ocrlab watch -- torchrun ...` names a rank that fails
   ocrlab train --keys                                     every setting: default, what it takes, what it does
 """
 
@@ -47,6 +53,7 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="run folder to go on with; its config is used")
+    parser.add_argument("--nproc", metavar="N", help="train in N processes, one for each GPU (or on CPUs): see below")
     parser.add_argument("--keys", action="store_true", help="list every setting and end")
     parser.add_argument("--in-process", action="store_true", help="train in this process, without a watcher around it")
     add_json(parser)
@@ -56,8 +63,10 @@ def run(args: argparse.Namespace) -> Answer:
     """Train, and answer with the run folder, the final metrics and the checkpoint."""
     if args.keys:
         return list_keys()
-    if not (args.in_process or handover.watched()):
-        return watched(args)
+    mine = ranks.found()
+    count = processes(args, mine)
+    if not (args.in_process or mine.several) and (count > 1 or not handover.watched()):
+        return watched(args, count)
     config = resumed(args) if args.resume else loaded(args)
     handover.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
     from ocrlab.cli import progress
@@ -71,6 +80,8 @@ def run(args: argparse.Namespace) -> Answer:
 
     with progress.of_training() as show:
         result = fit(config, resume=args.resume, progress=show)
+    if not mine.first:
+        return Answer({}, "")  # rank 0 answers
     record = {
         "schema": SCHEMA,
         "status": result.status,
@@ -83,8 +94,32 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 
-def watched(args: argparse.Namespace) -> Answer:
-    """Train in a child under watch: whatever kills it leaves a verdict in its run folder."""
+def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:
+    """Return how many ranks this command is to start, 1 for none but itself; raises ConfigError."""
+    count = 1
+    if args.nproc is not None:
+        if not args.nproc.isdecimal() or int(args.nproc) < 1:
+            raise ConfigError("--nproc is no number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
+        count = int(args.nproc)
+    elif not mine.launcher:
+        with contextlib.suppress(OcrlabError):  # what is wrong with the config is said where it is used
+            count = (resumed(args) if args.resume else loaded(args)).trainer.devices
+    if mine.launcher:  # which has started all there are
+        if args.nproc is not None:
+            what = f"--nproc inside of {mine.launcher}, which has started the ranks already"
+            raise ConfigError(what, got=f"--nproc {count}", do=f"Leave it out; {mine.launcher} says how many there are")
+        return 1
+    if args.in_process and count > 1:
+        given = f"--nproc {count}" if args.nproc is not None else f"trainer.devices={count}"
+        raise ConfigError("--in-process trains in this one process", got=given, do="Leave one of the two out")
+    if count > (cores := host.cores()):
+        told = f"ocrlab: {count} ranks share {cores} cores of this machine; more ranks than cores make training slower"
+        print(told, file=sys.stderr, flush=True)
+    return count
+
+
+def watched(args: argparse.Namespace, count: int) -> Answer:
+    """Train in a child under watch, or in `count` of them: whatever kills one leaves a verdict in its run folder."""
     from ocrlab.watch.supervise import Options, watch
 
     words = [*args.settings, *(["--config", str(args.config)] if args.config else [])]
@@ -97,8 +132,10 @@ def watched(args: argparse.Namespace) -> Answer:
         else:
             os.write(2, data)
 
-    command = [sys.executable, "-m", "ocrlab", "train", *words]
-    ended = watch(command, Options(own_folder=True), output=keep if args.json else None)
+    with tempfile.TemporaryDirectory(prefix="ocrlab-ranks-", ignore_cleanup_errors=True) as logs:
+        launcher = ["-m", "ocrlab.train.launch", str(count), logs] if count > 1 else ["-m", "ocrlab", "train"]
+        command = [sys.executable, *launcher, *words]
+        ended = watch(command, Options(own_folder=True), output=keep if args.json else None)
     return Answer(told(bytes(said), ended) if args.json else {}, "", ended.exit_status)
 
 

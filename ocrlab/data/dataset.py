@@ -58,17 +58,41 @@ class Page:
 
 
 class PageOrder(Sampler[tuple[int, int]]):
-    """Yields (epoch, page) for the positions start..stop-1 of an endless walk: every epoch is a fresh permutation."""
+    """Yields (epoch, page) for the positions start..stop-1 of an endless walk: every epoch is a fresh permutation.
 
-    def __init__(self, pages: int, seed: int, stop: int, start: int = 0) -> None:
+    Of `world` ranks, rank r takes every `world`-th batch of one and the same walk, beginning with batch r: together
+    they see each position once. `start` and `stop` then count the positions of this rank, and `seen` is where all of
+    them go on in the walk, start * world where it was walked by as many from its beginning.
+    """
+
+    def __init__(
+        self,
+        pages: int,
+        seed: int,
+        stop: int,
+        start: int = 0,
+        *,
+        batch: int = 1,
+        rank: int = 0,
+        world: int = 1,
+        seen: int | None = None,
+    ) -> None:
         self.pages, self.seed, self.start, self.stop = pages, seed, start, stop
+        self.batch, self.rank, self.world = batch, rank, world
+        self.seen = start * world if seen is None else seen
 
     def __len__(self) -> int:
         return self.stop  # also what was done before: Lightning counts batches from the start of the run
 
+    def positions(self) -> Iterator[int]:
+        """Yield the positions of this rank in the walk of all."""
+        for own in range(self.stop - self.start):
+            batch, crop = divmod(own, self.batch)
+            yield self.seen + (batch * self.world + self.rank) * self.batch + crop
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         epoch, order = -1, np.empty(0, dtype=np.int64)
-        for position in range(self.start, self.stop):
+        for position in self.positions():
             if position // self.pages != epoch:
                 epoch = position // self.pages
                 order = np.random.default_rng([self.seed, epoch]).permutation(self.pages)
@@ -111,8 +135,8 @@ class Crops(Dataset[Crop]):
         raise DataError("No page of the training set can be read", got="; ".join(problems[:3]), need="readable images")
 
 
-class Pages(Dataset[Page]):
-    """Whole pages on their canvas, for validation."""
+class Pages(Dataset[Page | None]):
+    """Whole pages on their canvas, for validation; the index None is no page, for a rank that has one less."""
 
     def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
         self.samples, self.config = samples, config
@@ -121,11 +145,15 @@ class Pages(Dataset[Page]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def sample_name(self, index: int) -> str:
+    def sample_name(self, index: int | None) -> str:
         """Return the name of the page at an index (for the flight recorder)."""
-        return name_at(self.samples, index)
+        return "no page" if index is None else name_at(self.samples, index)
 
-    def __getitem__(self, index: int) -> Page:
+    def __getitem__(self, index: int | None) -> Page | None:
+        return None if index is None else self.page(index)
+
+    def page(self, index: int) -> Page:
+        """Return the page at an index; raises DataError."""
         sample = self.samples[index]
         image = read(sample, self.config, self.cache)
         warp, canvas = transforms.letterbox((image.shape[1], image.shape[0]), self.config.evaluate)

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from ocrlab.diagnose import catalogue, doubts, evidence, exits, facts, remains, stacks, stored, uncaught, where
+from ocrlab.diagnose import catalogue, doubts, evidence, exits, facts, ranks, remains, stacks, stored, uncaught, where
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
@@ -54,6 +54,9 @@ def classify(incident: Incident) -> Verdict:
     before = stored.verdict(incident.facts.get("verdict"))
     if before is not None:  # made where the stacks and counters were still there
         return before
+    whole, guilty = incident, ranks.first(incident)
+    if guilty is not None:
+        incident = ranks.of_it(incident, guilty)
     texts = evidence.pages(incident)
     hung = stacks.hits(incident)
     if facts.moved(incident):
@@ -63,7 +66,7 @@ def classify(incident: Incident) -> Verdict:
     counted = told
     if incident.status not in ("hung", "suspected"):
         counted = uncaught.left_over(told) if well else uncaught.counted(told, texts)
-    hits = doubts.weighed(counted, texts) + facts.hits(incident) + hung
+    hits = doubts.weighed(counted, texts) + facts.hits(incident) + hung + ranks.hits(guilty)
     if hung:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
@@ -86,7 +89,7 @@ def classify(incident: Incident) -> Verdict:
     causes = stored.replayed(remains.told(causes, incident), incident.facts)
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
         causes = [replace(one, experiment="", fix="") if one.id == "ext.signal" else one for one in causes]
-    return Verdict(
+    verdict = Verdict(
         status=incident.status,
         exit_code=incident.exit_code,
         signal=incident.signal,
@@ -95,6 +98,7 @@ def classify(incident: Incident) -> Verdict:
         ruled_out=ruled,
         missing=_missing(incident, causes, texts),
     )
+    return ranks.named(verdict, guilty, whole)
 
 
 def _well(incident: Incident, texts: list[Page]) -> bool:

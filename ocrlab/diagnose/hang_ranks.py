@@ -14,10 +14,12 @@ from ocrlab.probes.frames import Stack
 
 COLLECTIVES = re.compile(
     r"^_?(all_reduce|reduce|broadcast|barrier|monitored_barrier|all_gather\w*|gather\w*|scatter\w*|reduce_scatter\w*|"
-    r"all_to_all\w*|send|recv|wait|sync_module_states|sync_params_and_buffers|batch_isend_irecv)"
+    r"all_to_all\w*|send|recv|wait|sync_module_states|sync_params_and_buffers|batch_isend_irecv|settle)"
 )
 MEETING = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_create_c10d_store|TCPStore|new_group")
-DISTRIBUTED = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py")
+DISTRIBUTED = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|ocrlab/train/agreement\.py")
+BACKWARD = re.compile(r"torch/autograd/(graph|__init__)\.py")
+IN_BACKWARD = "all_reduce (DDP's, in backward)"  # it waits in C++, below this frame
 
 
 def judge(stacks: list[Stack]) -> list[Finding]:
@@ -63,7 +65,17 @@ def _collective(stack: Stack) -> str:
         name = frame.function.rpartition(".")[2]
         if DISTRIBUTED.search(frame.file) and (COLLECTIVES.match(name) or MEETING.search(name)):
             found = name.lstrip("_")
+    if not found and _sleeps_in_backward(stack):
+        return IN_BACKWARD
     return found
+
+
+def _sleeps_in_backward(stack: Stack) -> bool:
+    """Tell whether a rank neither computes nor does anything else in its backward pass: it waits for the others."""
+    main = stack.threads[0]
+    frames = spots.python(main.frames)
+    idle = stack.process.role == "rank" and not main.active and bool(frames)
+    return idle and BACKWARD.search(frames[0].file) is not None
 
 
 def _may_be_rank(stack: Stack, stacks: list[Stack], inside: dict[int, str]) -> bool:

@@ -9,6 +9,7 @@ from ocrlab.flight.files import write_text
 
 FOLDER = "OCRLAB_WATCH"
 RUNS = "runs"  # file in it: the folder in which the program makes its run folder
+RUN = "run"  # file in it: the run folder itself, and the process that owns it, where that is not the program
 
 
 def watched() -> bool:
@@ -18,17 +19,37 @@ def watched() -> bool:
 
 def tell_runs(runs: Path | str) -> None:
     """Tell the watcher, if there is one, below which folder this run will be; never raises."""
-    folder = os.environ.get(FOLDER)
-    if folder:
-        try:
-            write_text(Path(folder, RUNS), str(Path(runs).absolute()), private=True)
-        except OSError:
-            return  # the watcher then makes a folder of its own
+    _tell(RUNS, str(Path(runs).absolute()))
+
+
+def tell_run(run: Path | str) -> None:
+    """Tell the watcher, if there is one, that this process owns a run folder, though a launcher started it."""
+    _tell(RUN, f"{os.getpid()} {Path(run).absolute()}")
 
 
 def runs_told(folder: Path) -> Path | None:
     """Return what `tell_runs` has told in a hand-over folder, None for nothing."""
+    text = _told(folder / RUNS)
+    return Path(text) if text else None
+
+
+def run_told(folder: Path) -> tuple[int, Path] | None:
+    """Return the owner and the run folder that `tell_run` has told, None for nothing."""
+    pid, _, path = (_told(folder / RUN) or "").partition(" ")
+    return (int(pid), Path(path)) if pid.isdigit() and path else None
+
+
+def _tell(name: str, text: str) -> None:
+    folder = os.environ.get(FOLDER)
+    if folder:
+        try:
+            write_text(Path(folder, name), text, private=True)
+        except OSError:
+            return  # the watcher then makes a folder of its own
+
+
+def _told(path: Path) -> str | None:
     try:
-        return Path((folder / RUNS).read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError:
         return None

@@ -30,7 +30,7 @@ def score(detector: Detector, data: str, split: str = "val", *, exif: bool = Fal
     whole = Pages(samples, plain)
     judged = {}
     for i, sample in enumerate(samples):
-        judged[sample.name] = pages.judge(detector.model, whole[i], plain, bf16=detector.bf16)
+        judged[sample.name] = pages.judge(detector.model, whole.page(i), plain, bf16=detector.bf16)
         if tick:
             tick(i + 1, len(whole))
     return Scored(judged, len(index.problems) + len(unreadable), time.perf_counter() - start)

@@ -23,6 +23,8 @@ from ocrlab.rerun.fit_limit import Limit
 CLOSE = 0.90  # of the limit: a batch that needs so much is not made larger
 SLOWEST = 300.0  # seconds that one child may take
 QUIET = {
+    "trainer.devices": 1,  # what one rank needs
+    "trainer.sync_batchnorm": False,
     "tracking.mode": "disabled",
     "trainer.max_minutes": None,
     "runtime.debug_cuda": False,

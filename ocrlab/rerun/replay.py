@@ -38,16 +38,23 @@ class Replayed:
 
 
 def replay(
-    run: Path, number: int | None = None, *, timeout: float = TIMEOUT, say: Say = lambda _text: None
+    run: Path,
+    number: int | None = None,
+    *,
+    rank: int | None = None,
+    timeout: float = TIMEOUT,
+    say: Say = lambda _text: None,
 ) -> Replayed:
     """Run a recorded step of `run` again until the question is answered or `timeout` seconds are over.
+
+    Of several ranks one is run, alone: `rank`, or the one that failed first.
 
     Raises ConfigError, RunError and DataError for what cannot be replayed. Children end with this call.
     """
     if not timeout > 0:
         raise ConfigError("--timeout is no time", got=timeout, need="seconds, more than 0")
     began = time.monotonic()
-    subject = find(run, number)
+    subject = find(run, number, rank)
     place = _place(run)
     outcomes: list[Outcome] = []
     try:

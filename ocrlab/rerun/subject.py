@@ -13,7 +13,7 @@ from typing import Any
 
 from ocrlab import flight
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
-from ocrlab.flight import record_program, ring
+from ocrlab.flight import ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
 from ocrlab.rerun import changes
 
@@ -54,14 +54,22 @@ class Subject:
         return statistics.median(taken) if taken else 0.0
 
 
-def find(run: Path, number: int | None = None, rank: int = 0) -> Subject:
+def find(run: Path, number: int | None = None, rank: int | None = None) -> Subject:
     """Return what `ocrlab replay RUN --step number` is about; None: the step that was being made when the run ended.
 
-    Raises RunError where there is no record, ConfigError for a step that it does not hold, DataError.
+    Of several ranks it is about one, `rank`; None: the one that failed first. Raises RunError where there is no record,
+    ConfigError for a step or a rank that it does not hold, DataError.
     """
     if not run.is_dir():
         raise RunError(f"{run} is no run folder", need="a folder as runs/NAME")
-    paths = [path for path in ring.find(run) if ring.name_of(path)[0] == rank]
+    every = ring.find(run)
+    if rank is None:
+        rank = ranks.blamed(ranks.read(run / "flight"))
+    paths = [path for path in every if ring.name_of(path)[0] == rank]
+    if every and not paths:
+        known = sorted({ring.name_of(path)[0] for path in every})
+        told = ", ".join(map(str, known))
+        raise ConfigError(f"{run} has no record of rank {rank}", got=f"--rank {rank}", need=f"one of {told}")
     if not paths:
         raise RunError(
             f"{run} has no flight record",
@@ -122,6 +130,8 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))}
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
     single = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    single |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
+    single |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     known = {name: value for name, value in single.items() if name in recorded}
     return {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
 
@@ -183,6 +193,9 @@ def _warnings(subject: Subject) -> list[str]:
     found += changes.found(subject.run, program, subject.samples)
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
-    if int((program.get("environment") or {}).get("WORLD_SIZE", 1) or 1) > 1:
-        found.append("of several ranks one is replayed, without the others: gradients are its own")
+    environment = program.get("environment") or {}
+    world = max(int(environment.get(name) or 1) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+    if world > 1:
+        told = f"rank {subject.flight.rank} of {world} is replayed alone: gradients are its own, so that only the first"
+        found.append(f"{told} step from the snapshot is exact; --rank N takes another one")
     return found

@@ -24,6 +24,7 @@ STEPS = 20  # optimiser steps where nobody knows at which one it failed
 MARGIN = 2  # optimiser steps beyond the one that failed: a loader is ahead of them
 NAMES = "pages.json"  # in the folder of all runs: the names of the training pages, in their order
 QUIET = {"tracking.mode": "disabled", "recorder.on": False, "trainer.max_minutes": None, "runtime.debug_cuda": False}
+QUIET |= {"trainer.devices": 1, "trainer.sync_batchnorm": False}  # a trial is one process
 SYNTHETIC = "synthetic"
 
 

@@ -33,8 +33,12 @@ ALIASES = {
     "early_stopping.patience": "trainer.patience",
 }
 
-_DEVICES = "Training runs on one device so far, so there is no number to guess (trainer.devices=1)"
-_STRATEGY = "Training runs on one device so far (trainer.devices=1), so there is no strategy to choose"
+_DEVICES = "The number of ranks on this machine is trainer.devices=N, or --nproc N; nothing is guessed"
+_STRATEGY = (
+    "Several ranks (trainer.devices=N) always train with DDP: a detector of 3 to 30 million parameters fits on every "
+    "card, and its averaged weights must be whole, so that there is nothing for FSDP or DeepSpeed to shard"
+)
+_NODES = "It follows the launcher: torchrun --nnodes N --nproc-per-node M ... -m ocrlab train, or srun ocrlab train"
 _VAL_LOADER = "Validation feeds one page at a time, as large as evaluate.long_side says"
 _WANDB = "Write tracking=offline|online|tensorboard|disabled, tracking.user=NAME, tracking.project=NAME"
 
@@ -46,8 +50,7 @@ REFUSED = {
     "runtime.min_auto_devices": _DEVICES,
     "trainer.strategy": _STRATEGY,
     "trainer.gpus": _DEVICES,
-    "trainer.num_nodes": "Training runs on one device so far (trainer.devices=1)",
-    "trainer.sync_batchnorm": "Batch statistics are always those of one device",
+    "trainer.num_nodes": _NODES,
     "trainer.limit_val_batches": "Write trainer.val_pages=N; all pages are measured at the end",
     "trainer.limit_train_batches": "Write trainer.max_steps=N, or point data= to a smaller folder",
     "trainer.val_check_interval": "It counts batches; write trainer.val_every=N, which counts optimiser steps",

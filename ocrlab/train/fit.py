@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,18 +19,19 @@ from typing import Any, NoReturn
 
 import lightning
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from ocrlab import config as configuration
 from ocrlab import flight, redact
 from ocrlab.config import Config
-from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, readable, single_threaded
+from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, name_at, readable, single_threaded
 from ocrlab.data.formats import Index, load
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import record_program
-from ocrlab.metrics.page import Running
+from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import host
-from ocrlab.train import checkpoint, cuda_info, pages, tracking, tracking_files
+from ocrlab.train import checkpoint, cuda_info, pages, ranks, shared_folder, tracking, tracking_files
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training, figures
 from ocrlab.train.recorder import Recorder
@@ -60,36 +62,36 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
     if resume is not None:
         config = configuration.load(Path(resume) / "config.yaml")
     slug = config.name or f"{config.encoder}-{config.decoder}"
-    with flight.run(config.runs, slug, again=resume) as folder:
-        return _fit(config, folder, resume is not None, progress)
+    mine = found()
+    with ranks.together(mine) as member, shared_folder.opened(member, config.runs, slug, resume) as folder:
+        return _fit(config, folder, mine, resume is not None, progress if mine.first else silent)
 
 
-def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progress) -> RunResult:
+def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, progress: Progress) -> RunResult:
     started = time.perf_counter()
     last = folder.checkpoints / "last.ckpt"
     before = checkpoint.load(last)["ocrlab"] if again and last.is_file() else None
-    configuration.save(config, folder.config_file)  # also when the next line fails
+    if mine.first:
+        configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
-    splits = (config.train_split, config.val_split)
-    train, val = (load(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
-    val.samples, unreadable = readable(val.samples, config, cache_folder(config))
-    val.problems += unreadable
-    report_data(train, val, progress)
-    machine = choose(config)
-    config = settled(config, machine, len(train.samples))
-    configuration.save(config, folder.config_file)
-    environment = {"schema": 1, **host.environment(), "machine": machine.record()}
-    flight.write_json(folder.environment_file, redact.record(environment))
-    _say(config, machine, progress)
+    train, val = data_of(config, mine, progress)
+    machine = agreed(config, mine)
+    config = settled(config, machine, len(train.samples), mine)
+    if mine.first:
+        configuration.save(config, folder.config_file)
+        environment = {"schema": 1, **host.environment(), "machine": machine.record(), "ranks": asdict(mine)}
+        flight.write_json(folder.environment_file, redact.record(environment))
+    _say(config, machine, mine, progress)
     name = partial(
         tracking.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
     )
+    tracked = config.tracking if mine.first else config.tracking.model_copy(update={"mode": "disabled"})
     step = before["step"] if before else 0
-    tracker = tracking.start(config.tracking, name(), [], folder.path, config.model_dump(mode="json"), step)
+    tracker = tracking.start(tracked, name(), [], folder.path, config.model_dump(mode="json"), step)
     status, metrics = "failed", {}
     try:
-        module, watcher = Training(config, machine), Watcher(config, folder, tracker, progress)
+        module, watcher = Training(config, machine, mine), Watcher(config, folder, tracker, progress, mine)
         if before is None and config.weights not in (None, "imagenet"):
             checkpoint.begin_from(config.weights, module.detector, module.averaged)
         module.finish_batch = watcher.finish_batch
@@ -102,9 +104,36 @@ def _fit(config: Config, folder: flight.RunFolder, again: bool, progress: Progre
     finally:
         score = watcher.best if status == "completed" else None
         tracker.finish(status, name(score=score), metrics)
-    folder.succeed(metrics)
+    if mine.first:
+        folder.succeed(metrics)
     progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
     return RunResult(folder.path, "success", metrics, watcher.best_path)
+
+
+def data_of(config: Config, mine: Ranks, progress: Progress) -> tuple[Index, Index]:
+    """Return the pages to learn from and to measure on; raises DataError, also where ranks see other pages."""
+    splits = (config.train_split, config.val_split)
+    train, val = (load(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
+    val.samples, unreadable = readable(val.samples, config, cache_folder(config))
+    val.problems += unreadable
+    for index in (train, val):
+        if mine.several:
+            some = np.linspace(
+                0, len(index.samples) - 1, min(1000, len(index.samples))
+            )  # of a million one reads no more
+            names = "\n".join(name_at(index.samples, int(i)) for i in some)
+            told = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
+            ranks.same_everywhere(mine, f"pages in {index.split}", told)
+    report_data(train, val, progress)
+    return train, val
+
+
+def agreed(config: Config, mine: Ranks) -> Machine:
+    """Return the choices for this machine; of several ranks the first one measures, alone, and all do the same."""
+    ranks.same_everywhere(mine, "settings", hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8])
+    machine: Machine = ranks.of_rank_0(mine, choose(config, mine.on_node) if mine.first else None)
+    torch.set_num_threads(machine.threads)
+    return machine
 
 
 def again(config: Config) -> NoReturn:
@@ -120,13 +149,14 @@ def again(config: Config) -> NoReturn:
     if config.weights not in (None, "imagenet"):
         checkpoint.begin_from(str(config.weights), module.detector, module.averaged)
     with known_warnings():
-        trainer = trainer_for(module, [recorder(config, Path(config.runs), len(train.samples))], Path(config.runs))
+        recorders = [recorder(config, Path(config.runs), len(train.samples), lambda _micro: 0)]
+        trainer = trainer_for(module, recorders, Path(config.runs))
         trainer.fit(module, loader(train, config, None), validation(val, config))
     raise RunError("The replay ended before its last step", need="the data and the settings of the run")
 
 
-def recorder(config: Config, folder: Path, page_count: int) -> Recorder:
-    """Return the flight recorder of a run."""
+def recorder(config: Config, folder: Path, page_count: int, seen: Callable[[int], int]) -> Recorder:
+    """Return the flight recorder of a run; `seen` is where in the walk over the pages a micro-batch begins."""
     wanted = config.recorder
     return Recorder(
         folder,
@@ -134,25 +164,33 @@ def recorder(config: Config, folder: Path, page_count: int) -> Recorder:
         snapshot_every=wanted.snapshot_every and wanted.snapshot_every * config.trainer.accumulate_grad_batches,
         steps=wanted.steps,
         kind="ocrlab train",
-        epoch_of=lambda micro: micro * config.batch_size // page_count,
+        epoch_of=lambda micro: seen(micro) // page_count,
         model_of=lambda module: module.detector,
     )
 
 
-def settled(config: Config, machine: Machine, page_count: int) -> Config:
+def settled(config: Config, machine: Machine, page_count: int, mine: Ranks | None = None) -> Config:
     """Return the config with every choice made for this machine written in, so that the same file runs it again."""
+    mine = mine or Ranks()
     config = config.model_copy(deep=True)
     trainer, runtime = config.trainer, config.runtime
-    if trainer.devices > 1:
+    if trainer.devices > 1 and not mine.launcher:
         raise ConfigError(
-            "Training runs on one device so far",
+            "One process trains on one device",
             got=f"trainer.devices={trainer.devices}",
-            need="trainer.devices=1",
-            do="Use trainer.accumulate_grad_batches for a larger effective batch",
+            need="a process for each",
+            do=f"Start it with ocrlab train --nproc {trainer.devices}, with torchrun, or with srun",
         )
+    if trainer.sync_batchnorm and machine.accelerator == "cpu":
+        raise ConfigError(
+            "trainer.sync_batchnorm=true needs GPUs",
+            got="training on the CPU, for which torch has no SyncBatchNorm",
+            do="Leave it out: batch statistics are then those of each rank",
+        )
+    trainer.devices = mine.on_node
     if trainer.max_epochs is not None:
         trainer.max_steps = math.ceil(
-            trainer.max_epochs * page_count / (config.batch_size * trainer.accumulate_grad_batches)
+            trainer.max_epochs * page_count / (mine.world * config.batch_size * trainer.accumulate_grad_batches)
         )
         trainer.max_epochs = None
     trainer.accelerator = machine.accelerator  # type: ignore[assignment]
@@ -177,8 +215,10 @@ def report_data(train: Index, val: Index, progress: Progress) -> None:
             progress({"kind": "warning", "text": f"{index.split}: {len(index.problems) - 5} more pages with problems"})
 
 
-def _say(config: Config, machine: Machine, progress: Progress) -> None:
-    """Print the loud lines: a GPU that was not used, and the CUDA facts when they were asked for."""
+def _say(config: Config, machine: Machine, mine: Ranks, progress: Progress) -> None:
+    """Print the loud lines: how many ranks, a GPU that was not used, and the CUDA facts when they were asked for."""
+    if mine.several:
+        progress({"kind": "warning", "text": ranks.spoken(config, mine)})
     reason = machine.reasons["accelerator"]
     if machine.accelerator == "cpu" and "smoke" in reason:
         progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
@@ -191,13 +231,18 @@ def _run(
     module: Training, watcher: Watcher, train: Index, val: Index, before: dict[str, Any] | None, last: Path | None
 ) -> None:
     """Build loaders and trainer, and fit."""
-    config, folder = module.config, watcher.folder
+    config, folder, mine = module.config, watcher.folder, module.ranks
     old = handled(watcher)
-    recorders = [recorder(config, folder.path, len(train.samples))] if config.recorder.on else []
+
+    def seen(micro: int) -> int:  # `module.seen` is that of `module.micro`
+        return module.seen + ((micro - module.micro) * mine.world + mine.rank) * config.batch_size
+
+    recorders = [recorder(config, folder.path, len(train.samples), seen)] if config.recorder.on else []
     try:
         trainer = trainer_for(module, [watcher, *recorders], folder.path, min(2, len(val.samples)))
         with known_warnings():
-            trainer.fit(module, loader(train, config, before), validation(val, config), ckpt_path=last)
+            trainer.fit(module, loader(train, config, before, mine), validation(val, config, mine), ckpt_path=last)
+        watcher.settle()
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -210,10 +255,14 @@ def _run(
 def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: int = 0) -> lightning.Trainer:
     """Return the trainer of a run; its devices and hints stay unsaid, ours say what was chosen."""
     config, machine = module.config, module.machine
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    return lightning.Trainer(
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    spread = ranks.strategy(module.ranks, machine.accelerator, folder)
+    if config.trainer.sync_batchnorm and module.ranks.several:
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector, spread["strategy"]._ddp_kwargs["process_group"])
+    trainer = lightning.Trainer(
         accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
-        devices=config.trainer.devices,
+        **spread,
         precision="bf16-mixed" if machine.bf16 else "32-true",
         max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
         max_steps=config.trainer.max_steps,
@@ -233,27 +282,43 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
         use_distributed_sampler=False,
         benchmark=True if machine.accelerator == "cuda" else None,
     )
+    ranks.alone_with_signals(trainer, module.ranks)
+    return trainer
 
 
 @contextlib.contextmanager
 def known_warnings() -> Iterator[None]:
     """Keep quiet about what was chosen so: see machine.py, PageOrder, `averaged`."""
-    known = ("does not have many workers", "not resumable", "LeafSpec", "module.s. in eval mode", "val_check_interval")
+    known: tuple[str, ...] = (
+        "does not have many workers",
+        "not resumable",
+        "LeafSpec",
+        "module.s. in eval mode",
+        "val_check_interval",
+    )
+    known += ("Grad strides do not match bucket view", "find_unused_parameters")
     with warnings.catch_warnings():
         for words in known:
             warnings.filterwarnings("ignore", f".*{words}.*")
         yield
 
 
-def loader(train: Index, config: Config, before: dict[str, Any] | None) -> DataLoader[Any]:
-    """Return the loader of training crops, starting after the micro-batches that a resumed run has done."""
+def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ranks | None = None) -> DataLoader[Any]:
+    """Return the loader of a rank's training crops, starting after what a resumed run has done.
+
+    The run may have had another number of ranks: all go on where those have stopped in the walk over the pages.
+    """
+    mine = mine or Ranks()
     total = config.trainer.max_steps * config.trainer.accumulate_grad_batches * config.batch_size
     start = before["micro"] * config.batch_size if before else 0
+    seen = before.get("seen", start) if before else 0
+    batch, count = config.batch_size, len(train.samples)
+    order = PageOrder(count, config.seed, total, start, batch=batch, rank=mine.rank, world=mine.world, seen=seen)
     workers = config.runtime.workers or 0
     return DataLoader(
         Crops(train.samples, config, cache_folder(config)),
-        batch_size=config.batch_size,
-        sampler=PageOrder(len(train.samples), config.seed, total, start),
+        batch_size=batch,
+        sampler=order,
         num_workers=workers,
         collate_fn=collate,
         worker_init_fn=single_threaded,
@@ -263,13 +328,14 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None) -> DataL
     )
 
 
-def validation(val: Index, config: Config) -> DataLoader[Any]:
-    """Return the loader of whole pages: `val_pages` of them, spread evenly over the split."""
+def validation(val: Index, config: Config, mine: Ranks | None = None) -> DataLoader[Any]:
+    """Return the loader of a rank's whole pages: its share of `val_pages` of them, spread evenly over the split."""
     samples = val.samples
     count = config.trainer.val_pages
     if count is not None and count < len(samples):
         samples = [samples[int(i)] for i in np.linspace(0, len(samples) - 1, count)]
-    return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, num_workers=0)
+    turns: Any = ranks.share(len(samples), mine or Ranks())
+    return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, sampler=turns, num_workers=0)
 
 
 def cache_folder(config: Config) -> Path:
@@ -291,7 +357,7 @@ def final(module: Training, watcher: Watcher, val: Index, progress: Progress) ->
         watcher.best = last["hmean@0.5"]
         watcher.save_best(module, last)
         return dict(last)
-    best = checkpoint.load(watcher.best_path)
+    best = ranks.of_rank_0(module.ranks, checkpoint.load(watcher.best_path) if module.ranks.first else None)
     if saw_all:
         return dict(best["ocrlab"]["metrics"])
     module.averaged.load_state_dict(best["detector"])
@@ -299,12 +365,13 @@ def final(module: Training, watcher: Watcher, val: Index, progress: Progress) ->
 
 
 def measure(module: Training, val: Index, progress: Progress) -> dict[str, float]:
-    """Return the figures of the averaged weights over every page of `val`."""
-    config = module.config
+    """Return the figures of the averaged weights over every page of `val`, of which each rank judges its share."""
+    config, mine = module.config, module.ranks
     module.averaged.eval()
-    dataset = Pages(val.samples, config, cache_folder(config))
-    running = Running()
-    for i in range(len(dataset)):
-        running.add(pages.judge(module.averaged, dataset[i], config, bf16=module.machine.bf16))
-        progress({"kind": "measure", "step": i + 1, "total": len(dataset)})
-    return figures(running)
+    dataset, judged = Pages(val.samples, config, cache_folder(config)), {}
+    for turn, i in enumerate(ranks.share(len(dataset), mine)):
+        if i is not None:
+            page = dataset.page(i)
+            judged[i] = pages.judge(module.averaged, page, config, bf16=module.machine.bf16).counts
+        progress({"kind": "measure", "step": min((turn + 1) * mine.world, len(dataset)), "total": len(dataset)})
+    return figures(ranks.added(mine, judged, len(dataset)))

@@ -38,13 +38,18 @@ class Machine:
         return asdict(self)
 
 
-def choose(config: Config) -> Machine:
-    """Return the choices for this machine; what the config fixes is kept, the rest is measured (2-4 s on a CPU)."""
+def choose(config: Config, ranks: int = 1) -> Machine:
+    """Return the choices for this machine; what the config fixes is kept, the rest is measured (2-4 s on a CPU).
+
+    Of `ranks` processes that train on it each gets an equal part of the cores: more threads than cores make each step
+    ten times slower.
+    """
     reasons: dict[str, str] = {}
     accelerator, reasons["accelerator"] = accelerator_for(config.trainer.accelerator)
-    cores = host.cores()
-    threads = config.runtime.threads or max(1, min(cores, host.physical_cores() or cores))
+    cores = max(1, host.cores() // ranks)
+    threads = config.runtime.threads or max(1, min(cores, (host.physical_cores() or cores) // ranks))
     reasons["threads"] = "set in the config" if config.runtime.threads else f"{cores} usable cores"
+    reasons["threads"] += f" for each of {ranks} ranks" if ranks > 1 and not config.runtime.threads else ""
     workers = config.runtime.workers
     if workers is None:
         # On few cores a busy loader worker takes a core from the step's own threads: loading in line is faster.

@@ -14,16 +14,18 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ocrlab.config import Config
 from ocrlab.data.dataset import Batch, Page
+from ocrlab.flight.ranks import Ranks
 from ocrlab.geometry import Polygon
 from ocrlab.losses import LossParts, TargetMaps, db_loss
 from ocrlab.metrics.page import Running
 from ocrlab.model.detector import Detector
-from ocrlab.train import checkpoint, pages
+from ocrlab.train import checkpoint, pages, ranks
 from ocrlab.train.machine import Machine
 
 CURVES = {"hmean": "hmean@0.5", "deteval": "deteval_hmean", "cleval": "cleval_hmean"}  # val/hmean and so on
@@ -32,9 +34,9 @@ CURVES = {"hmean": "hmean@0.5", "deteval": "deteval_hmean", "cleval": "cleval_hm
 class Training(lightning.LightningModule):
     """Trains `detector` and keeps `averaged`, the exponential moving average of its weights, which is what is used."""
 
-    def __init__(self, config: Config, machine: Machine) -> None:
+    def __init__(self, config: Config, machine: Machine, ranks: Ranks | None = None) -> None:
         super().__init__()
-        self.config, self.machine = config, machine
+        self.config, self.machine, self.ranks = config, machine, ranks or Ranks()
         imagenet = config.weights if config.weights == "imagenet" else None
         self.detector = Detector(config.encoder, config.decoder, config.width, imagenet)
         if machine.channels_last:
@@ -42,11 +44,12 @@ class Training(lightning.LightningModule):
         self.averaged = copy.deepcopy(self.detector).eval().requires_grad_(False)
         # Kept out of the module tree: a compiled module would change every name in the checkpoint.
         self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
-        self.running = Running()  # the pages of this validation so far
+        self.judged: dict[int, NDArray[np.float64]] = {}  # the pages of this validation that are this rank's
         self.scores: dict[str, float] = {}  # of the last validation
         self.parts: LossParts | None = None  # of the last micro-batch
         self.found: list[Polygon] = []  # on the last page of a validation
         self.micro = 0  # micro-batches done since the run began
+        self.seen = 0  # crops that all ranks have learned from: where the walk over the pages goes on
         self.finish_batch: Callable[[lightning.Trainer], None] | None = None  # may save: called when all else is done
         self._pending: dict[str, Any] | None = None  # restored once the trainer has put everything on its device
 
@@ -65,20 +68,25 @@ class Training(lightning.LightningModule):
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.micro += 1
+        self.seen += self.ranks.world * self.config.batch_size
         if self.micro % self.trainer.accumulate_grad_batches == 0:
+            ranks.mean_buffers(self.ranks, self.detector, getattr(self.trainer.model, "process_group", None))
             average(self.averaged, self.detector, self.config.optim.ema, self.trainer.global_step)
         if self.finish_batch is not None:
             self.finish_batch(self.trainer)
 
     def on_validation_epoch_start(self) -> None:
-        self.running.reset()
+        self.judged = {}
 
-    def validation_step(self, page: Page, _index: int) -> None:
-        score, self.found = pages.examine(self.averaged, page, self.config, bf16=self.machine.bf16)
-        self.running.add(score)
+    def validation_step(self, page: Page | None, index: int) -> None:
+        if page is not None:
+            score, self.found = pages.examine(self.averaged, page, self.config, bf16=self.machine.bf16)
+            self.judged[index * self.ranks.world + self.ranks.rank] = score.counts
 
     def on_validation_epoch_end(self) -> None:
-        self.scores = figures(self.running)
+        if not self.trainer.sanity_checking:  # of which not every rank may have a page
+            loaders: Any = self.trainer.val_dataloaders
+            self.scores = figures(ranks.added(self.ranks, self.judged, len(loaders.dataset)))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, _loader: int) -> Any:
         if not isinstance(batch, Batch) or device.type == "cpu":
@@ -105,7 +113,7 @@ class Training(lightning.LightningModule):
 
     def on_save_checkpoint(self, content: dict[str, Any]) -> None:
         content["ocrlab"] = checkpoint.card(self.config, self.trainer.global_step, self.scores)
-        content["ocrlab"]["micro"] = self.micro
+        content["ocrlab"] |= {"micro": self.micro, "seen": self.seen}
         content["random"] = random_states()
         if self.micro % self.trainer.accumulate_grad_batches:  # between two micro-batches of one step
             named = self.detector.named_parameters()
@@ -113,6 +121,7 @@ class Training(lightning.LightningModule):
 
     def on_load_checkpoint(self, content: dict[str, Any]) -> None:
         self.micro, self.scores = content["ocrlab"]["micro"], content["ocrlab"]["metrics"]
+        self.seen = content["ocrlab"].get("seen", self.micro * self.config.batch_size)  # before there were ranks
         self._pending = {"random": content["random"], "gradients": content.get("gradients", {})}
 
     def on_train_start(self) -> None:

@@ -17,10 +17,13 @@ from ocrlab import flight
 from ocrlab.config import Config
 from ocrlab.data.dataset import Batch
 from ocrlab.flight import heartbeat
+from ocrlab.flight.ranks import Ranks
 from ocrlab.losses import LossParts
 from ocrlab.train import checkpoint, tracking_files
+from ocrlab.train.agreement import Agreement
 from ocrlab.train.machine import spread
 from ocrlab.train.module import Training
+from ocrlab.train.ranks import mean
 
 Progress = Callable[[dict[str, Any]], None]  # {"kind": start|train|validate|end, "step", "total", figures...}
 SAVE_EVERY = 60.0  # seconds between two writings of last.ckpt
@@ -44,8 +47,17 @@ class Tracker(Protocol):
 class Watcher(lightning.Callback):
     """Writes down what a run does, and stops it between two micro-batches when SIGINT or SIGTERM asks for it."""
 
-    def __init__(self, config: Config, folder: flight.RunFolder, tracker: Tracker, progress: Progress) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: flight.RunFolder,
+        tracker: Tracker,
+        progress: Progress,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.config, self.folder, self.tracker, self.progress = config, folder, tracker, progress
+        self.ranks = ranks or Ranks()
+        self.agreement = Agreement(self.ranks) if self.ranks.several else None
         self.table = flight.Table(folder.metrics_file)
         self.best = -math.inf
         self.best_path: Path | None = None
@@ -75,8 +87,18 @@ class Watcher(lightning.Callback):
             raise KeyboardInterrupt
         self.stop_signal = number
 
+    def on_sanity_check_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
+        self._own_signals()
+
+    def _own_signals(self) -> None:
+        """Take SIGTERM back from Lightning, whose handler would wait in a collective; see `alone_with_signals`."""
+        if self.ranks.several:
+            handled(self)
+
     def on_train_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
-        self.table.rewind(trainer.global_step)  # also to 0: a run that died before its first checkpoint begins again
+        self._own_signals()
+        if self.ranks.first:
+            self.table.rewind(trainer.global_step)  # also to 0: a run that died before its first checkpoint begins anew
         self.progress({"kind": "start", "step": trainer.global_step, "total": self.config.trainer.max_steps})
         self.clock = time.perf_counter()
         heartbeat.beat(step=trainer.global_step, phase="train")
@@ -88,6 +110,8 @@ class Watcher(lightning.Callback):
         self.fit_seconds += now - self.clock
         self.clock = now
         self.losses.append(module.parts)
+        if self.agreement is not None:
+            self.agreement.given(batch.images)
         for problem in batch.problems:
             if problem not in self.bad_pages:
                 self.bad_pages.add(problem)
@@ -98,12 +122,24 @@ class Watcher(lightning.Callback):
 
     def finish_batch(self, trainer: Trainer) -> None:
         """Save when it is time to, and stop when asked to; called when averaging, too, has seen the micro-batch."""
-        if self.stop_signal is not None:
+        stop, save = self.stop_signal or 0, time.perf_counter() - self.saved > SAVE_EVERY
+        if self.agreement is not None:
+            module: Any = trainer.lightning_module
+            if module.micro % trainer.accumulate_grad_batches:
+                return  # gradients of this step are not those of all ranks yet
+            stop, save = self.agreement.reached(module.micro, stop, save and self.ranks.first)
+        if stop:
             self.save_last(trainer)
-            raise SystemExit(128 + self.stop_signal)
-        if time.perf_counter() - self.saved > SAVE_EVERY:
+            raise SystemExit(128 + stop)
+        if save:
             self.save_last(trainer)
             self.clock = time.perf_counter()
+
+    def settle(self) -> None:
+        """Hear the last words of the other ranks, when all steps are done."""
+        if self.agreement is not None:
+            stop, _ = self.agreement.settle()
+            self.stop_signal = stop or None  # one that came later finds nothing left to stop
 
     def save_last(self, trainer: Trainer) -> None:
         """Write last.ckpt: everything that resuming needs."""
@@ -123,6 +159,7 @@ class Watcher(lightning.Callback):
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if trainer.sanity_checking:
             return
+        heartbeat.beat(phase="train")
         scores = module.scores
         self.write({"step": trainer.global_step, **self.spent(), **scores}, trainer.global_step)
         if self.pictures:
@@ -150,6 +187,8 @@ class Watcher(lightning.Callback):
         step = module.trainer.global_step
         name = f"best-{config.encoder}-{config.decoder}-step{step:06d}-hmean{scores['hmean@0.5']:.4f}.ckpt"
         old, self.best_path = self.best_path, self.folder.checkpoints / name
+        if not self.ranks.first:
+            return
         checkpoint.save_detector(module.averaged, self.best_path, config, step, scores)
         if old is not None and old != self.best_path:
             old.unlink(missing_ok=True)
@@ -160,15 +199,16 @@ class Watcher(lightning.Callback):
 
     def write(self, row: dict[str, Any], step: int) -> None:
         """Put one row into metrics.csv and to the tracker."""
+        if not self.ranks.first:
+            return
         self.table.write(row)
         self.tracker.log({k: float(v) for k, v in row.items() if k != "step"}, step)
 
     def _log(self, trainer: Trainer, batch: int) -> None:
         count = len(self.losses)
-        means = {
-            name: float(sum(getattr(parts, field).detach() for parts in self.losses)) / count
-            for name, field in (("loss", "total"), ("bce", "bce"), ("dice", "dice"), ("l1", "l1"))
-        }
+        fields = {"loss": "total", "bce": "bce", "dice": "dice", "l1": "l1"}
+        sums = [float(sum(getattr(parts, field).detach() for parts in self.losses)) for field in fields.values()]
+        means = dict(zip(fields, mean(self.ranks, [one / count for one in sums]), strict=True))
         self.losses = []
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
@@ -177,7 +217,7 @@ class Watcher(lightning.Callback):
             **means,
             "lr": rate,
             "step_seconds": median,
-            "images_per_second": batch / median,
+            "images_per_second": self.ranks.world * batch / median,
         }
         self.write(row | self.spent(), trainer.global_step)
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})

@@ -12,7 +12,7 @@ from ocrlab.errors import RunError
 from ocrlab.flight import handover
 from ocrlab.probes import signals, tree
 from ocrlab.records import Incident, Verdict
-from ocrlab.watch import incident, last_words, place
+from ocrlab.watch import incident, last_words, place, ranks
 from ocrlab.watch.child import Child, Refused
 from ocrlab.watch.kills import Kills
 from ocrlab.watch.session import LINGER, Session
@@ -209,9 +209,13 @@ class Case:
     def _gather(self, status: str) -> Incident:
         session = self.session
         by = "limit" if self.hung else session.ended_by
-        found = incident.gather(self.child, session.quiet, self.kills, session.ring.text(), status, by)
-        known = {**found.facts, **session.memory.facts()}
-        return replace(found, texts={**self.stuck, **found.texts}, facts=known)  # where it hung tells why it was ended
+        log, family = session.ring.text(), tree.descendants(self.child.pid)
+        found = incident.gather(self.child, session.quiet, self.kills, log, status, by)
+        known, texts = {**found.facts, **session.memory.facts()}, {**self.stuck, **found.texts}
+        several = ranks.gather(self.scratch, session.quiet.heartbeats, family, log)
+        if several:
+            known["ranks"], texts[ranks.FILE] = several, ranks.table(several)
+        return replace(found, texts=texts, facts=known)  # where it hung tells why it was ended
 
     def _write(self, folder: flight.RunFolder, verdict: Verdict, found: Incident) -> Path:
         """Write an incident into the run folder, or elsewhere where that cannot be written; returns where."""
@@ -230,6 +234,9 @@ class Case:
 
     def _home(self) -> flight.RunFolder:
         """Return the run folder: ours, or the one that the program made, or a new one where it did not get so far."""
+        told = handover.run_told(self.scratch)
+        if self.folder is None and told:
+            return flight.RunFolder(told[1], "")
         if self.folder is None:
             runs = handover.runs_told(self.scratch) or Path(place.RUNS)
             made = place.made_by(self.child.pid, runs) if self.session.child else None
@@ -240,7 +247,9 @@ class Case:
 
     def _fail(self, folder: flight.RunFolder, status: str, name: str | None) -> None:
         message = f"{status} by {name}" if name else f"{status}, exit status {self.child.code}"
-        told = {"type": status.capitalize(), "message": message, "where": None, "pid": self.child.pid}
+        owner = handover.run_told(self.scratch)
+        pid = owner[0] if owner and owner[1] == folder.path else self.child.pid
+        told = {"type": status.capitalize(), "message": message, "where": None, "pid": pid}
         place.failed(folder.path, told, cause(self.verdict))
 
     def _succeed(self, folder: flight.RunFolder) -> None:

@@ -26,8 +26,8 @@ def test_a_folder_without_a_record_is_an_error(tmp_path: Path) -> None:
 def test_table_warnings_sentence_and_file_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
 
-    def found(run: Path, step: int | None, *, timeout: float, say: object) -> Replayed:
-        seen.update(run=run, step=step, timeout=timeout)
+    def found(run: Path, step: int | None, *, rank: int | None, timeout: float, say: object) -> Replayed:
+        seen.update(run=run, step=step, rank=rank, timeout=timeout)
         rows = [("cell", "what came of it", "s"), ("traced", "killed by SIGSEGV", "3.1")]
         return Replayed(
             "first fault at step 3.", rows, {"warnings": ["one rank"]}, tmp_path / "replay.json", True, True
@@ -35,7 +35,7 @@ def test_table_warnings_sentence_and_file_are_told(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(replay, "replay", found)
     answer = replay.run(parsed(str(tmp_path), "--step", "3", "--timeout", "60", "--json"))
-    assert seen == {"run": tmp_path, "step": 3, "timeout": 60.0}
+    assert seen == {"run": tmp_path, "step": 3, "rank": None, "timeout": 60.0}
     assert answer.status == 0
     assert answer.record["path"] == str(tmp_path / "replay.json")
     for words in ("traced  killed by SIGSEGV", "warning: one rank", "first fault at step 3.", "replay.json"):

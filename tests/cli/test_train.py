@@ -162,3 +162,55 @@ def test_debug_cuda_switches_on_what_helps_and_says_what_it_costs(calls, monkeyp
     assert main(["train"]) == 0
     assert (calls.dump, calls.log) == (str(tmp_path / "runs" / "cuda-core-%p"), "stderr")
     assert "TORCH_USE_CUDA_DSA is not set" in capsys.readouterr().err
+
+
+def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
+    monkeypatch.setattr("ocrlab.probes.host.cores", lambda: 4)
+    assert main(["train", "--nproc", "2", "crop=64", "--json"]) == 0
+    assert watched.words[:3] == ["-m", "ocrlab.train.launch", "2"]
+    assert watched.words[4:] == ["crop=64", "--json"]
+    assert not Path(watched.words[3]).exists(), "the folder of the launcher's logs is gone"
+    assert main(["train", "trainer.devices=3"]) == 0
+    assert watched.words[1:3] == ["ocrlab.train.launch", "3"]
+    assert main(["train", "--nproc", "1", "trainer.devices=3"]) == 0
+    assert watched.words[:3] == ["-m", "ocrlab", "train"]
+    assert "cores" not in capsys.readouterr().err
+    assert main(["train", "--nproc", "5"]) == 0
+    assert "5 ranks share 4 cores" in capsys.readouterr().err
+
+
+def test_a_resumed_run_is_started_with_as_many_ranks(watched, tmp_path):
+    (tmp_path / "run").mkdir()
+    save(load(overrides=["trainer.devices=2"]), tmp_path / "run" / "config.yaml")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert watched.words[1:3] == ["ocrlab.train.launch", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nproc", "0"], "--nproc is no number of processes"),
+        (["--nproc", "-1"], "--nproc"),
+        (["--nproc", "two"], "Given: 'two'"),
+        (["--nproc", "2", "--in-process"], "--in-process trains in this one process. Given: --nproc 2"),
+        (["trainer.devices=2", "--in-process"], "Given: trainer.devices=2"),
+        (["trainer.num_nodes=2"], "It follows the launcher: torchrun --nnodes N"),
+        (["trainer.strategy=fsdp"], "nothing for FSDP"),
+    ],
+)
+def test_ranks_that_cannot_be_meant(words, told, calls, capsys):
+    assert main(["train", *words]) == 2
+    assert told in capsys.readouterr().err
+    assert calls.fit is None
+
+
+def test_a_rank_of_a_launcher_trains_here_and_only_the_first_answers(calls, monkeypatch, capsys):
+    monkeypatch.delenv("OCRLAB_WATCH")
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert main(["train", "crop=96", "--json"]) == 0
+    assert calls.fit.config.crop == 96
+    assert capsys.readouterr().out == ""
+    assert main(["train", "--nproc", "2"]) == 2
+    assert "Leave it out; torchrun says how many there are" in capsys.readouterr().err

@@ -43,6 +43,45 @@ def test_a_walk_that_starts_late_is_the_rest_of_the_walk(start):
     assert len(PageOrder(7, 3, 21, start)) == 21, "Lightning counts the batches that were done before"
 
 
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_ranks_share_one_walk_and_no_page_is_lost_or_seen_twice(world, batch):
+    """Turn by turn the batches of all ranks are those of one process; also after a resume by another number of them."""
+    steps, pages = 12, 11
+    together = [list(PageOrder(pages, 3, steps * batch, batch=batch, rank=r, world=world)) for r in range(world)]
+    turns = [together[r][k * batch :][:batch] for k in range(steps) for r in range(world)]
+    everything = [place for turn in turns for place in turn]
+    assert everything == list(PageOrder(pages, 3, steps * batch * world))
+    for epoch in range(len(everything) // pages):
+        assert sorted(page for e, page in everything if e == epoch) == list(range(pages))
+    done = 5
+    seen = done * batch * world
+    for others in (1, 2, 3):
+        rest: list = [
+            list(PageOrder(pages, 3, steps * batch, done * batch, batch=batch, rank=r, world=others, seen=seen))
+            for r in range(others)
+        ]
+        assert {len(one) for one in rest} == {(steps - done) * batch}
+        turns = [rest[r][k * batch :][:batch] for k in range(steps - done) for r in range(others)]
+        after = [place for turn in turns for place in turn]
+        assert after == list(PageOrder(pages, 3, seen + len(after), seen))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_of_a_rank_keep_its_order(samples, config, workers):
+    order = PageOrder(len(samples), 0, 6, batch=2, rank=1, world=2)
+    loader = DataLoader(Crops(samples, config), batch_size=2, sampler=order, num_workers=workers, collate_fn=collate)
+    expected = [samples[page].name for _, page in order]
+    assert [name for batch in loader for name in batch.pages] == expected
+
+
+def test_a_rank_that_has_a_page_less_gets_none(samples, config):
+    pages = Pages(samples, config)
+    assert pages[None] is None
+    assert pages.sample_name(None) == "no page"
+    assert pages[1].sample is samples[1]
+
+
 def test_a_crop_is_a_function_of_seed_epoch_and_page(samples, config):
     crops = Crops(samples, config)
     first, again, other = (crops[i] for i in ((0, 1), (0, 1), (1, 1)))

@@ -1,0 +1,189 @@
+"""Of several ranks the one that failed first: its end explains the others', which only lost their connection to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ocrlab.diagnose.evidence import Hit
+from ocrlab.flight.ranks import secondary
+from ocrlab.records import Evidence, Incident, Verdict
+
+FILE = "ranks.txt"
+LOG = "log_tail.txt"
+MARK = re.compile(r"^\[(?:default|rank)?(\d{1,5})\]:")
+LAUNCHER = re.compile(
+    r"failed \(exitcode: |Sending process \d+ closing signal|\bis receiving \d+ signal\b|^ocrlab: rank \d+ "
+)
+ENDED = ("SIGTERM", "SIGINT")  # what a launcher ends the others with
+DESYNC = "dist.timeout_desync"
+
+
+@dataclass(frozen=True)
+class First:
+    """The rank to look at: `how` is killed, failed, left (it ended well, and too early) or hangs; `why` a sentence."""
+
+    rank: int
+    how: str
+    why: str
+    line: int  # of ranks.txt
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+def first(incident: Incident) -> First | None:
+    """Return the rank that failed first, None where there is only one or where it cannot be told."""
+    rows = [one for one in incident.facts.get("ranks") or () if isinstance(one, Mapping)]
+    if len(rows) < 2 and not any(int(one.get("world") or 1) > 1 for one in rows):
+        return None
+    if incident.status in ("hung", "suspected"):
+        return _standing(rows, incident)
+    for choose in (_killed, _failed, _silent, _left):
+        found = choose(rows)
+        if found is not None:
+            return found
+    return None
+
+
+def of_it(incident: Incident, one: First) -> Incident:
+    """Return the incident as that of this rank alone: its exit, and of the log only what it wrote.
+
+    Lines of others stay as empty lines, so that numbers are those of the file.
+    """
+    if one.how not in ("killed", "failed"):
+        return incident
+    texts = dict(incident.texts)
+    if LOG in texts:
+        texts[LOG] = own_lines(texts[LOG], one.rank)
+    facts = {**incident.facts, "ended_by": None} if one.how == "killed" else incident.facts
+    status = "killed" if one.signal else incident.status
+    code = None if one.signal else (one.exit_code if one.exit_code is not None else incident.exit_code)
+    return replace(incident, status=status, exit_code=code, signal=one.signal, texts=texts, facts=facts)
+
+
+def own_lines(log: str, rank: int) -> str:
+    """Return the lines of one rank; as it is where no rank's lines are marked, and where nothing would be left."""
+    lines = log.split("\n")
+    if not any(MARK.match(line) for line in lines):
+        return log
+    kept, launcher = [], False
+    for line in lines:
+        mark = MARK.match(line)
+        launcher = launcher or (mark is None and LAUNCHER.search(line) is not None)
+        mine = int(mark[1]) == rank if mark else rank == 0 and not launcher
+        kept.append(MARK.sub("", line) if mine else "")
+    return "\n".join(kept) if any(kept) else log
+
+
+def hits(one: First | None) -> list[Hit]:
+    """Return what the ranks alone tell: one that went its own way."""
+    if one is None or one.how not in ("left", "silent"):
+        return []
+    return [Hit(DESYNC, 0.85, 0.9, "strong", Evidence(FILE, one.line, one.why), one.why)]
+
+
+def named(verdict: Verdict, one: First | None, incident: Incident) -> Verdict:
+    """Return the verdict with the rank in its first line of evidence, or in what is known where no cause is."""
+    if one is None:
+        return verdict
+    numbers = {pid: row["rank"] for row in incident.facts.get("ranks") or () for pid in (row["pid"], *row["pids"])}
+
+    def with_rank(text: str) -> str:
+        return re.sub(r"\bprocess (\d+)", lambda hit: _said(hit, numbers), text)
+
+    if not verdict.causes:
+        return replace(verdict, missing=[one.why, *verdict.missing])
+    best = verdict.causes[0]
+    lines = [replace(item, text=with_rank(item.text)) if item.line is None else item for item in best.evidence]
+    rest = [item for item in lines if item.text != one.why]
+    best = replace(best, evidence=[Evidence(FILE, one.line, one.why), *rest])
+    return replace(verdict, causes=[best, *verdict.causes[1:]])
+
+
+def _said(hit: re.Match[str], numbers: Mapping[int, int]) -> str:
+    rank = numbers.get(int(hit[1]))
+    return hit[0] if rank is None else f"rank {rank} (process {hit[1]})"
+
+
+def _killed(rows: list[Mapping[str, Any]]) -> First | None:
+    """Return the rank that a signal ended, if not the launcher's; one that had failed before is no victim."""
+    for at, one in enumerate(rows, 1):
+        if one.get("signal") and one["signal"] not in ENDED and not one.get("end"):
+            return _found(one, at, "killed", f"was killed by {one['signal']}", rows)
+    return None
+
+
+def _failed(rows: list[Mapping[str, Any]]) -> First | None:
+    """Return the rank whose own error came first, or the one that it is about."""
+    ends = [(one["end"]["time"], at, one) for at, one in enumerate(rows, 1) if _error(one)]
+    own = [end for end in ends if not secondary(str(_error(end[2]).get("message")))]
+    if not own:
+        return None
+    _, at, one = min(own, key=lambda end: (end[0], end[1]))
+    about = _error(one).get("rank")
+    for place, other in enumerate(rows, 1):
+        if about is not None and other["rank"] == about:
+            at, one = place, other
+    error = _error(one) or _error(min(own)[2])
+    return _found(one, at, "failed", f"failed first: {error['type']}: {_line(error['message'])}", rows)
+
+
+def _silent(rows: list[Mapping[str, Any]]) -> First | None:
+    """Return a rank that is gone and has left no word: it ended past every handler."""
+    for at, one in enumerate(rows, 1):
+        code = one.get("exit_code")
+        if not one.get("end") and not one.get("state") and one.get("signal") not in ENDED:
+            how = f"ended with exit status {code}" if code is not None else "ended"
+            return _found(one, at, "silent", f"{how}, without an error and without the others", rows)
+    return None
+
+
+def _left(rows: list[Mapping[str, Any]]) -> First | None:
+    """Return a rank that ended well while others failed."""
+    if not any(_error(one) for one in rows):
+        return None
+    for at, one in enumerate(rows, 1):
+        if (one.get("end") or {}).get("how") == "success":
+            return _found(one, at, "left", "had ended well before the others were done", rows)
+    return None
+
+
+def _standing(rows: list[Mapping[str, Any]], incident: Incident) -> First | None:
+    """Return the rank that keeps the others from going on, by where the stacks show it."""
+    stopped = [(at, one) for at, one in enumerate(rows, 1) if one.get("state") in ("T", "t")]
+    if stopped:
+        at, one = stopped[0]
+        return _found(one, at, "hangs", "is stopped", rows)
+    gone = [(at, one) for at, one in enumerate(rows, 1) if not one.get("state")]
+    if gone and len(gone) < len(rows):
+        at, one = gone[0]
+        return _found(one, at, "left", "is gone, and the others wait for it", rows)
+    hang = incident.facts.get("hang") or {}
+    for at, one in enumerate(rows, 1):
+        if hang.get("pid") in one["pids"]:
+            why = str(hang.get("why") or "stands still")
+            return _found(one, at, "hangs", f"is the one to look at: {why}", rows)
+    return None
+
+
+def _error(one: Mapping[str, Any]) -> dict[str, Any]:
+    end = one.get("end") or {}
+    return dict(end.get("error") or {}) if end.get("how") == "failed" else {}
+
+
+def _found(one: Mapping[str, Any], at: int, how: str, what: str, rows: list[Mapping[str, Any]]) -> First:
+    place = ""
+    if one.get("step") is not None:
+        sample = f", {one['sample']}" if one.get("sample") else ""
+        place = f", at step {one['step']} ({one['phase']}{sample})"
+    why = f"rank {one['rank']} of {one['world']} (process {one['pid']}) {what}{place}"
+    lost = [other for other in rows if other is not one and secondary(str(_error(other).get("message", "")))]
+    if lost:
+        why += f"; rank {', '.join(str(other['rank']) for other in lost)} then lost the connection to it"
+    return First(int(one["rank"]), how, why, at, one.get("exit_code"), one.get("signal"))
+
+
+def _line(message: object) -> str:
+    return str(message).strip().partition("\n")[0][:300]

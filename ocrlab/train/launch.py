@@ -1,0 +1,52 @@
+"""`python -m ocrlab.train.launch N LOGS WORDS...`: torchrun's own agent for `ocrlab train WORDS`, on this machine.
+
+It differs from `torchrun --standalone --nproc-per-node N -m ocrlab train WORDS` in how it ends: one line says which
+rank failed, in place of a traceback of the launcher, and its exit status is that of the rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from ocrlab.flight import ranks
+from ocrlab.probes import host, signals
+
+PROGRAM = ["-m", "ocrlab", "train"]
+TEE = "3"  # stdout and stderr, each line after [default1]:
+
+
+def main(words: list[str]) -> int:
+    """Start the ranks, wait for them, and return the exit status of the first one that failed, or 0."""
+    count, logs, *rest = words
+    # Rank 0 keeps the terminal and its progress bar; what the others say is marked.
+    tee = ",".join(f"{rank}:{TEE}" for rank in range(1, int(count)))
+    threads = max(1, host.cores() // int(count))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # a pool of all cores in each rank is ten times slower
+    own = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", count, "--log-dir", logs, "--tee", tee]
+    args = run.parse_args([*own, *PROGRAM, *rest])
+    try:
+        run.run(args)
+    except ChildFailedError as error:
+        return told(error.failures)
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+def told(failures: dict[int, ProcessFailure]) -> int:
+    """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
+    ended = {rank: (one.local_rank, one.exitcode, one.pid) for rank, one in failures.items()}
+    ranks.tell_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
+    rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0]))  # who was killed first
+    how = f"was killed by {signals.name(-code)}" if code < 0 else f"ended with exit status {code}"
+    print(f"ocrlab: rank {rank} (process {pid}) {how}; the other ranks were ended", file=sys.stderr, flush=True)
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

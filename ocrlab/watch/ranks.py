@@ -1,0 +1,87 @@
+"""The ranks of a watched training: how each has ended or where it stands, as facts and as a table to read."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab.flight import heartbeat, ranks
+from ocrlab.probes import signals
+from ocrlab.probes.tree import Process
+
+FILE = "ranks.txt"
+# What torchrun itself says of a program that keeps no records: its summary, one block for each rank that failed.
+FAILED = re.compile(
+    r"^\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
+    re.MULTILINE,
+)
+
+
+def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> list[dict[str, Any]]:
+    """Return what is known of each rank, by its number; empty where the program has none.
+
+    {"rank", "world", "pid", "pids" (its processes that live), "end" (its own word), "exit_code", "signal", "state"
+    (letter of proc(5), empty when gone), "step", "phase", "sample", "age" (seconds since its last heartbeat)}
+    """
+    known = {one["rank"]: dict(one) for one in ranks.read(scratch)}
+    for ended in ranks.exits(scratch) or _said(log):
+        one = known.setdefault(ended["rank"], {"rank": ended["rank"], "pid": ended["pid"], "end": None})
+        one["exit_code"] = ended["exit_code"]
+    pulse = {beat["pid"]: beat for beat in heartbeat.everyone(beats)}
+    living = {process.pid: process for process in family}
+    for one in known.values():
+        pid, code = int(one["pid"]), one.get("exit_code")
+        one["signal"] = signals.name(-code) if code is not None and code < 0 else None
+        one["state"] = living[pid].state if pid in living else ""
+        one["pids"] = [process.pid for process in family if _belongs(process, pid, living)]
+        if pid in pulse:
+            beat = pulse[pid]
+            one |= {"step": beat["step"], "phase": beat["phase"], "sample": beat["sample"]}
+            one["age"] = round(time.monotonic() - beat["time"], 1)
+    world = max((int(one.get("world") or 0) for one in known.values()), default=0)
+    return [{**known[rank], "world": max(world, len(known))} for rank in sorted(known)]
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Return the ranks as text, one line each."""
+    return "".join(f"{line(one)}\n" for one in rows)
+
+
+def line(one: dict[str, Any]) -> str:
+    """Return what is known of a rank in one line."""
+    told = [f"rank {one['rank']} of {one['world']} (process {one['pid']})"]
+    end = one.get("end") or {}
+    if one.get("signal"):
+        told.append(f"was killed by {one['signal']}")
+    elif end.get("error") and end.get("how") == "failed":
+        told.append(f"failed: {end['error']['type']}: {str(end['error']['message']).splitlines()[0][:300]}")
+    elif end:
+        told.append({"success": "did well", "stopped": "was told to stop"}.get(end["how"], end["how"]))
+    elif one.get("exit_code") is not None:
+        told.append(f"ended with exit status {one['exit_code']}, without a word")
+    elif one["state"]:
+        told.append({"T": "is stopped", "t": "is stopped", "D": "waits in the kernel"}.get(one["state"], "lives"))
+    else:
+        told.append("is gone")
+    if "step" in one:
+        sample = f", {one['sample']}" if one.get("sample") else ""
+        told.append(f"at step {one['step']} ({one['phase']}{sample}), last heard {one['age']:g} s ago")
+    return ", ".join(told)
+
+
+def _said(log: str) -> list[dict[str, Any]]:
+    found = {int(hit["rank"]): hit for hit in FAILED.finditer(re.sub(r"(?m)^\[default\d+\]:", "", log))}
+    return [
+        {"rank": rank, "pid": int(hit["pid"]), "exit_code": int(hit["code"])} for rank, hit in sorted(found.items())
+    ]
+
+
+def _belongs(process: Process, rank: int, living: dict[int, Process]) -> bool:
+    """Tell whether a process is a rank or was started by it."""
+    seen = 0
+    while process.pid != rank and process.parent in living and seen < len(living):
+        process, seen = living[process.parent], seen + 1
+    return process.pid == rank

@@ -1,0 +1,110 @@
+"""The rank that failed first is named, and judged by its own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocrlab.diagnose import ranks
+from ocrlab.diagnose.classify import classify
+from ocrlab.records import Incident
+
+LOST = "[pair.cc:545] Read error [127.0.0.1]:17831: Connection reset by peer"
+LOG = """2 ranks: 2 x batch_size 2
+[default1]:now: sigkill
+ocrlab: Rank 0 was ended by another one: the connection to another rank broke.
+E1122 10:24:42 27784 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)
+ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
+"""
+
+
+def row(rank: int, **more: Any) -> dict[str, Any]:
+    plain = {"rank": rank, "world": 2, "pid": 11 + rank, "pids": [], "end": None, "state": "", "signal": None}
+    return {**plain, "step": 3, "phase": "train", "sample": "p4", **more}
+
+
+def ended(number: int, message: str, when: float, kind: str = "RuntimeError", **more: Any) -> dict[str, Any]:
+    error = {"type": kind, "message": message, **more}
+    return row(number, end={"how": "failed", "time": when, "error": error}, exit_code=1)
+
+
+def failed(*rows: dict[str, Any], log: str = LOG, **facts: Any) -> Incident:
+    return Incident("failed", 1, None, {"log_tail.txt": log}, "", {"ranks": list(rows), **facts})
+
+
+KILLED = row(1, exit_code=-9, signal="SIGKILL")
+
+
+def test_a_killed_rank_is_named_and_the_lost_connection_is_not_the_cause():
+    incident = failed(ended(0, LOST, 5.0), KILLED, oom_kills=0)
+    one = ranks.first(incident)
+    assert (one.rank, one.how, one.line) == (1, "killed", 2)
+    assert one.why.startswith("rank 1 of 2 (process 12) was killed by SIGKILL, at step 3 (train, p4); rank 0 then lost")
+    verdict = classify(incident)
+    assert verdict.causes[0].id == "ext.signal"
+    assert verdict.causes[0].evidence[0].text == one.why
+    assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
+
+
+def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
+    for rows in ([ended(0, LOST, 5.0), ended(1, "no corner", 4.0)], [ended(0, "no corner", 4.0), ended(1, LOST, 5.0)]):
+        one = ranks.first(failed(*rows))
+        assert "failed first: RuntimeError: no corner" in one.why
+    both = [ended(0, "late", 9.0), ended(1, "early", 4.0)]
+    assert ranks.first(failed(*both)).rank == 1
+
+
+def test_an_error_that_every_rank_raises_is_about_one():
+    rows = [ended(0, "Rank 1 was given a batch of another shape", 4.0, rank=1)]
+    rows.append(ended(1, "Rank 1 was given a batch of another shape", 4.1, rank=1))
+    assert ranks.first(failed(*rows)).rank == 1
+
+
+def test_a_cuda_error_of_one_rank_is_judged_by_that_ranks_lines():
+    log = (
+        "[default1]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity "
+        "of 11.76 GiB of which 1.00 GiB is free.\nRuntimeError: NCCL communicator was aborted on rank 0.\n"
+    )
+    verdict = classify(
+        failed(ended(0, "NCCL communicator was aborted", 5.0), ended(1, "CUDA out of memory", 4.0), log=log)
+    )
+    assert verdict.causes[0].id.startswith("gpumem.")
+    assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2")
+    assert verdict.causes[0].evidence[1].line == 1, "numbers are those of the whole log"
+
+
+def test_a_rank_that_ends_without_a_word_or_too_early_has_left_the_others():
+    for other in (row(1, exit_code=3), row(1, end={"how": "success", "time": 1.0, "error": None})):
+        verdict = classify(failed(ended(0, LOST, 5.0), other, log="x\n"))
+        assert verdict.causes[0].id == "dist.timeout_desync"
+        assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2 (process 12)")
+
+
+def test_an_own_error_without_a_cause_still_names_the_rank():
+    log = "[default1]:Traceback (most recent call last):\n[default1]:ValueError: no corner\n"
+    verdict = classify(failed(ended(0, LOST, 5.0), ended(1, "no corner", 4.0, "ValueError"), log=log))
+    assert verdict.causes == []
+    assert verdict.missing[0].startswith("rank 1 of 2 (process 12) failed first: ValueError: no corner")
+
+
+@pytest.mark.parametrize(("state", "what"), [("T", "is stopped"), ("", "is gone, and the others wait for it")])
+def test_of_ranks_that_stand_still_one_that_is_stopped_or_gone_is_named(state, what):
+    rows = [row(0, state="S", pids=[11]), row(1, state=state, pids=[12])]
+    incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows})
+    assert what in ranks.first(incident).why
+    assert ranks.first(incident).rank == 1
+
+
+def test_a_worker_that_hangs_belongs_to_its_rank():
+    rows = [row(0, state="S", pids=[11, 21]), row(1, state="S", pids=[12, 22])]
+    hang = {"pid": 22, "why": "process 22 waits"}
+    incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows, "hang": hang})
+    assert ranks.first(incident).rank == 1
+
+
+def test_one_process_alone_and_ranks_that_did_well_are_nobodys_fault():
+    assert ranks.first(failed()) is None
+    assert ranks.first(failed({**row(0), "world": 1})) is None
+    well = {"how": "success", "time": 1.0, "error": None}
+    assert ranks.first(failed(row(0, end=well), row(1, end=well))) is None

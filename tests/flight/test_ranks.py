@@ -1,0 +1,96 @@
+"""Which rank a process is, by the environment of its launcher, and what ranks say of their ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.errors import ConfigError, DataError, RunError
+from ocrlab.flight import handover, ranks
+from ocrlab.flight.ranks import Member, Ranks, found
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NNODES": "3"}
+
+
+def test_torchrun_and_srun_say_who_this_is():
+    assert found(TORCHRUN) == Ranks(3, 4, 1, 2, "torchrun")
+    assert found(SRUN) == found({**SRUN, "SLURM_TASKS_PER_NODE": "2(x3)"}) == Ranks(5, 6, 1, 2, "srun")
+    assert (found(TORCHRUN).nodes, found(SRUN).nodes, found(SRUN).first) == (2, 3, False)
+    assert found({**TORCHRUN, **SRUN}).launcher == "torchrun", "srun torchrun ...: the inner one counts"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK": "0", "WORLD_SIZE": "2"},  # of somebody else's program around us
+        {**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+        {**SRUN, "SLURM_JOB_NAME": "interactive"},
+        {**TORCHRUN, "OCRLAB_REPLAY": "job.json"},
+    ],
+)
+def test_without_a_launcher_a_process_is_alone(environment):
+    assert found(environment) == Ranks()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"RANK": "4"}, {"RANK": "-1"}, {"RANK": "two"}, {"LOCAL_WORLD_SIZE": "3"}, {"WORLD_SIZE": ""}]
+)
+def test_an_environment_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ConfigError):
+        found({**TORCHRUN, **wrong})
+
+
+def test_the_first_rank_that_failed_by_itself_is_blamed(tmp_path, monkeypatch):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path / "watcher"))
+    members = [Member(Ranks(rank, 3, rank, 3, "torchrun")) for rank in range(3)]
+    for member in members:
+        member.begin()
+        member.keep(tmp_path / "flight")
+    members[0].end("failed", error=RuntimeError("[pair.cc:545] Connection closed by peer [127.0.0.1]:1"))
+    assert ranks.others_word(tmp_path / "flight", 0) is None
+    assert ranks.blamed(ranks.read(tmp_path / "flight")) == 1, "without a word"
+    members[2].end("failed", error=DataError("page.jpg is no image"))
+    members[1].end("failed", error=DataError("later"))
+    members[2].end("success")  # the first word is the last one
+    for folder in (tmp_path / "flight", tmp_path / "watcher"):
+        records = ranks.read(folder)
+        assert [one["rank"] for one in records] == [0, 1, 2]
+        assert ranks.blamed(records) == 2
+    assert "rank 2: ocrlab.errors.DataError: page.jpg is no image" in str(ranks.others_word(tmp_path / "flight", 0))
+
+
+def test_an_error_that_all_raise_names_the_rank_that_it_is_about(tmp_path):
+    error = RunError("Rank 1 was given another batch")
+    error.rank = 1
+    for rank in (0, 1):
+        member = Member(Ranks(rank, 2, rank, 2, "torchrun"))
+        member.begin()
+        member.keep(tmp_path)
+        member.end("failed", error=error)
+    assert ranks.blamed(ranks.read(tmp_path)) == 1
+
+
+def test_a_process_alone_keeps_no_record_and_a_record_that_cannot_be_written_is_no_error(tmp_path):
+    alone = Member(Ranks())
+    alone.begin()
+    alone.keep(tmp_path)
+    alone.end("success")
+    assert ranks.read(tmp_path) == [] and not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    member = Member(Ranks(0, 2, 0, 2, "torchrun"))
+    member.begin()
+    member.keep(tmp_path / "file")
+    member.end("failed", error=ValueError())
+
+
+def test_exits_are_told_to_the_watcher(tmp_path, monkeypatch):
+    monkeypatch.delenv(handover.FOLDER, raising=False)
+    ranks.tell_exits([])
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path))
+    assert ranks.exits(tmp_path) == []
+    ended = [{"rank": 1, "pid": 7, "exit_code": -9}]
+    ranks.tell_exits(ended)
+    assert ranks.exits(tmp_path) == ended
+    (tmp_path / "ranks" / "exits.json").write_text("{")
+    assert ranks.exits(tmp_path) == []

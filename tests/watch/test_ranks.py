@@ -1,0 +1,51 @@
+"""What is known of each rank of a watched training, from its own record, the launcher, heartbeats and /proc."""
+
+from __future__ import annotations
+
+from ocrlab.flight import handover, heartbeat
+from ocrlab.flight import ranks as records
+from ocrlab.probes.tree import Process
+from ocrlab.watch import ranks
+
+SUMMARY = """
+[default1]:boom
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_03:04:05
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 42)
+  error_file: <N/A>
+"""
+
+
+def test_records_heartbeats_and_processes_are_put_together(tmp_path, monkeypatch):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path))
+    monkeypatch.setattr("ocrlab.flight.ranks.os.getpid", lambda: 77)
+    member = records.Member(records.Ranks(1, 2, 1, 2, "torchrun"))
+    member.begin()
+    beats = tmp_path / "heartbeat"
+    beats.mkdir()
+    heartbeat.Writer(beats / "77").beat(step=4, phase="train", sample="p1")
+    family = [Process(5), Process(77, 5, state="T"), Process(78, 77), Process(79, 5)]
+    (one,) = ranks.gather(tmp_path, beats, family, "")
+    assert (one["rank"], one["world"], one["state"], one["step"], one["sample"]) == (1, 2, "T", 4, "p1")
+    assert one["pids"] == [77, 78]
+    assert ranks.line(one).startswith("rank 1 of 2 (process 77), is stopped, at step 4 (train, p1)")
+    member.end("failed", error=ValueError("no corner\nin line 2"))
+    assert "failed: ValueError: no corner, at step 4" in ranks.table(ranks.gather(tmp_path, beats, [], ""))
+
+
+def test_torchruns_own_summary_is_read_where_there_is_no_record(tmp_path):
+    (one,) = ranks.gather(tmp_path, tmp_path, [], SUMMARY)
+    assert (one["rank"], one["pid"], one["signal"]) == (1, 42, "SIGKILL")
+    assert "rank 1 of 1 (process 42), was killed by SIGKILL" in ranks.line(one)
+    assert ranks.gather(tmp_path, tmp_path, [], "loss 0.3\n") == []
+
+
+def test_every_end_has_its_words(tmp_path):
+    plain = {"rank": 0, "world": 2, "pid": 1, "state": "", "end": None}
+    assert ranks.line(plain).endswith("is gone")
+    assert ranks.line({**plain, "state": "S"}).endswith("lives")
+    assert ranks.line({**plain, "exit_code": 3}).endswith("ended with exit status 3, without a word")
+    assert ranks.line({**plain, "end": {"how": "stopped"}}).endswith("was told to stop")
