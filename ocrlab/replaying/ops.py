@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 UNTOLD = ("profiler::", "prim::", "aten::_record_function")
 UNSET = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_")  # their output holds whatever was there
+UNDECLARED = ("running_mean", "running_var")  # written by native_, cudnn_ and miopen_batch_norm; no schema says so
 OURS = (f"{Path(__file__).parent}/",)
 FOREIGN = (f"{Path(torch.__file__).parent}/", "<frozen", "<string>")
 LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pytorch_lightning/", "/contextlib.py")
@@ -88,8 +89,10 @@ def schema(func: Any) -> Operator:
         return Operator(str(getattr(func, "name", lambda: func)()), False, False, (), ())
     aliases = [result.alias_info for result in found.returns]
     view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-    writes = tuple(i for i, a in enumerate(found.arguments) if a.alias_info is not None and a.alias_info.is_write)
     names = tuple(argument.name for argument in found.arguments)
+    silent = UNDECLARED if found.name.endswith("_batch_norm") else ()
+    declared = [a.alias_info is not None and a.alias_info.is_write for a in found.arguments]
+    writes = tuple(i for i, name in enumerate(names) if declared[i] or name in silent)
     return Operator(found.name, found.name.startswith(UNTOLD), view, writes, names)
 
 

@@ -84,6 +84,18 @@ def test_a_good_step_has_no_fault_and_the_same_weights(tmp_path: Path) -> None:
     assert torch.autograd.backward.__module__ == "torch.autograd" and not hasattr(torch.autograd.grad, "__wrapped__")
 
 
+def test_inf_that_a_batchnorm_turns_into_nan_is_told_where_it_arose(tmp_path: Path) -> None:
+    """BatchNorm writes NaN into its running statistics, of which its schema says nothing: they are no source."""
+    net = Net()
+    image, truth = torch.full((4, 3, 16, 16), 1e20), batch()[1]
+    with torch.no_grad():
+        net.encoder[0].weight.zero_()
+        net.encoder[0].weight[0, :, 1, 1] = 1e20  # the overflow has one sign, so that no NaN arises before BatchNorm
+    found, _ = step(tmp_path, net, (image, truth))
+    subset(found, kind="nonfinite", path="encoder.0", value="+Inf", by="overflow")
+    assert "conv" in found["op"]
+
+
 def test_a_class_out_of_range_is_told_with_sample_and_pixel(tmp_path: Path) -> None:
     given = batch()
     given[1][2, 3, 7] = 9
