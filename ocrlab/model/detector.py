@@ -15,6 +15,7 @@ from ocrlab.model.fpn import FPN
 from ocrlab.model.head import DBHead, Maps
 from ocrlab.model.unet import UNet
 
+DECODERS: dict[str, type[FPN] | type[UNet]] = {"fpn": FPN, "unet": UNet}
 MULTIPLE = 32  # the encoder halves five times
 MEAN = (123.675, 116.28, 103.53)  # of ImageNet, RGB, 0..255
 STD = (58.395, 57.12, 57.375)
@@ -36,7 +37,7 @@ class Detector(nn.Module):
         self.names = (encoder, decoder)
         self.width = width
         self.encoder = build(encoder, weights=weights)
-        self.decoder = (FPN if decoder == "fpn" else UNet)(CHANNELS[encoder], width)
+        self.decoder = DECODERS[decoder](CHANNELS[encoder], width)
         self.head = DBHead(self.decoder.out_channels)
         for part in (self.decoder, self.head):
             part.apply(initialise)

@@ -1,0 +1,189 @@
+"""Every command in docs/ and in the README is run, long ones with few steps, and every link and cause exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ocrlab.diagnose import catalogue
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+README = ROOT / "README.md"
+TINY = "crop=64 batch_size=2 width=16 trainer.max_steps=2 trainer.val_every=2 trainer.val_pages=1 trainer.precision=fp32"
+TINY += " trainer.accelerator=cpu runtime.workers=0 runtime.threads=1 runtime.channels_last=true evaluate.long_side=320"
+# The smoke form of a command: what it begins with, what is put behind it, how it may end besides 0.
+SMOKE = (
+    ("ocrlab train +hardware", f"{TINY} batch_size=2", ()),
+    ("ocrlab train --resume", "", ()),
+    ("ocrlab train --nproc", TINY, ()),
+    ("ocrlab train", TINY, ()),
+    ("ocrlab run notebooks/03_train", "-p max_steps 2 -p val_every 2 -p crop 64 -p batch_size 2", (1,)),  # not good yet
+    ("ocrlab run notebooks/07_compare", "", (1,)),
+    ("ocrlab run", "", ()),
+    ("ocrlab memory fit", f"{TINY} --minutes 2", ()),
+    ("ocrlab memory estimate", "trainer.accelerator=cpu", ()),
+    ("ocrlab memory watch", "--count 1", ()),
+    ("ocrlab evaluate --oracle", "", ()),
+    ("ocrlab samples check", "", (1,)),
+    ("ocrlab doctor", "", (1,)),
+    ("ocrlab replay", "--timeout 200", (1,)),
+    ("ocrlab bisect", "", (1,)),
+)
+LONG = re.compile(r"ocrlab (train|run |memory (fit|estimate)|evaluate|predict|export|replay|bisect|doctor|samples|report)")
+PLACES = (  # what stands in the README for something of the user's
+    (r"runs/20\d{6}-\d{6}-receipts", "runs/mine"),
+    (r"\bDIR\b", "receipts"),
+    (r"--checkpoint CKPT", "--checkpoint receipts"),
+    (r"\bSRC\b", "receipts"),
+    (r"\bDST\b", "converted"),
+    (r"^(ocrlab samples convert receipts \S+) --to", r"\1-again --to"),
+)
+PROGRAMS = {
+    "train.py": """
+import ctypes, time
+from multiprocessing import Process
+if __name__ == "__main__":
+    print("step 0", flush=True)
+    print("ERROR: Unexpected segmentation fault encountered in worker.", flush=True)
+    raise SystemExit(1)
+""",
+    "slow.py": """
+import threading
+lock = threading.Lock()
+with lock:
+    print("step 1", flush=True)
+    with lock:
+        print("step 2", flush=True)
+""",
+    "train_small.py": """
+import sys
+words = sys.argv[1:]
+if words[words.index("--workers") + 1] != "0":
+    raise RuntimeError("a worker died")
+""",
+}
+CRASH = """
+import sys
+import torch
+from ocrlab.train.recorder import recording
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+pages = [(torch.rand(3, 8, 8), torch.tensor(i % 3)) for i in range(16)]
+pages[9] = (pages[9][0], torch.tensor(7))
+loader = torch.utils.data.DataLoader(pages, batch_size=4)
+with recording("runs/mine", model, optimizer) as rec:
+    for image, label in rec.batches(loader):
+        torch.nn.functional.cross_entropy(model(image), label).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def shown(page: Path) -> list[str]:
+    """Return the commands of a page: the lines of its `sh` blocks, in the README those of ocrlab, without comments."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    if page == README:
+        blocks = [line + "\n" for line in re.findall(r"^ocrlab .*$", text, re.MULTILINE)]
+    lines = [line for block in blocks for line in block.splitlines() if line.strip()]
+    return [re.split(r"\s{2,}#? ?|\s{3,}", line)[0].strip() for line in lines]
+
+
+def ends(page: Path, command: str) -> set[int]:
+    """Return the exit statuses that a page promises for a command, 0 where it says nothing."""
+    found = re.search(rf"^{re.escape(command)} .*# ends with (\d+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {int(found[1])} if found else {0}
+
+
+def commands(page: Path) -> list[object]:
+    found = []
+    for command in shown(page):
+        marks = [pytest.mark.slow] if LONG.search(command) else []
+        found.append(pytest.param(page, command, marks=marks, id=f"{page.stem}: {command}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """A folder for each page, in which its commands run one after the other as a reader would type them."""
+    folders: dict[str, Path] = {}
+    yield folders
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, places: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name = request.node.callspec.params["page"].stem
+    if name not in places:
+        places[name] = prepare(tmp_path_factory.mktemp(name))
+    return places[name]
+
+
+def prepare(folder: Path) -> Path:
+    """Fill a folder with what a reader has: programs, a log, a run that failed, pages, the notebooks."""
+    (folder / "notebooks").symlink_to(ROOT / "notebooks")
+    (folder / "receipts").symlink_to(ROOT / "data_samples")
+    for name, text in PROGRAMS.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "train.log").write_text("RuntimeError: Found no NVIDIA driver on your system.\n", encoding="utf-8")
+    (folder / "oom.log").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 11.76 "
+        "GiB of which 310.25 MiB is free. Including non-PyTorch memory, this process has 11.44 GiB memory in use. Of the "
+        "allocated memory 7.02 GiB is allocated by PyTorch, and 4.09 GiB is reserved by PyTorch but unallocated.\n"
+    )
+    (folder / "crash.py").write_text(CRASH, encoding="utf-8")
+    return folder
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    env["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+    )
+
+
+def smoke(command: str) -> tuple[str, set[int]]:
+    """Return the short form of a command and the exit statuses that it may have besides those of the page."""
+    for start, added, statuses in SMOKE:
+        if command.startswith(start):
+            return f"{command} {added}".strip(), set(statuses)
+    return command, set()
+
+
+@pytest.mark.parametrize("page, command", [case for page in [*PAGES, README] for case in commands(page)])
+def test_a_command_does_what_it_says(page: Path, command: str, place: Path) -> None:
+    for pattern, own in PLACES if page == README else ():
+        command = re.sub(pattern, own, command)
+    if "runs/mine" in command and not (place / "runs" / "mine").exists():
+        assert shell("python crash.py", place).returncode == 1
+    if "PID" in command:
+        command = command.replace("PID", str(os.getpid()))
+    run, allowed = smoke(command)
+    done = shell(run, place)
+    assert done.returncode in ends(page, command) | allowed, f"{run}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+    assert "Traceback" not in done.stderr or "train.py" in run
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
+def test_links_and_causes_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for cause in re.findall(r"--explain ([\w.]+)", text):
+        assert cause in catalogue.load().entries, cause
+    for name in re.findall(r"`((?:ocrlab|tests|benchmarks|notebooks)/[\w/]+\.(?:py|toml|ipynb))`", text):
+        assert (ROOT / name).is_file() or name in ("ocrlab/model/sum.py", "tests/model/test_sum.py"), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_on_a_page_is_python(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        compile(block, page.name, "exec")
