@@ -33,6 +33,7 @@ SMOKE = (
     ("ocrlab evaluate --oracle", "", ()),
     ("ocrlab samples check", "", (1,)),
     ("ocrlab doctor", "", (1,)),
+    ("ocrlab watch", "", (1,)),
     ("ocrlab replay", "--timeout 200", (1,)),
     ("ocrlab bisect", "", (1,)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from ocrlab import flight, redact
@@ -55,7 +56,11 @@ def _where(verdict: Verdict) -> str:
     parts = [f"in {place}" for line in lines if (place := where.frame(line.text))][:1]
     parts += [f"in the library {found[1]}" for line in lines if (found := LIBRARY.search(line.text))][:1]
     parts += [f"in data worker {found[1]}" for line in lines if (found := WORKER.search(line.text))][:1]
-    parts += [f"with `{_code(line.text[:120])}`" for line in lines[:1] if EXCEPTION.match(line.text)]
+    parts += [
+        f"with `{_code(textwrap.shorten(line.text, 130, placeholder=' ...'))}`"
+        for line in lines[:1]
+        if EXCEPTION.match(line.text)
+    ]
     return ", ".join(parts)
 
 
