@@ -96,6 +96,7 @@ def made_run(folder: Path, *settings: str, hmean: float = 0.94, minutes: float =
     return opened.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_help_shows_the_question(name: str) -> None:
     done = start(f"{name}.py", "--help")
@@ -132,6 +133,7 @@ def test_this_machine_can_be_named_and_a_page_is_kept_only_when_asked(
     assert path == tmp_path / "results" / "2025-01-31-name.md" and path.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.slow
 def test_step_takes_its_whole_path_and_says_what_it_could_not_measure(tmp_path: Path) -> None:
     done = start("step.py", "--smoke", "--peer", f"official={tmp_path}", "--peer", f"other={tmp_path}")
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,7 @@ def html_of(path: Path) -> str:
     return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
 
 
+@pytest.mark.slow
 def test_it_runs_from_any_folder_and_every_check_is_told(execute: Any) -> None:
     path = execute(batch_size=1)
     result = results.load(path)

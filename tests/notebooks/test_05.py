@@ -37,6 +37,7 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
+@pytest.mark.slow
 def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute: Any, tmp_path: Path) -> None:
     path = execute(**TINY)
     result = results.load(path)

@@ -190,7 +190,9 @@ def nothing(_step: int) -> Callable[[Tensor], Any]:
     return lambda output: None
 
 
-@pytest.mark.parametrize("after", [nothing, lru, bounded_function, last_ones])
+@pytest.mark.parametrize(
+    "after", [nothing, *(pytest.param(one, marks=pytest.mark.slow) for one in (lru, bounded_function)), last_ones]
+)
 def test_no_alarm_where_nothing_leaks(after: Callable[[int], Callable[[Tensor], Any]]) -> None:
     model = net()
     with leaks.watch(model) as seen:
