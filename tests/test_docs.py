@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,9 @@ from ocrlab.diagnose import catalogue
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 README = ROOT / "README.md"
-TINY = "crop=64 batch_size=2 width=16 trainer.max_steps=2 trainer.val_every=2 trainer.val_pages=1 trainer.precision=fp32"
-TINY += " trainer.accelerator=cpu runtime.workers=0 runtime.threads=1 runtime.channels_last=true evaluate.long_side=320"
+TINY = "crop=64 batch_size=2 width=16 trainer.max_steps=2 trainer.val_every=2 trainer.val_pages=1"
+TINY += " trainer.precision=fp32 trainer.accelerator=cpu runtime.workers=0 runtime.threads=1"
+TINY += " runtime.channels_last=true evaluate.long_side=320"
 # The smoke form of a command: what it begins with, what is put behind it, how it may end besides 0.
 SMOKE = (
     ("ocrlab train +hardware", f"{TINY} batch_size=2", ()),
@@ -37,7 +37,9 @@ SMOKE = (
     ("ocrlab replay", "--timeout 200", (1,)),
     ("ocrlab bisect", "", (1,)),
 )
-LONG = re.compile(r"ocrlab (train|run |memory (fit|estimate)|evaluate|predict|export|replay|bisect|doctor|samples|report)")
+LONG = re.compile(
+    r"ocrlab (train|run |memory (fit|estimate)|evaluate|predict|export|replay|bisect|doctor|samples|report)"
+)
 PLACES = (  # what stands in the README for something of the user's
     (r"runs/20\d{6}-\d{6}-receipts", "runs/mine"),
     (r"\bDIR\b", "receipts"),
@@ -113,10 +115,9 @@ def commands(page: Path) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def places() -> dict[str, Path]:
     """A folder for each page, in which its commands run one after the other as a reader would type them."""
-    folders: dict[str, Path] = {}
-    yield folders
+    return {}
 
 
 @pytest.fixture
@@ -136,8 +137,8 @@ def prepare(folder: Path) -> Path:
     (folder / "train.log").write_text("RuntimeError: Found no NVIDIA driver on your system.\n", encoding="utf-8")
     (folder / "oom.log").write_text(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 11.76 "
-        "GiB of which 310.25 MiB is free. Including non-PyTorch memory, this process has 11.44 GiB memory in use. Of the "
-        "allocated memory 7.02 GiB is allocated by PyTorch, and 4.09 GiB is reserved by PyTorch but unallocated.\n"
+        "GiB of which 310.25 MiB is free. Including non-PyTorch memory, this process has 11.44 GiB memory in use. Of "
+        "the allocated memory 7.02 GiB is allocated by PyTorch, and 4.09 GiB is reserved by PyTorch but unallocated.\n"
     )
     (folder / "crash.py").write_text(CRASH, encoding="utf-8")
     return folder
@@ -146,8 +147,9 @@ def prepare(folder: Path) -> Path:
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = str(ROOT)
+    words = ["bash", "-c", command]
     return subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+        words, cwd=folder, env=env, capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
     )
 
 
