@@ -43,6 +43,7 @@ LONG = re.compile(
 PLACES = (  # what stands in the README for something of the user's
     (r"runs/20\d{6}-\d{6}-receipts", "runs/mine"),
     (r"\bDIR\b", "receipts"),
+    (r"memory why train\.log", "memory why oom.log"),
     (r"--checkpoint CKPT", "--checkpoint receipts"),
     (r"\bSRC\b", "receipts"),
     (r"\bDST\b", "converted"),
@@ -131,6 +132,7 @@ def place(request: pytest.FixtureRequest, places: dict[str, Path], tmp_path_fact
 def prepare(folder: Path) -> Path:
     """Fill a folder with what a reader has: programs, a log, a run that failed, pages, the notebooks."""
     (folder / "notebooks").symlink_to(ROOT / "notebooks")
+    (folder / "runs").mkdir()
     (folder / "receipts").symlink_to(ROOT / "data_samples")
     for name, text in PROGRAMS.items():
         (folder / name).write_text(text, encoding="utf-8")
