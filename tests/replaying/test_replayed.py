@@ -85,9 +85,7 @@ def test_a_good_step_has_no_fault_and_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_inf_that_a_batchnorm_turns_into_nan_is_told_where_it_arose(tmp_path: Path) -> None:
-    """BatchNorm writes NaN into its running statistics, of which its schema says nothing: they are no source."""
-    net = Net()
-    image, truth = torch.full((4, 3, 16, 16), 1e20), batch()[1]
+    net, image, truth = Net(), torch.full((4, 3, 16, 16), 1e20), batch()[1]
     with torch.no_grad():
         net.encoder[0].weight.zero_()
         net.encoder[0].weight[0, :, 1, 1] = 1e20  # the overflow has one sign, so that no NaN arises before BatchNorm
