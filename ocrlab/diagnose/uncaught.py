@@ -41,6 +41,7 @@ ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
+LASTING = ("loader.worker_crash", "loader.worker_killed")  # the batches that were ready are used up, then comes the end
 MESSENGERS = ("wrapper", "word", "hint")
 CAPPED = 0.4  # of a warning before an exception that nothing else explains
 
@@ -152,6 +153,8 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     number = hit.evidence.line or 0
     if HARMLESS.search(hit.evidence.text) or HANDLED.search(hit.evidence.text):
         return True
+    if hit.cause in LASTING:
+        return False
     after = [text for at, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False) if at > number][:2]
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
 

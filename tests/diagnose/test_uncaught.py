@@ -66,6 +66,15 @@ def test_an_error_that_can_cause_the_last_one_stays_first(before: str, cause: st
     assert str(first(judge(f"{before}\n{END}"))).startswith(cause)
 
 
+def test_the_steps_that_a_dead_workers_batches_allow_are_no_survival() -> None:
+    """Seen with torch 2.15: the main process uses up what was prefetched, and then hears of a closed socket."""
+    log = "step 5\nERROR: Unexpected segmentation fault encountered in worker.\nstep 6\nstep 7\n"
+    log += 'Traceback (most recent call last):\n  File "multiprocessing/resource_sharer.py", line 86, in get_connection\n'
+    log += "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    verdict = classify(Incident(texts={"log_tail.txt": log}))
+    assert verdict.causes[0].id == "loader.worker_crash"
+
+
 def test_a_loss_that_became_nan_counts_after_a_good_end() -> None:
     log = "".join(f"step {step} loss nan\n" for step in range(100, 900, 100))
     assert first(judge(f"{log}Training finished.\n")) == "num.nonfinite"
