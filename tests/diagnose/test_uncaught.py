@@ -69,7 +69,9 @@ def test_an_error_that_can_cause_the_last_one_stays_first(before: str, cause: st
 def test_the_steps_that_a_dead_workers_batches_allow_are_no_survival() -> None:
     """Seen with torch 2.15: the main process uses up what was prefetched, and then hears of a closed socket."""
     log = "step 5\nERROR: Unexpected segmentation fault encountered in worker.\nstep 6\nstep 7\n"
-    log += 'Traceback (most recent call last):\n  File "multiprocessing/resource_sharer.py", line 86, in get_connection\n'
+    log += (
+        'Traceback (most recent call last):\n  File "multiprocessing/resource_sharer.py", line 86, in get_connection\n'
+    )
     log += "ConnectionResetError: [Errno 104] Connection reset by peer\n"
     verdict = classify(Incident(texts={"log_tail.txt": log}))
     assert verdict.causes[0].id == "loader.worker_crash"
