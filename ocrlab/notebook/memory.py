@@ -24,7 +24,7 @@ CSS = f"""
 .ocrlab pre.program {{ font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 6px 0;
   padding: 10px 0; border: 1px solid {LINE}; border-radius: 4px; overflow-x: auto; background: none; color: inherit; }}
 .ocrlab pre.program span {{ display: block; padding: 0 14px; white-space: pre; }}
-.ocrlab pre.program b {{ display: inline-block; width: 2.2em; font-weight: 400; opacity: .5; }}
+.ocrlab pre.program b {{ display: inline-block; width: 2.2em; font-weight: 400; opacity: .78; }}
 .ocrlab pre.program span.held {{ background: color-mix(in srgb, {BAD} 16%, transparent);
   box-shadow: inset 3px 0 {BAD}; font-weight: 600; }}
 .ocrlab table.tight.tight td, .ocrlab table.tight.tight th {{ padding-right: 13px; font-size: 13px; }}

@@ -1,10 +1,11 @@
-"""An executed notebook as one HTML file: the outcome first, code folded, nothing fetched, no script needed."""
+"""An executed notebook as one HTML file: the outcome first, code folded, nothing fetched, no script needed or run."""
 
 from __future__ import annotations
 
-import copy
-import functools
+import contextlib
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,51 +14,15 @@ import nbformat
 
 from ocrlab.errors import DataError
 from ocrlab.flight import write_text
-from ocrlab.report import executed, outcome, results, view
+from ocrlab.report import cells, executed, live, outcome, prose, results, safe, slim, style, view
+from ocrlab.report.cells import Page
 from ocrlab.report.outcome import Outcome
-from ocrlab.report.view import INK, LINE
+from ocrlab.report.slim import Limits
 
-SKIPPED = "this cell never ran"
-TEMPLATE = """
-{%- extends 'basic/index.html.j2' -%}
-{%- block input_group -%}
-{%- if cell.source.strip() -%}
-{%- set status = cell.metadata.papermill.status -%}
-<details class="code {{ status }}"{{ " open" if status == "failed" }}>
-<summary>{{ cell.metadata.ocrlab_label }}</summary>{{ super() }}</details>
-{%- endif -%}
-{%- endblock input_group -%}
-{%- block in_prompt -%}{%- endblock in_prompt -%}
-{%- block output_area_prompt -%}{%- endblock output_area_prompt -%}
-{%- block data_widget_view scoped -%}{%- endblock data_widget_view -%}
-"""
-STYLE = f"""
-:root {{ color-scheme: light; }}
-body {{ font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; color: {INK};
-  background: #fff; margin: 0 auto; padding: 28px 24px 60px; max-width: 960px; }}
-h1 {{ font-size: 27px; line-height: 1.25; margin: 26px 0 8px; }}
-h2 {{ font-size: 19px; margin: 34px 0 4px; padding-top: 14px; border-top: 1px solid {LINE}; }}
-h1 .anchor-link, h2 .anchor-link, h3 .anchor-link {{ display: none; }}
-p {{ margin: 6px 0; }}
-img, svg {{ max-width: 100%; height: auto; }}
-pre {{ font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 4px 0; overflow-x: auto;
-  white-space: pre-wrap; overflow-wrap: anywhere; }}
-code {{ font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }}
-table {{ border-collapse: collapse; }}
-td, th {{ padding: 3px 10px; text-align: left; }}
-.code summary {{ cursor: pointer; font-size: 12.5px; color: #5f6b7a; margin: 8px 0 2px; }}
-.code .highlight {{ background: #f5f7f9; border: 1px solid {LINE}; border-radius: 4px; padding: 6px 12px; }}
-.code.failed summary {{ color: #ab1f24; font-weight: 600; }}
-.code.pending summary {{ color: #8a94a0; }}
-.output_error pre {{ background: #fcecec; border-left: 4px solid #ab1f24; padding: 10px 14px; }}
-.output_stderr pre {{ background: #fbf6ea; padding: 8px 12px; }}
-.k, .kn, .ow, .kc {{ color: #7b1f79; }} .s, .s1, .s2, .sd {{ color: #116b39; }} .c, .c1 {{ color: #5f6b7a; }}
-.mi, .mf {{ color: #8f3d05; }}
-.ansi-red-fg {{ color: #ab1f24; }} .ansi-green-fg {{ color: #116b39; }} .ansi-blue-fg {{ color: #1d6fb8; }}
-.ansi-bold {{ font-weight: 700; }}
-footer {{ margin-top: 40px; font-size: 12.5px; color: #5f6b7a; }}
-@media print {{ body {{ padding: 0; max-width: none; }} .code:not([open]) {{ display: none; }} }}
-"""
+LARGEST = 2_000_000  # bytes of a report
+LISTED = 3  # sections from which on they are listed beside the page
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+PLACE = re.compile(r"\bcell \[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -72,62 +37,122 @@ def write(notebook: Path | str, path: Path | str) -> Written:
     """Write an executed notebook as HTML without secrets, whole or not at all; raises OSError, DataError."""
     try:
         read = nbformat.read(str(notebook), as_version=4)
+        text, written = _made(read, Path(notebook).stem, Path(notebook).parent)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error
-    clean, count = executed.redacted(read)
-    about = clean.metadata.setdefault("ocrlab", {})
-    about["redacted"] = about.get("redacted", 0) + count
-    said = [found for output in _outputs(clean) if (found := results.from_bundle(output.get("data", {})))]
-    write_text(path, page(clean))
-    return Written(said[0].outcome if said else None, about["redacted"])
+    write_text(path, text)
+    return written
 
 
-def _outputs(notebook: Any) -> list[Any]:
-    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+def page(notebook: Any, name: str = "notebook", folder: Path | None = None) -> str:
+    """Return an executed notebook as one HTML page without secrets, of at most 2 MB.
 
-
-def page(notebook: Any) -> str:
-    """Return an executed notebook as one HTML page."""
-    notebook = copy.deepcopy(notebook)
-    for cell in notebook.cells:
-        cell.metadata["ocrlab_label"] = _label(cell)
-        cell.metadata.setdefault("papermill", nbformat.from_dict({"status": ""}))
-    title = next(
-        (c.source.strip().splitlines()[0].lstrip("# ") for c in notebook.cells if c.source.strip()), "notebook"
-    )
-    top = _take_outcome(notebook) or _silent(title)
-    body, _ = _exporter().from_notebook_node(notebook)
-    count = notebook.metadata.get("ocrlab", {}).get("redacted")
-    told = f"Replaced, because they named this machine or a secret: {count} texts. " if count else ""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}</style></head>'
-        f"<body><header>{top}</header><main>{body}</main><footer>{told}Written by ocrlab.</footer></body></html>\n"
-    )
-
-
-@functools.cache
-def _exporter() -> Any:
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(template_name="basic", raw_template=TEMPLATE, exclude_anchor_links=True)
-    exporter.config.NbConvertBase.display_data_priority = ["text/html", "image/svg+xml", "image/png", "text/plain"]
-    return exporter
+    `name` is the title of a notebook without a heading; pictures that its prose names are looked for in `folder`.
+    """
+    return _made(notebook, name, folder)[0]
 
 
 def warm() -> None:
     """Import what exporting needs, so that a dead kernel's report need not wait for it."""
-    _exporter()
+    prose.markdown("$x$ `y`", {}, None)
+    cells.highlighted("pass", "python")
+    safe.piece("<style>a{b:c}</style>")
+
+
+def _made(notebook: Any, name: str, folder: Path | None) -> tuple[str, Written]:
+    clean, count = executed.redacted(notebook)
+    count += clean.metadata.get("ocrlab", {}).get("redacted", 0)
+    found = [output for cell in clean.cells for output in cell.get("outputs", [])]
+    said = [result for output in found if (result := results.from_bundle(output.get("data", {})))]
+    top = _take_outcome(clean)
+    several = prose.count_titles(clean) > 1
+    for limits in slim.STEPS:
+        shared = Page(folder, limits, prose.Headings(several))
+        text = _page(clean, top, shared, name, count)
+        if len(text.encode("utf-8", errors="backslashreplace")) <= LARGEST:
+            break
+    return text, Written(said[0].outcome if said else None, count)
+
+
+def _page(notebook: Any, top: str, shared: Page, name: str, count: int) -> str:
+    """Return the page within the limits of `shared`."""
+    body, sections = _body(notebook, shared)
+    title = shared.headings.title or escape(name)
+    head = _top(top or _silent(prose.plain(title)), notebook, shared)
+    listed = _listed(shared.headings.listed, sections)
+    sheets = "".join(f".{own}{{{css}}}" for css, own in shared.sheets.items())
+    told = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
+    if shared.limits != Limits():
+        told.append(f"Pictures and texts were cut so that this file stays below {LARGEST / 1e6:g} MB.")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
+        f"<title>{escape(prose.plain(title))}</title>"
+        f"<style>{style.sheet()}</style><style>{sheets}</style></head>\n"
+        f'<body class="report{" listed" if listed else ""}">'
+        f"<header>{_meta(notebook, name)}<h1>{title}</h1>{head}</header>\n"
+        f"{listed}<main>{body}</main>\n<footer>{' '.join([*told, 'Written by ocrlab.'])}</footer></body></html>\n"
+    )
+
+
+@dataclass
+class Section:
+    """What ran below a heading of the second level."""
+
+    seconds: float = 0.0
+    failed: bool = False
+    waiting: bool = False
+
+
+def _body(notebook: Any, shared: Page) -> tuple[str, dict[str, Section]]:
+    """Return the cells, and what ran in each section of the page."""
+    language = notebook.metadata.get("kernelspec", {}).get("language") or "python"
+    parts: list[str] = []
+    sections: dict[str, Section] = {}
+    number = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            parts.append(cells.markdown(cell, shared))
+        elif cell.cell_type == "code":
+            number += 1
+            parts.append(cells.code(cell, number, shared, language))
+            if shared.headings.listed:
+                here = sections.setdefault(shared.headings.listed[-1][0], Section())
+                here.seconds += cells.seconds(cell)
+                status = cell.metadata.get("papermill", {}).get("status")
+                raised = any(output.output_type == "error" for output in cell.outputs)
+                here.failed |= raised or status == "failed"
+                here.waiting |= status == "pending"
+    return "\n".join(filter(None, parts)), sections
+
+
+def _listed(headings: list[tuple[str, str]], sections: dict[str, Section]) -> str:
+    """Return the list of sections, with how each went; "" where there are few."""
+    if len(headings) < LISTED:
+        return ""
+    items = []
+    for name, text in headings:
+        here = sections.get(name, Section())
+        took = f" <small>{live.duration(here.seconds)}</small>" if here.seconds >= 1 else ""
+        kind, took = ("bad", " <small>failed</small>") if here.failed else ("none" if here.waiting else "", took)
+        took = " <small>never ran</small>" if here.waiting and not here.failed else took
+        items.append(f'<li class="{kind}"><a href="#{escape(name)}">{escape(text)}</a>{took}</li>')
+    return f'<nav aria-label="Sections"><div><ol>{"".join(items)}</ol></div></nav>\n'
 
 
 def _take_outcome(notebook: Any) -> str:
-    """Take the outcome block out of a notebook and return its HTML."""
+    """Take the outcome block out of a notebook and return its HTML, "" where there is none that says what it should."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            if results.MIME in data:
+            said = results.from_bundle(data)
+            if said and said.outcome in outcome.OUTCOMES:
                 cell.outputs.remove(output)
-                return str(data.get("text/html", ""))
+                html = "".join(data.get("text/html", ""))
+                shown = 'class="outcome"' in safe.piece(html).html
+                return html if shown else view.page(outcome.view(Outcome(said.name, said.outcome, said.sentence)).html)
     return ""
 
 
@@ -137,14 +162,27 @@ def _silent(title: str) -> str:
     return view.page(outcome.view(said).html)
 
 
-def _label(cell: Any) -> str:
-    """Return what stands beside the folded code of a cell: its number, how it went, how long it took."""
-    if cell.cell_type != "code":
-        return ""
-    kept = cell.metadata.get("papermill", {})
-    number = f"[{cell.execution_count}]" if cell.execution_count is not None else ""
-    if kept.get("status") == "pending":
-        return f"Code: {SKIPPED}"
-    seconds = kept.get("duration")
-    took = f" · {seconds:.1f} s" if isinstance(seconds, float) and seconds >= 0.1 else ""
-    return f"Code {number}{' · failed' if kept.get('status') == 'failed' else ''}{took}"
+def _top(html: str, notebook: Any, shared: Page) -> str:
+    """Return the outcome block as it stands at the top; cells that it names are links."""
+    block = safe.piece(html, "sign")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    places = {str(cell.execution_count): number for number, cell in reversed(list(enumerate(code, 1)))}
+
+    def linked(found: re.Match[str]) -> str:
+        number = places.get(found[1])
+        return f'<a href="#code-{number}">{found[0]}</a>' if number else found[0]
+
+    parts = re.split(r"(<[^>]*>)", block.html)
+    inside = "".join(part if part.startswith("<") else PLACE.sub(linked, part) for part in parts)
+    return f'<div class="out {shared.classes(block.css)}">{inside}</div>'
+
+
+def _meta(notebook: Any, name: str) -> str:
+    """Return the line above the title: which notebook it was, when it ran, and how long."""
+    about = notebook.metadata.get("papermill", {})
+    told = [escape(Path(str(about.get("input_path") or name)).stem)]
+    with contextlib.suppress(ValueError, TypeError):
+        told.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
+    if isinstance(about.get("duration"), int | float):
+        told.append(live.duration(about["duration"]))
+    return f'<p class="meta">{" · ".join(told)}</p>'

@@ -74,7 +74,7 @@ def picture(
     shapes = "".join(_drawn(layer) for layer in layers)
     body = f"<figcaption>{caption}</figcaption>" if caption else ""
     return (
-        f'<figure style="width:{width}px"><svg class="sheet" viewBox="0 0 {across} {height}" role="img" '
+        f'<figure style="width:{width}px"><svg class="sheet day" viewBox="0 0 {across} {height}" role="img" '
         f'aria-label="{escape(alt)}"><title>{escape(alt)}</title>'
         f'<image href="{encoded(image)}" width="{across}" height="{height}"/>{shapes}</svg>{body}</figure>'
     )
@@ -92,7 +92,8 @@ def legend(pages: Iterable[Sequence[Layer]]) -> list[Layer]:
 def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note: str = "") -> View:
     """Return pictures side by side under a title that says the finding."""
     named = "".join(
-        f'<span style="margin-right:18px;white-space:nowrap"><span style="display:inline-block;width:22px;height:0;'
+        '<span style="margin-right:18px;white-space:nowrap">'
+        '<span class="day" style="display:inline-block;width:22px;height:0;'
         f'border-top:2.5px {"dashed" if layer.dash else "solid"} {layer.colour};margin:0 6px 3px 0"></span>'
         f"{escape(layer.name)}</span>"
         for layer in keys

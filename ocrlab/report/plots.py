@@ -7,6 +7,7 @@ import csv
 import io
 import math
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocrlab.report.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View
+from ocrlab.report.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, VIOLET, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2000  # of an SVG; above it a PNG is smaller and shows the same
 DPI = 100
-COLOURS = (ACCENT, GOOD, BAD, "#8a5bb5", MUTED)
+COLOURS = (ACCENT, GOOD, BAD, VIOLET, MUTED)
 STYLE: Any = {
     "font.size": 10,
     "font.family": "DejaVu Sans",  # ships with matplotlib
@@ -67,28 +68,44 @@ def blank(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> tuple
 
 def finished(figure: Figure, alt: str) -> View:
     """Return a figure as SVG if it has fewer than 2000 points, else as PNG at 100 dpi; `alt` says what it shows."""
-    kind = "svg" if points(figure) < MOST_POINTS else "png"
+    small = points(figure) < MOST_POINTS
     data = io.BytesIO()
-    figure.savefig(data, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    mime = "svg+xml" if kind == "svg" else "png"
-    code = base64.b64encode(_tight(data.getvalue()) if kind == "svg" else data.getvalue()).decode("ascii")
+    if small:
+        figure.savefig(data, format="svg", dpi=2 * DPI, metadata={"Date": None})  # dpi of what is rasterized in it
+        return View(_inline(data.getvalue().decode(), alt, round(DPI * figure.get_figwidth())), alt)
+    figure.savefig(data, format="png", dpi=DPI)
+    code = base64.b64encode(data.getvalue()).decode("ascii")
     width = round(DPI * figure.get_figwidth())
-    html = f'<img class="sheet" width="{width}" src="data:image/{mime};base64,{code}" alt="{escape(alt)}">'
-    return View(html, alt)
+    return View(f'<img class="sheet" width="{width}" src="data:image/png;base64,{code}" alt="{escape(alt)}">', alt)
 
 
-def _tight(svg: bytes) -> bytes:
-    """Return an SVG without what nobody sees, in hundredths of a point, with more fonts as wide as its own."""
-    text = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", "", svg.decode(), flags=re.DOTALL)
+def _inline(svg: str, alt: str, width: int) -> str:
+    """Return an SVG as part of a page: with words for who cannot see it, and names of its own that no other plot has.
+
+    What nobody sees is left out, places are hundredths of a point, and more fonts are named that are as wide.
+    """
+    text = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<!scale\()(\d\.\d\d)\d+", r"\1", tag[0]), text)  # words stay
-    text = re.sub(r">\s+<", "><", re.sub(r"\s+", " ", text))
-    return text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif").encode()
+    text = re.sub(r">\s+<", "><", re.sub(r"\s+", " ", text)).strip()
+    text = text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    text = text.replace("stroke: #ffffff", "stroke: white")  # what is drawn white, on a map, stays so by night
+    text = re.sub(r"<defs><style[^>]*>\*\{(.*?)\}</style></defs>", "", text)  # its rule would be one for the page
+    own = f"{zlib.crc32(text.encode()):x}"
+    used = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r"(url\(|href=\")#", rf"\g<1>#{own}-", text)
+    box = re.search(r'viewBox="[^"]*"', text)
+    assert box is not None, "matplotlib writes one"
+    inside = text[text.index(">") + 1 :]
+    look = "stroke-linejoin:round;stroke-linecap:butt"
+    about = f'width="{width}" style="{look}" role="img" aria-label="{escape(alt)}"'
+    return f'<svg class="sheet plot" {box[0]} {about}>{inside}'
 
 
 def points(figure: Figure) -> int:
-    """Return how many points a figure draws; an image counts its pixels."""
+    """Return how many points a figure draws; an image counts its pixels, what is rasterized nothing."""
     counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
-    for drawn in (drawn for axes in figure.axes for drawn in axes.collections):
+    for drawn in (drawn for axes in figure.axes for drawn in axes.collections if not drawn.get_rasterized()):
         counts.append(
             max(
                 np.asarray(drawn.get_offsets()).size // 2,

@@ -88,7 +88,8 @@ def bundle(result: Result) -> dict[str, Any]:
 def from_bundle(data: Mapping[str, Any]) -> Result | None:
     """Return the result in a notebook output's data, None where it holds none that can be read."""
     found = data.get(MIME)
-    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str) or found.get("outcome") is None:
+    words = ("name", "outcome", "sentence")
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(word), str) for word in words):
         return None
     return Result(**{key: found[key] for key in Result.__dataclass_fields__ if key in found})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -27,14 +28,17 @@ CSS = f"""
 .ocrlab table.grid td small {{ display: block; font-size: 11px; opacity: .8; }}
 .ocrlab table.grid td.best {{ outline: 2.5px solid {INK}; outline-offset: -3px; font-weight: 700; }}
 """
+FIGURE = re.compile(
+    r"[-+−±~<>≤≥]?\s?\d[\d.,\u202f]*(?:\s?(?:%|[KMGT]?i?B|[mµn]?s|px|x|×|[KMG]))?(?:/s)?$|[·–-]?$"
+)  # with its unit
 LIGHT, DEEP = (0xF3, 0xF6, 0xFA), (0x8F, 0xBD, 0xE8)  # of the grid's worst and best cell; dark text is read on both
 
 
 def table(
     head: Sequence[str], rows: Sequence[Sequence[object]], finding: str, note: str = "", total: bool = False
 ) -> View:
-    """Return a table under a title that says the finding; texts left, figures right, `total` sets off the last row."""
-    words = [any(isinstance(row[i], str) for row in rows) for i in range(len(head))]
+    """Return a table under a title that says the finding; words left, figures right, `total` sets off the last row."""
+    words = [any(isinstance(row[i], str) and not FIGURE.match(str(row[i])) for row in rows) for i in range(len(head))]
     body = [_row(head, words, "th")]
     for number, cells in enumerate(rows, 1):
         body.append(_row([shown(cell) for cell in cells], words, "td", "sum" if total and number == len(rows) else ""))
@@ -59,11 +63,11 @@ def grid(
     across, down = list(dict.fromkeys(c for _, c in scores)), list(dict.fromkeys(r for r, _ in scores))
     best = max(scores, key=lambda key: (_comparable(scores[key][0]), key == used))
     low, high = (limit(_comparable(value[0]) for value in scores.values()) for limit in (min, max))
-    head = f"<tr><th>{escape(names[0])} ↓ &nbsp; {escape(names[1])} →</th>"
-    body = [head + "".join(f"<th>{escape(_named(c))}</th>" for c in across) + "</tr>"]
+    head = f"<tr><th scope='col'>{escape(names[0])} ↓ &nbsp; {escape(names[1])} →</th>"
+    body = [head + "".join(f"<th scope='col'>{escape(_named(c))}</th>" for c in across) + "</tr>"]
     for r in down:
         cells = "".join(_cell(scores[r, c], low, high, (r, c) == best, (r, c) == used) for c in across)
-        body.append(f"<tr><th>{escape(_named(r))}</th>{cells}</tr>")
+        body.append(f"<tr><th scope='row'>{escape(_named(r))}</th>{cells}</tr>")
     score, ours = scores[best][0], scores[used][0]
     gain = "the settings in use" if best == used else f"the settings in use give {ours:.3f}"
     finding = f"Best: {names[0]} {_named(best[0])} with {names[1]} {_named(best[1])}, {measure} {score:.3f} ({gain})"
@@ -86,8 +90,9 @@ def shown(value: object) -> str:
 
 
 def _row(cells: Sequence[str], words: Sequence[bool], tag: str, kind: str = "") -> str:
+    scope = ' scope="col"' if tag == "th" else ""
     inside = "".join(
-        f'<{tag} class="{"words" if left else ""}">{escape(cell)}</{tag}>'
+        f'<{tag}{scope} class="{"words" if left else ""}">{escape(cell)}</{tag}>'
         for cell, left in zip(cells, words, strict=True)
     )
     return f'<tr class="{kind}">{inside}</tr>'
@@ -97,8 +102,9 @@ def _cell(value: Sequence[float], low: float, high: float, best: bool, used: boo
     share = (_comparable(value[0]) - low) / ((high - low) or 1)
     colour = "#" + bytes(round(a + (b - a) * share) for a, b in zip(LIGHT, DEEP, strict=True)).hex()
     sign = ("★ " if best else "") + ("● " if used else "")
-    kind = ' class="best"' if best else ""
-    return f'<td{kind} style="background:{colour};color:{INK}">{sign}{value[0]:.3f}<small>{value[1]:.3f}</small></td>'
+    kind = "day best" if best else "day"  # its ground is light at any hour
+    look = f'class="{kind}" style="background:{colour};color:{INK}"'
+    return f"<td {look}>{sign}{value[0]:.3f}<small>{value[1]:.3f}</small></td>"
 
 
 def _named(setting: object) -> str:

@@ -3,16 +3,57 @@
 Every view brings its style with it: JupyterLab takes cells that are out of sight off the page, and their styles too.
 JupyterLab also has rules of its own for code and lists (`.jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code`),
 which only a longer selector overrules; that is why some classes below are written twice.
+
+Colours are written as they are by day. `page` turns each into a variable that is set only where it is dark: in
+JupyterLab's dark theme, and in a report on a screen that prefers it. What lies on a photograph of paper stays by day.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
 INK, MUTED, LINE, PAPER, ACCENT = "#1f2933", "#5f6b7a", "#d8dee6", "#ffffff", "#2563a8"
 GOOD, BAD, MISSED, IGNORED = "#00805a", "#c8450c", "#1d6fb8", "#8a94a0"  # told apart also by the colour-blind
+VIOLET = "#8a5bb5"
+DARK = {  # by day -> name, and the same by night: text is read on its ground at 4.5:1 in both
+    INK: ("ink", "#e4e9ee"),
+    MUTED: ("muted", "#9fabb8"),
+    LINE: ("line", "#36404a"),
+    PAPER: ("paper", "#171c21"),
+    ACCENT: ("accent", "#74b0f4"),
+    GOOD: ("good", "#43c290"),
+    BAD: ("bad", "#ff8f5e"),
+    MISSED: ("missed", "#6cb4f7"),
+    IGNORED: ("ignored", "#8a94a0"),
+    VIOLET: ("violet", "#bf95e8"),
+    "#116b39": ("pass", "#6fd39b"),
+    "#e9f6ee": ("pass-ground", "#12281c"),
+    "#e3f3e9": ("pass-pill", "#17372a"),
+    "#855600": ("warn", "#e9b949"),
+    "#7a4f00": ("warn-deep", "#f0c660"),
+    "#fdf4dc": ("warn-ground", "#2b230f"),
+    "#fcefcb": ("warn-pill", "#3b2e10"),
+    "#ab1f24": ("fail", "#ff9494"),
+    "#9c1a20": ("fail-deep", "#ff9f9f"),
+    "#fcecec": ("fail-ground", "#331b1c"),
+    "#fbe3e3": ("fail-pill", "#402022"),
+    "#7b1f79": ("crashed", "#e5a3e3"),
+    "#f8ebf8": ("crashed-ground", "#2e1b2e"),
+    "#8f3d05": ("stuck", "#f5a873"),
+    "#fcefe5": ("stuck-ground", "#312014"),
+    "#46525f": ("said", "#b6c1cc"),
+    "#eef1f4": ("said-ground", "#222a32"),
+    "#e8ecf1": ("said-pill", "#2b343d"),
+    "#dde3ea": ("band", "#3a4550"),
+    "#1f4e79": ("deep", "#3f78b0"),
+    "#16324f": ("deepest", "#6f8fb0"),
+}
+NIGHT = "".join(f"--ocr-{name}:{dark};" for name, dark in DARK.values())
+DAY = "".join(f"--ocr-{name}:initial;" for name, _ in DARK.values())
+KNOWN = re.compile(rf"(?<![a-z],)(?:{'|'.join(DARK)})(?![0-9a-f])", re.IGNORECASE)
 
 CSS = f"""
 .ocrlab {{ font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
@@ -30,6 +71,8 @@ CSS = f"""
 .ocrlab figure {{ margin: 0; }}
 .ocrlab figcaption {{ font-size: 12.5px; margin: 5px 0 0; }}
 .ocrlab .sheet {{ border: 1px solid {LINE}; border-radius: 4px; background: {PAPER}; }}
+[data-jp-theme-light="false"] .ocrlab, .vscode-dark .ocrlab {{ color-scheme: dark; {NIGHT} }}
+.ocrlab .day {{ color-scheme: light; {DAY} }}
 """
 
 
@@ -45,8 +88,13 @@ class View:
 
 
 def page(html: str, css: str = "") -> str:
-    """Return HTML with the style that it needs."""
-    return f'<style>{CSS}{css}</style><div class="ocrlab">{html}</div>'
+    """Return HTML with the style that it needs, in colours that also know the dark."""
+    return themed(f'<style>{CSS}{css}</style><div class="ocrlab">{html}</div>')
+
+
+def themed(text: str) -> str:
+    """Return CSS, HTML or SVG whose known colours are variables; where none is set, the colour by day is meant."""
+    return KNOWN.sub(lambda found: f"var(--ocr-{DARK[found[0].lower()][0]},{found[0]})", text)
 
 
 def say(finding: str, note: str = "") -> str:

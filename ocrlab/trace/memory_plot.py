@@ -24,6 +24,7 @@ COLOURS = {  # cool for what stays, warm for what comes and goes; in lightness a
 INK, MUTED, BAND = "#1f2933", "#5f6b7a", ("#eef1f4", "#dde3ea")
 PHASES = {"forward": "forward", "backward": "backward", "recompute": "backward", "optimizer": "optimiser"}
 NARROW = 0.018  # of the width, below which a part has no room for its name
+APART = 0.03  # of the width, below which two slanted names lie over each other
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
@@ -84,12 +85,13 @@ def merged(segments: Sequence[Segment]) -> list[Segment]:
 
 def _parts(axes: Axes, segments: Sequence[Segment], count: int) -> None:
     """Name the parts of the model below the timeline, and the directions below them."""
-    below = axes.get_xaxis_transform()
+    below, named = axes.get_xaxis_transform(), -APART * count
     for number, part in enumerate(segments):
         width = part.end - part.start
         axes.axvspan(part.start, part.end, ymin=-0.045, ymax=-0.01, color=BAND[number % 2], clip_on=False, lw=0)
-        if width > NARROW * count and part.module not in ("outside",):
-            middle = (part.start + part.end) / 2
+        middle = (part.start + part.end) / 2
+        if width > NARROW * count and middle - named >= APART * count and part.module not in ("outside",):
+            named = middle
             axes.text(
                 middle, -0.06, part.module.strip("()"), transform=below, rotation=38, ha="right", va="top",
                 rotation_mode="anchor", fontsize=7.5, color=MUTED,

@@ -41,6 +41,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+CHECKS = Path(__file__).with_name("checks.js")
 WITHIN = 30  # seconds for a page, and for a script in it
 LOCAL = ("data:", "blob:", "about:")  # schemes for which nothing is asked of anybody
 
@@ -104,6 +105,17 @@ class Browser:
         """Return what the console says since `open` or since it was asked last, from warnings upwards."""
         levels = ("WARNING", "SEVERE")
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in levels]
+
+    def examine(self) -> dict[str, Any]:
+        """Return what `checks.js` finds on the page as it stands, everything that is folded opened and in sight."""
+        self.run('document.querySelectorAll("details").forEach((folded) => { folded.open = true; })')
+        about = self.run(
+            "return [innerWidth, matchMedia('(prefers-color-scheme: dark)').matches, matchMedia('print').matches]"
+        )
+        height = min(self.run("return document.documentElement.scrollHeight"), 200_000)
+        self.look(about[0], height, "dark" if about[1] else "light", "print" if about[2] else "")
+        found: dict[str, Any] = self.run(CHECKS.read_text(encoding="utf-8"))
+        return found
 
     def picture(self, path: Path) -> Path:
         """Write the whole page as PNG, for somebody to look at."""

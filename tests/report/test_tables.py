@@ -29,7 +29,7 @@ def test_a_table_escapes_and_aligns() -> None:
 def test_the_best_cell_is_marked_and_the_finding_names_it() -> None:
     view = tables.grid(SCORES, ("threshold", "unclip"), (0.3, 1.5), "hmean@0.5", "hmean@0.7")
     assert view.text == "Best: threshold 0.5 with unclip exact, hmean@0.5 0.900 (the settings in use give 0.700)"
-    assert '<td class="best"' in view.html
+    assert '<td class="day best"' in view.html
     assert "★ 0.900" in view.html
     assert "● 0.700" in view.html
     assert view.html.count("★ 0") == 1

@@ -1,0 +1,231 @@
+"""Reports as a browser sees them: of a notebook with every kind of output, and of ours that really ran."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from ocrlab.cli import main
+from ocrlab.report import html
+
+pytestmark = pytest.mark.browser
+OVERHEAD, LARGEST = 20_000, 2_000_000  # bytes beside the content, and of a whole report
+WIDGET = "application/vnd.jupyter.widget-view+json"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="80"><text x="10" y="40">drawn</text></svg>'
+RULE = "\x1b[0;31m" + "-" * 75 + "\x1b[0m"
+LINE = "\x1b[1;32m      1\x1b[0m x \x1b[38;5;241m=\x1b[39m \x1b[38;5;28mint\x1b[39m(\x1b[43m1\x1b[49m)"
+TRACEBACK = [RULE, f"Cell \x1b[0;32mIn[9]\x1b[0m\n{LINE}", "\x1b[0;31mValueError\x1b[0m: \x1b[48;2;20;30;40mnot\x1b[0m"]
+COLOURS = "".join(f"\x1b[{code}m{code} \x1b[0m" for code in (*range(30, 38), *range(90, 98), *range(40, 48)))
+COLOURS += "".join(f"\x1b[38;5;{code}m{code} \x1b[0m" for code in range(256))
+PROSE = r"""# Every kind of *output* & <more>
+
+Prose with **weight**, `code`, a [link](https://example.com/page), a formula $e^{i\pi} + 1 = 0$, ~~gone~~ text.
+
+![a remote picture](https://example.invalid/remote.png) ![a local one](missing/here.png) ![kept](attachment:dot.png)
+
+$$\int_0^1 x^2 \, dx = \frac{1}{3}$$
+
+> said by somebody
+
+- [x] done
+
+| word | number |
+|:--|--:|
+| one | 22.5 |
+
+```python
+def f(x: int) -> str:  # a comment
+    return "text" * 3
+```
+
+#### A heading that skips levels
+"""
+
+
+def dot() -> str:
+    """Return a small PNG as base64."""
+    from PIL import Image
+
+    data = io.BytesIO()
+    Image.new("RGB", (120, 40), (37, 99, 168)).save(data, "png")
+    return base64.b64encode(data.getvalue()).decode("ascii")
+
+
+def cell(number: int, source: str, *outputs: Any) -> Any:
+    """Return an executed code cell; a dict among its outputs is a bundle that was displayed."""
+    shown = [new_output("display_data", data=one) if "output_type" not in one else one for one in outputs]
+    return new_code_cell(source, outputs=shown, execution_count=number)
+
+
+def said(text: str, name: str = "stdout") -> Any:
+    return new_output("stream", name=name, text=text)
+
+
+def every_kind() -> Any:
+    """Return an executed notebook of a stranger with every kind of output."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"name": ["a", "b"], "value": [1.5, -20.25], "count": [3, 40_000]})
+    styled = frame.style.background_gradient(subset=["value"]).set_caption("styled")
+    cells = [
+        new_markdown_cell(PROSE, attachments={"dot.png": {"image/png": dot()}}),
+        new_markdown_cell("## Text"),
+        cell(1, "print('colours')", said(COLOURS)),
+        cell(2, "bar()", said("careful: \x1b[33mslow\x1b[0m\n" + "".join(f"\r{n}%" for n in range(101)), "stderr")),
+        cell(3, "print('x' * 20_000)", said("x" * 20_000)),
+        cell(4, "many()", said("".join(f"line {n}\n" for n in range(5000)))),
+        new_markdown_cell("# A second title\n\n## Tables"),
+        cell(5, "frame", {"text/html": frame._repr_html_(), "text/plain": str(frame)}),
+        cell(6, "styled", {"text/html": styled.to_html(), "text/plain": "styled"}),
+        cell(7, "html", {"text/html": "<h1>Big</h1><p>words</p><svg><text y='20'>black by itself</text></svg>"}),
+        new_markdown_cell("## Pictures\n\n<h1>A third, in HTML</h1>"),
+        cell(8, "svg", {"image/svg+xml": SVG, "text/plain": "<drawn>"}),
+        cell(9, "png", {"image/png": dot(), "text/plain": "<Figure>"}, {"image/jpeg": dot(), "text/plain": "a page"}),
+        new_markdown_cell("### Formulas and data"),
+        cell(10, "latex", {"text/latex": r"$\displaystyle \sqrt{x}$"}, {"text/latex": r"\undefined{"}),
+        cell(11, "markdown", {"text/markdown": "# said\n\n**bold** $x_1$", "text/plain": "x"}),
+        cell(12, "json", {"application/json": {"a": [1, 2]}, "text/plain": "<JSON>"}),
+        new_markdown_cell("## What needs scripts"),
+        cell(13, "slider", {WIDGET: {"model_id": "x"}, "text/plain": "IntSlider(value=0)"}),
+        cell(14, "both", {WIDGET: {"model_id": "y"}, "text/html": "<p>the static side</p>"}),
+        cell(15, "plotly", {"text/html": "<div></div><script>draw('p')</script>", "text/plain": "Figure"}),
+        cell(16, "odd", {"application/javascript": "alert(1)"}, {"application/pdf": "JVBERi0="}),
+        new_markdown_cell("## What went wrong"),
+        cell(17, "int('a')", new_output("error", ename="ValueError", evalue="not a <b>", traceback=TRACEBACK)),
+        new_code_cell("never()"),
+    ]
+    about = {"kernelspec": {"name": "python3", "display_name": "x", "language": "python"}}
+    return new_notebook(cells=cells, metadata=about)
+
+
+def judged(browser: Any, page: Path, *, headless: int = 0) -> dict[str, Any]:
+    """Look at a report by day, by night, on paper and narrow; fails with all that is wrong; returns its figures."""
+    text = page.read_text(encoding="utf-8")
+    wrong: list[str] = []
+    figures: dict[str, Any] = {"bytes": len(text.encode()), "requests": 0, "errors": 0}
+    for name, width, scheme, media in (
+        ("light", 1200, "light", ""),
+        ("dark", 1200, "dark", ""),
+        ("print", 700, "light", "print"),
+        ("narrow", 400, "light", ""),
+        ("narrow and dark", 400, "dark", ""),
+    ):
+        browser.open(page, width=width, scheme=scheme)
+        outcome = browser.run("return document.querySelector('.outcome').getBoundingClientRect().bottom")
+        browser.look(width, 900, scheme, media)
+        found = browser.examine()
+        requests, complaints = browser.requests(), browser.complaints()
+        figures["requests"] += len(requests)
+        figures["errors"] += len(complaints)
+        never = ("faint", "skipped", "undescribed", "broken", "twice", "dangling", "scripts", "handlers")
+        wrong += [f"{name}: {what} {one}" for what in never for one in found[what]]
+        wrong += [f"{name}: {what}" for what in (*requests, *complaints)]
+        wrong += [f"{name}: {found['titles']} titles"] if found["titles"] != 1 else []
+        wrong += [f"{name}: a table without header {found['headless']}"] if len(found["headless"]) > headless else []
+        wrong += [f"{name}: wider than the screen by {found['wide']} px"] if found["wide"] > 0 and not media else []
+        wrong += [f"{name}: the outcome ends at {outcome} px"] if not 0 < outcome <= 600 else []
+        wrong += [f"{name}: {found['texts']} texts"] if found["texts"] < 20 else []
+        wrong += [f"{name}: no language or no name"] if found["language"] != "en" or not found["named"] else []
+    body = browser.run("return new TextEncoder().encode(document.body.innerHTML).length")
+    figures["overhead"] = figures["bytes"] - body
+    wrong += [f"overhead {figures['overhead']} bytes"] if figures["overhead"] > OVERHEAD else []
+    wrong += [f"{figures['bytes']} bytes"] if figures["bytes"] > LARGEST else []
+    assert wrong == [], "\n".join(wrong)
+    return figures
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report of a notebook with every kind of output."""
+    page = tmp_path_factory.mktemp("every") / "every.html"
+    page.write_text(html.page(every_kind(), "every"), encoding="utf-8")
+    return page
+
+
+def test_every_kind_of_output_is_legible_and_asks_for_nothing(browser: Any, every: Path) -> None:
+    judged(browser, every)
+
+
+def test_every_output_is_seen(browser: Any, every: Path) -> None:
+    browser.open(every)
+    shown = browser.run("return document.querySelector('main').innerText")
+    for text in ("255", "100%", "line 0", "4,955 more lines", "line 4999", "-20.25", "styled", "Big", "words"):
+        assert text in shown, text
+    for text in ("IntSlider(value=0)", "the static side", "not in this file", "ValueError", "a comment"):
+        assert text in shown, text
+    assert shown.count("needs scripts") == 4  # the heading, a slider, a plot, a script
+    assert "99%" not in shown, "a bar that rewrote its line stands as it was at last"
+    drawn = browser.run("return [...document.querySelectorAll('.out img, .prose img')].map(i => i.naturalWidth)")
+    assert drawn == [120, 200, 120, 120]
+    assert browser.run("return document.querySelectorAll('math').length") == 4
+    assert browser.run("return document.querySelector('math msup') !== null")
+
+
+def test_figures_stand_right_and_words_left(browser: Any, every: Path) -> None:
+    browser.open(every)
+    align = "return [...document.querySelectorAll('.dataframe tbody tr:first-child td')].map("
+    align += "c => getComputedStyle(c).textAlign)"
+    assert browser.run(align) == ["left", "right", "right"]
+
+
+def test_code_is_folded_except_where_it_failed(browser: Any, every: Path) -> None:
+    browser.open(every)
+    folded = browser.run("return [...document.querySelectorAll('details.code')].map(d => [d.open, d.innerText])")
+    assert [text.split("\n")[0] for opened, text in folded if opened] == ["Code [17] · failed"]
+    assert len(folded) == 18
+
+
+def test_sections_are_listed_and_links_lead_to_them(browser: Any, every: Path) -> None:
+    browser.open(every)
+    listed = browser.run("return [...document.querySelectorAll('nav a')].map(a => [a.textContent, a.hash])")
+    assert listed == [
+        ["A heading that skips levels", "#A-heading-that-skips-levels"],
+        ["A second title", "#A-second-title"],
+        ["A third, in HTML", "#A-third,-in-HTML"],
+    ]
+    browser.find("nav a")[1].click()
+    assert browser.run("return location.hash") == "#A-second-title"
+    browser.wait("return Math.abs(document.getElementById('A-second-title').getBoundingClientRect().top) < 60", 5)
+    assert browser.run("return document.querySelector('nav .bad').textContent") == "A third, in HTML failed"
+
+
+def test_nothing_is_hidden_on_paper_but_folded_code(browser: Any, every: Path) -> None:
+    browser.open(every, width=700)
+    browser.look(700, 900, "dark", "print")
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.run("return getComputedStyle(document.querySelector('nav')).display") == "none"
+    hidden = "return [...document.querySelectorAll('.out')].filter(o => o.offsetHeight === 0).length"
+    assert browser.run(hidden) == 0
+
+
+@pytest.mark.parametrize("name", ["00_doctor", "06_crash"])
+def test_a_notebook_of_ours_as_a_report(
+    browser: Any, name: str, root: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    figures = judged(browser, executed(root / "notebooks" / f"{name}.ipynb", tmp_path, monkeypatch))
+    with capsys.disabled():
+        print(f"\n{name}: {figures}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb")), ids=lambda path: path.stem
+)
+def test_every_notebook_of_ours_as_a_report(browser: Any, path: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    figures = judged(browser, executed(path, tmp_path, monkeypatch))
+    with capsys.disabled():
+        print(f"\n{path.stem}: {figures}")
+
+
+def executed(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Execute a notebook with its defaults and return its report."""
+    monkeypatch.chdir(folder)
+    assert main(["run", str(notebook), "--out", str(folder / "reports"), "-p", "runs", str(folder / "runs")]) == 0
+    [page] = (folder / "reports").glob("*.html")
+    return page

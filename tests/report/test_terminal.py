@@ -1,0 +1,66 @@
+"""Terminal output as HTML: what was rewritten, what is coloured, what is long."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ocrlab.report import terminal
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("1%\r2%\r100%\n", "100%\n"),
+        ("a long line\rshort", "short" + "a long line"[5:]),
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("ab\bc", "ac"),
+        ("\b\bx", "x"),
+        ("\x1b]0;title\x07x\x1b[2K\x1b[1Ay", "xy"),
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+    ],
+)
+def test_text_as_it_stands_at_last(text: str, settled: str) -> None:
+    assert terminal.settled(text) == settled
+
+
+def test_text_is_escaped_and_lines_close_their_colours() -> None:
+    lines = terminal.coloured("\x1b[31m<b>\nnext\x1b[0m").split("\n")
+    assert lines == ['<span class="ansi-red-fg">&lt;b&gt;</span>', '<span class="ansi-red-fg">next</span>']
+
+
+@pytest.mark.parametrize("code", range(16, 256))
+def test_each_of_256_colours_is_read_by_day_and_by_night(code: int) -> None:
+    html = terminal.coloured(f"\x1b[38;5;{code}mx\x1b[0m")
+    found = [re.search(rf"--{name}:(#\w+)", html) for name in ("day", "night")]
+    for ground, colour in zip(terminal.GROUNDS, found, strict=True):
+        assert colour is not None
+        assert terminal.contrast(terminal._rgb(colour[1]), terminal._rgb(ground)) >= 4.5
+
+
+def test_what_has_a_ground_of_its_own_is_read_on_it() -> None:
+    html = terminal.coloured("\x1b[48;2;20;30;40m\x1b[38;2;30;30;30mx\x1b[0m")
+    found = re.search(r"background-color:(#\w+);color:(#\w+)", html)
+    assert found is not None
+    assert terminal.contrast(terminal._rgb(found[1]), terminal._rgb(found[2])) >= 4.5
+
+
+def test_many_lines_are_folded_and_none_is_lost() -> None:
+    html = terminal.block("".join(f"line {n}\n" for n in range(5000)))
+    assert "<summary>4,955 more lines</summary>" in html
+    assert re.findall(r"line (\d+)", html) == [str(n) for n in range(5000)]
+    assert "<details" not in terminal.block("x\n" * terminal.FOLDED)
+
+
+def test_long_lines_wrap_and_text_beyond_a_limit_is_told() -> None:
+    assert '<pre class="stdout wrap">' in terminal.block("x" * 200, "stdout")
+    assert '<pre class="stdout">' in terminal.block("x" * 100, "stdout")
+    html = terminal.block("x" * 100, most=30)
+    assert f'<pre class="">{"x" * 30}</pre>' in html
+    assert "70 more characters" in html
+
+
+def test_luminance_and_contrast_are_those_of_wcag() -> None:
+    assert terminal.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert terminal.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
