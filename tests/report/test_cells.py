@@ -53,10 +53,8 @@ def test_styles_of_an_output_are_for_that_output_alone() -> None:
 
 
 def test_pieces_of_a_stream_are_joined() -> None:
-    pieces = [
-        new_output("stream", name=name, text=text)
-        for name, text in (("stdout", "a"), ("stdout", "b"), ("stdout", "c"), ("stderr", "d"))
-    ]
+    told = (("stdout", "a"), ("stdout", "b"), ("stdout", "c"), ("stderr", "d"))
+    pieces = [new_output("stream", name=name, text=text) for name, text in told]
     assert [one["text"] for one in cells.joined(pieces)] == ["abc", "d"]
     assert [one["text"] for one in pieces] == ["a", "b", "c", "d"]
 
