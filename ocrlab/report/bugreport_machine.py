@@ -41,7 +41,7 @@ def _rows(found: Sources, known: Mapping[str, Any], installed: Mapping[str, Any]
         ("ocrlab", known.get("revision")),
         ("libraries", ", ".join(libraries)),
         ("device", chosen.get("device") or chosen.get("accelerator")),
-        ("number format", chosen.get("precision")),
+        ("number format", ("bf16" if chosen["bf16"] else "fp32") if "bf16" in chosen else None),
         ("GPU", _gpu(facts)),
         ("OS", known.get("platform") or facts.get("platform")),
         ("libc", known.get("libc")),

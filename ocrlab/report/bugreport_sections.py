@@ -292,6 +292,8 @@ def how_far(found: Sources) -> str:
     told = [f"step {steps[-1]:.0f} in {code('metrics.csv')}"] if steps else []
     if isinstance(beat, Mapping) and beat.get("step") is not None:
         told.append(f"its last sign of life was in step {code(beat['step'])} ({code(beat.get('phase') or UNKNOWN)})")
+    step = found.last_step
+    told += [f"step {step} was being made, as the flight record says"] if step is not None else []
     return ", ".join(told) or UNKNOWN
 
 

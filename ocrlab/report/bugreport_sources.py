@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -14,6 +15,7 @@ from typing import Any
 from ocrlab import flight
 from ocrlab.diagnose import classify, read, stored
 from ocrlab.errors import DataError, OcrlabError, RunError
+from ocrlab.flight import ring
 from ocrlab.flight.sentinel import SENTINELS
 from ocrlab.history import fingerprint
 from ocrlab.records import Incident, RunRecord, Verdict, to_json
@@ -61,6 +63,16 @@ class Sources:
     def recorded(self) -> bool:
         """Whether there is a flight record, so that its last step can be run again."""
         return next(iter((self.path / "flight").glob("ring-*.bin")), None) is not None
+
+    @property
+    def last_step(self) -> int | None:
+        """Return the optimiser step, from 0, that was being made when it ended; None where no flight record says it."""
+        for path in ring.find(self.path) if self.recorded else ():
+            with contextlib.suppress(OSError, ValueError, OcrlabError):
+                now = ring.read(path).now
+                if now is not None:
+                    return now.number
+        return None
 
     @property
     def nonfinite(self) -> tuple[int, str, str] | None:
