@@ -19,6 +19,14 @@ ORDINARY = re.compile(
     r"|n|label|image|row|column|public|partition|input|output|dispatch|wait|target|required|unknown|param|config)[_-]keys?$",
     re.IGNORECASE,
 )
+# The keys that open something; any other name that ends in `key` mostly is that of an entry in a mapping.
+OF_ACCESS = re.compile(
+    r"(?:api|access|secret|private|auth[a-z]*|account|licen[sc]e|encryption|signing|shared|master|storage|service|session"
+    r"|user|app|client|ssh|deploy|wandb|comet|neptune|openai|hf|aws|azure|gcp)[_-]?keys?[_\d]*$",
+    re.IGNORECASE,
+)
+ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
+LONG = 24  # characters; what is shorter and drawn at random has a digit
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
 NOTHING = re.compile(
     r"(?:none|null|nil|true|false|str|bytes|int|any|self|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{|\(\w+\)|[A-Za-z_][\w.]*[(\[]",
@@ -48,4 +56,12 @@ def hides(name: str, value: str) -> bool:
     """Return True if `value` behind `name` is a secret: not a number, nothing, or a piece of code."""
     if not names_secret(name) or NOTHING.match(value):
         return False
-    return re.search(PASSWORDS, name, re.IGNORECASE) is not None or NUMBER.match(value) is None
+    if re.search(PASSWORDS, name, re.IGNORECASE):
+        return True  # people choose them, so that they may be words
+    if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value)):
+        return False  # tokens and keys are drawn: `new_key = prefix` and `token: Token` are code
+    return (
+        OF_ACCESS.search(HUMPS.sub("_", name)) is not None
+        or not name.lower().endswith(("key", "keys"))
+        or (ANY_KEY.match(value) is not None)
+    )

@@ -64,6 +64,12 @@ def test_a_bare_key_of_hexadecimal_digits_behind_the_word() -> None:
         "monkey=banana12345678901234",
         "<td>token</td><td>embedding</td>",
         "tokens  12345678a",
+        "new_key = parent_key + delimiter",
+        "result[new_key] = prefix1.conv2",
+        "def barrier(token: Token | None)",
+        'port_key = "MASTER_PORT"',
+        "optim_key = f'optimizer_{idx}'",
+        "callback_key=layer4.1.bn2.weight",
     ],
 )
 def test_ordinary_text_stays(text: str) -> None:
