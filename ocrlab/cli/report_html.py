@@ -13,6 +13,7 @@ from ocrlab.records import SCHEMA
 EXAMPLES = """
   ocrlab report html reports/20260102-030405-03_train.ipynb      beside it, as .html
   ocrlab report html mine.ipynb --out mine-to-share.html         anybody's executed notebook
+  ocrlab report html mine.ipynb --most 300                       for a place that takes 300 kB
   ocrlab report html mine.ipynb --overwrite                      again, after it was executed again
 """
 
@@ -23,6 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "notebook", type=places.path, metavar="NOTEBOOK", help="an executed notebook; it stays as it is"
     )
     parser.add_argument("--out", type=places.path, metavar="FILE", help="a new file (beside the notebook, as .html)")
+    parser.add_argument(
+        "--most", type=int, default=2000, metavar="KB", help="the largest that the file may be; pictures shrink (2000)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="write over FILE if it is there")
     add_json(parser)
 
@@ -30,6 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Write the report, and answer with its size and with how many texts were replaced in it."""
     notebook: Path = args.notebook
+    if args.most < 100:
+        raise ConfigError("--most is too small for a report", got=f"{args.most} KB", need="100 KB or more")
     if notebook.is_dir():
         raise ConfigError(f"{notebook} is a folder", need="an executed notebook, a file that ends in .ipynb")
     out: Path = args.out or notebook.with_suffix(".html")
@@ -43,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     places.make(out.parent, "--out")
     over = out.exists()
-    written = html.write(notebook, out)
+    written = html.write(notebook, out, 1000 * args.most)
     record = {
         "schema": SCHEMA,
         "notebook": str(notebook),

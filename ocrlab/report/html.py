@@ -33,11 +33,14 @@ class Written:
     redacted: int
 
 
-def write(notebook: Path | str, path: Path | str) -> Written:
-    """Write an executed notebook as HTML without secrets, whole or not at all; raises OSError, DataError."""
+def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Written:
+    """Write an executed notebook as HTML of at most `most` bytes, without secrets, whole or not at all.
+
+    Raises OSError, DataError.
+    """
     try:
         read = nbformat.read(str(notebook), as_version=4)
-        text, written = _made(read, Path(notebook).stem, Path(notebook).parent)
+        text, written = _made(read, Path(notebook).stem, Path(notebook).parent, most)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error
     write_text(path, text)
@@ -49,7 +52,7 @@ def page(notebook: Any, name: str = "notebook", folder: Path | None = None) -> s
 
     `name` is the title of a notebook without a heading; pictures that its prose names are looked for in `folder`.
     """
-    return _made(notebook, name, folder)[0]
+    return _made(notebook, name, folder, LARGEST)[0]
 
 
 def warm() -> None:
@@ -59,7 +62,7 @@ def warm() -> None:
     safe.piece("<style>a{b:c}</style>")
 
 
-def _made(notebook: Any, name: str, folder: Path | None) -> tuple[str, Written]:
+def _made(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[str, Written]:
     clean, count = executed.redacted(notebook)
     count += clean.metadata.get("ocrlab", {}).get("redacted", 0)
     found = [output for cell in clean.cells for output in cell.get("outputs", [])]
@@ -68,14 +71,14 @@ def _made(notebook: Any, name: str, folder: Path | None) -> tuple[str, Written]:
     several = prose.count_titles(clean) > 1
     for limits in slim.STEPS:
         shared = Page(folder, limits, prose.Headings(several))
-        text = _page(clean, top, shared, name, count)
-        if len(text.encode("utf-8", errors="backslashreplace")) <= LARGEST:
+        text = _page(clean, top, shared, name, count, most)
+        if len(text.encode("utf-8", errors="backslashreplace")) <= most:
             break
     return text, Written(said[0].outcome if said else None, count)
 
 
-def _page(notebook: Any, top: str, shared: Page, name: str, count: int) -> str:
-    """Return the page within the limits of `shared`."""
+def _page(notebook: Any, top: str, shared: Page, name: str, count: int, most: int) -> str:
+    """Return the page within the limits of `shared`, which are there for `most` bytes."""
     body, sections = _body(notebook, shared)
     title = shared.headings.title or escape(name)
     head = _top(top or _silent(prose.plain(title)), notebook, shared)
@@ -83,7 +86,7 @@ def _page(notebook: Any, top: str, shared: Page, name: str, count: int) -> str:
     sheets = "".join(f".{own}{{{css}}}" for css, own in shared.sheets.items())
     told = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
     if shared.limits != Limits():
-        told.append(f"Pictures and texts were cut so that this file stays below {LARGEST / 1e6:g} MB.")
+        told.append(f"Pictures and texts were cut so that this file stays below {most / 1e6:g} MB.")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'

@@ -56,6 +56,19 @@ def test_it_goes_where_it_is_told(notebook: Path, tmp_path: Path) -> None:
     assert "It is good." in out.read_text()
 
 
+def test_it_is_as_small_as_it_has_to_be(notebook: Path, tmp_path: Path, capsys) -> None:
+    read = nbformat.read(notebook, as_version=4)
+    read.cells[1].outputs.append(new_output("stream", name="stdout", text="word " * 60_000))
+    nbformat.write(read, notebook)
+    assert main(["report", "html", str(notebook), "--out", str(tmp_path / "a.html")]) == 0
+    assert main(["report", "html", str(notebook), "--out", str(tmp_path / "b.html"), "--most", "150"]) == 0
+    assert (tmp_path / "a.html").stat().st_size > 300_000
+    assert (tmp_path / "b.html").stat().st_size <= 150_000
+    assert "below 0.15 MB" in (tmp_path / "b.html").read_text()
+    assert main(["report", "html", str(notebook), "--out", str(tmp_path / "c.html"), "--most", "9"]) == 2
+    assert "--most" in capsys.readouterr().err
+
+
 def test_the_notebook_itself_is_never_written_over(notebook: Path, capsys) -> None:
     before = notebook.read_bytes()
     assert main(["report", "html", str(notebook), "--out", str(notebook), "--overwrite"]) == 2
