@@ -17,6 +17,7 @@ import pytest
 
 from ocrlab import flight
 from ocrlab.config import apply, load, save
+from ocrlab.history import listing
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -347,3 +348,16 @@ def test_robustness_moves_boxes_with_the_page_and_judges_the_drop(part: Any) -> 
     figures["b"] = {"hmean@0.5": 0.7, "hmean@0.7": 0.5}
     met, text = robustness.report(figures)
     assert met is False and "Worst: b, +0.2000 hmean@0.5, NOT met." in text
+
+
+def test_many_runs_are_made_and_listed(part: Any, tmp_path: Path) -> None:
+    many = part("many_runs")
+    folder, empty = tmp_path / "runs", tmp_path / "empty"
+    empty.mkdir()
+    many.make(folder, 12)
+    listed = listing.list_runs([folder])
+    assert {run.status for run in listed} == {"success", "failed", "died", "broken"}
+    assert all(len(run.settings) > 60 for run in listed)
+    met, body = many.measure(folder, empty, 1)
+    assert "12 runs in" in body
+    assert ("NOT met" in body) != met

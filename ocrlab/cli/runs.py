@@ -60,6 +60,11 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """List the runs; raises ConfigError for words that cannot be read, RunError for a folder that cannot."""
+    with listing.uncollected():
+        return _answer(args)
+
+
+def _answer(args: argparse.Namespace) -> Answer:
     terminal = sys.stdout.isatty() and not args.json
     limit = _limit(args.limit, SCREEN if terminal else 0)
     places, conditions = split(args.words)

@@ -17,7 +17,7 @@ SIDE_BY_SIDE = 4  # so many runs have their differences in columns
 WIDE = 120  # characters; from there on the time of the start has a column, and years are told
 LINES = 3  # of a cell that does not fit into one
 LEFT_OUT = "…"
-HARMFUL = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")  # control characters, with which a name could move the cursor
+HARMFUL = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 STAMPED = re.compile(r"\d{8}-\d{6}")
 
 
@@ -76,7 +76,7 @@ def groups_table(groups: Sequence[Group], width: int) -> str:
 
 def fitted(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> str:
     """Return rows in columns as wide as the terminal: the last column is wrapped, the first cut in its middle."""
-    texts = [[HARMFUL.sub("?", cell) for cell in row] for row in rows]
+    texts = [[_plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     fixed = sum(widths[1:-1]) + len(GAP) * (len(widths) - 1)
     room = max(16, width - fixed)
@@ -108,7 +108,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 def tabbed(rows: Sequence[Sequence[object]]) -> str:
     """Return rows with tabs between their cells, whole."""
-    return "\n".join("\t".join(HARMFUL.sub(" ", str(cell)) for cell in row) for row in rows)
+    return "\n".join("\t".join(_plain(str(cell), " ") for cell in row) for row in rows)
 
 
 def cut(text: str, width: int, middle: bool = False) -> str:
@@ -145,6 +145,11 @@ def local(time: str, width: int) -> str:
     )
 
 
+def _plain(text: str, instead: str = "?") -> str:
+    """Return a text without control characters, with which a stranger's name could move the cursor."""
+    return text if text.isprintable() else HARMFUL.sub(instead, text)
+
+
 def tabbed_runs(runs: Sequence[Run], differing: Differing) -> str:
     """Return the runs for a program: tabs, ISO times, whole paths."""
     rows: list[Sequence[object]] = [
@@ -176,7 +181,7 @@ def _side_by_side(runs: Sequence[Run], differing: Differing, width: int) -> str:
 def _usual(differing: Differing, width: int) -> str:
     """Return the settings that most runs have, of those in which they differ."""
     words = [f"{differing.names[key]}={choose.shown(one)}" for key, one in differing.usual.items()]
-    told = wrap(HARMFUL.sub("?", " ".join(words)), max(8, width - 11))
+    told = wrap(_plain(" ".join(words)), max(8, width - 11))
     return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(told))
 
 

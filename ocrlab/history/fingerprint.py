@@ -28,7 +28,7 @@ WATCHERS = ("Killed", "Failed", "Hung", "Suspected")  # types of records that `o
 UNPLACED = ("ext.", "host.", "scheduler.", "hw.")  # causes that strike from outside, wherever the program just is
 STOPPED = ("KeyboardInterrupt", "SystemExit")  # somebody stopped it, wherever it just was
 TRACEBACK = "Traceback (most recent call last)"
-FRAME = re.compile(r'^[\s|+]*File "(?P<file>[^"\n]{1,500})", line \d+,? in (?P<function>[^\s,]{1,200})', re.MULTILINE)
+FRAME = re.compile(r'^[ \t|+]*File "(?P<file>[^"\n]{1,500})", line \d+,? in (?P<function>[^\s,]{1,200})', re.MULTILINE)
 CELL = re.compile(r"^\s*(?:Cell In\[\d+\], line \d+|File /\S*/ipykernel_\d+/\d+\.py\S*)", re.MULTILINE)  # IPython's
 PLACE = re.compile(r"(?:^|\sin )(?P<function>[\w.<>]{1,200}) \((?P<file>[^\s()]{1,500}):\d+\)")  # of a hang's words
 RAISED = re.compile(r"^(?:[ |+-]{0,40}\| )?((?:\w+\.){0,6}[A-Z]\w{0,80})(?::|$)", re.MULTILINE)
@@ -60,7 +60,7 @@ def of_run(run: Path | str) -> Fingerprint | None:
     record = sentinel.status(run)
     if record.status not in ("failure", "died"):
         return None
-    return fingerprint(record.error, stored_verdict(str(run)), record.verdict, log_tail(str(run)))
+    return fingerprint(record.error, stored_verdict(str(run)), record.verdict, output(str(run), record.error))
 
 
 def fingerprint(
@@ -109,8 +109,10 @@ def stored_verdict(run: str) -> dict[str, Any] | None:
         return None
 
 
-def log_tail(run: str) -> str:
-    """Return the end of a run's output, as the watcher kept it; empty where there is none."""
+def output(run: str, error: Mapping[str, Any] | None) -> str:
+    """Return the end of a run's output, as the watcher kept it, where its record says nothing of an exception."""
+    if (error or {}).get("traceback"):
+        return ""
     try:
         return files.tail(f"{run}/incident/log_tail.txt", TAIL).decode("utf-8", errors="replace")
     except OSError:

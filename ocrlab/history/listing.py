@@ -6,6 +6,7 @@ folder, it becomes a Run: one that cannot be read is `broken`, with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -17,7 +18,7 @@ from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.flight import sentinel
 from ocrlab.flight.process import alive
 from ocrlab.history import files, settings
-from ocrlab.history.fingerprint import Fingerprint, fingerprint, log_tail, stored_verdict
+from ocrlab.history.fingerprint import Fingerprint, fingerprint, output, stored_verdict
 from ocrlab.history.settings import Settings
 from ocrlab.records import RunRecord, from_json
 
@@ -63,16 +64,23 @@ def list_runs(places: Iterable[str | os.PathLike[str]]) -> list[Run]:
     Raises RunError for a place that is no folder.
     """
     found: dict[str, Run] = {}
-    collecting = gc.isenabled()
-    gc.disable()  # a hundred thousand small objects that all stay: looking for cycles would take half of the time
-    try:
+    with uncollected():
         for place in places:
             for run in _runs(str(place)):
                 found.setdefault(run.path, run)
+    return sorted(found.values(), key=lambda run: (moment(run.started), run.name), reverse=True)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python from looking for cycles among a hundred thousand small objects that all stay: half of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()
-    return sorted(found.values(), key=lambda run: (moment(run.started), run.name), reverse=True)
 
 
 def read(path: str) -> Run | None:
@@ -185,7 +193,7 @@ def _settings(path: str) -> tuple[Settings, str]:
 def _failed(path: str, record: RunRecord) -> tuple[str, Fingerprint]:
     """Return how a run failed, as one of FAILURES, and the fingerprint of it."""
     verdict = stored_verdict(path)
-    failure = fingerprint(record.error, verdict, record.verdict, log_tail(path))
+    failure = fingerprint(record.error, verdict, record.verdict, output(path, record.error))
     ended = (verdict or {}).get("status")
     if record.status == "died":
         return "died", failure
@@ -195,18 +203,19 @@ def _failed(path: str, record: RunRecord) -> tuple[str, Fingerprint]:
 def so_far(path: str) -> dict[str, float]:
     """Return of a metrics.csv the step it has come to as `steps`, and the row of its best hmean@0.5."""
     try:
-        lines = files.read(path).decode("utf-8", errors="replace").split("\n")[:-1]  # the last one may be torn
+        text = files.read(path).decode("utf-8", errors="replace")
     except OSError:
         return {}
-    columns = lines[0].split(",") if lines else []
-    rows = lines[1:]
-    reached = _numbers(columns, rows[-1]).get("step") if rows else None
+    head, _, body = text[: text.rfind("\n") + 1].partition("\n")  # the last line may be torn
+    columns = head.split(",")
+    reached = _numbers(columns, body[:-1].rpartition("\n")[2]).get("step")
     best: dict[str, float] = {}
     if "hmean@0.5" in columns:
         at = columns.index("hmean@0.5")
-        empty = "," * (len(columns) - at)  # how a row ends that is of the training, and not of a validation
-        measured = [row for row in rows if not row.endswith(empty)]
-        best = _numbers(columns, max(measured, key=lambda row: _cell(row, at), default=""))
+        empty = "," * (len(columns) - at) + "\n"  # how a row ends that is of the training, and not of a validation
+        measured = [row.rpartition("\0")[2] for row in body.replace(empty, "\0").split("\n")]
+        best = _numbers(columns, max(measured, key=lambda row: _cell(row, at)))
+        best = best if "hmean@0.5" in best else {}
     best.pop("step", None)
     return best | ({"steps": reached} if reached is not None else {})
 

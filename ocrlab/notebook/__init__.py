@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import sys
 
-from ocrlab.notebook import crash, doctor, inspect, isolated, layers, loader, memory, monitor, sanity, training
+from ocrlab.notebook import compare, crash, doctor, inspect, isolated, layers, loader, memory, monitor, sanity, training
 from ocrlab.notebook.isolated import register
 from ocrlab.notebook.lab import Lab, setup
 
 __all__ = [
     "Lab",
+    "compare",
     "crash",
     "doctor",
     "inspect",

@@ -1,0 +1,310 @@
+"""The sections of the comparing notebook: what differs, the curves, the difference with its interval, and the pages.
+
+`compare` in `compare_child` gives the pages as every run's detector sees them; here they are drawn.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ocrlab.config import Config
+from ocrlab.history import choose, listing
+from ocrlab.metrics.page import AT
+from ocrlab.metrics.paired import Paired, by_page
+from ocrlab.metrics.paired import compare as paired
+from ocrlab.notebook.compare_child import Compared, PageOf, Progress
+from ocrlab.notebook.layers import Slider
+from ocrlab.redact import clean
+from ocrlab.report import pictures, plots, tables
+from ocrlab.report.pictures import Layer
+from ocrlab.report.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, say, together
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ocrlab.notebook.lab import Lab
+
+SURE = 0.975  # of the draws on one side: the 95 % interval lies on that side, too
+SHOWN, SMALL = 2, 360  # pages drawn in a report that got worse, and better; width of a page in pixels of the screen
+NAMED = 12  # pages in the bars that get their name
+
+
+def compared(config: Config, places: list[str], data: str, pages: int, progress: Progress) -> Compared:
+    """Compare in this process; see `compare_child.compare`."""
+    from ocrlab.notebook import compare_child
+
+    return compare_child.compare(config, places, data, pages, progress)
+
+
+def look(lab: Lab, places: Sequence[str], pages: int) -> Compared:
+    """Return runs on the same pages, judged in a watched child; raises RunError, DataError, ChildFailed."""
+    data = str(lab.parameters.get("data") or "")
+    title = "Judging the runs on the same pages" if places else "Two short trainings, then both on the same pages"
+    found: Compared = lab.run(compared, lab.config, list(places), data, pages, title=title)
+    newest = found.runs[-1]
+    lab.next = f"ocrlab runs {clean(str(found.runs[0]))} {clean(str(newest))}"
+    return found
+
+
+def letter(number: int) -> str:
+    """Return the short name of a run: A is what the others are compared with."""
+    return chr(ord("A") + number) if number < 26 else f"R{number}"
+
+
+def settings(found: Compared) -> View:
+    """Return the runs, how each ended, and the settings in which they differ."""
+    runs = [run for folder in found.runs if (run := listing.read(str(folder)))]
+    rows: list[list[object]] = [["folder", *(run.name for run in runs)], ["ended", *(run.status for run in runs)]]
+    rows.append(["hmean@0.5, as it said itself", *("" if run.hmean is None else f"{run.hmean:.4f}" for run in runs)])
+    rows.append(["steps", *(f"{run.metrics.get('steps', 0):g}" for run in runs)])
+    rows.append(["seconds", *("" if run.seconds is None else f"{run.seconds:.0f}" for run in runs)])
+    keys = choose.differing(runs)
+    for key in keys:
+        rows.append([key, *(clean(choose.shown(choose.value(run, key))) for run in runs)])
+    several = f"{len(keys)} settings differ" if len(keys) != 1 else f"One setting differs: {keys[0]}"
+    finding = several if keys else "No setting differs: what differs is chance, or the code"
+    head = ["", *(letter(number) for number in range(len(runs)))]
+    return tables.table(head, rows, finding, ". ".join(clean(note) for note in found.notes))
+
+
+def curves(found: Compared) -> View:
+    """Return loss over steps and hmean over training time, one line a run."""
+    import matplotlib
+
+    rows = [_metrics(folder) for folder in found.runs]
+    with matplotlib.rc_context(plots.STYLE):
+        figure, (left, right) = plots.blank(2, height=3.7)
+        told = [
+            _lines(left, rows, "loss", "step", "optimiser step", "loss"),
+            _lines(right, rows, "hmean@0.5", "fit_seconds", "seconds in training", "hmean@0.5 of its own validation"),
+        ]
+        seen = [row["loss"] for one in rows for row in one if row.get("loss", 0) > 0]
+        if seen and max(seen) > 10 * min(seen):  # else a logarithmic axis has no number on it
+            left.set_yscale("log")
+            left.set_ylabel("loss, log scale")
+            left.yaxis.set_major_formatter("{x:g}")
+            left.yaxis.set_minor_formatter("")
+        right.set_ylim(0, 1)
+        return plots.finished(figure, ". ".join(told) + ".")
+
+
+def _metrics(folder: Path) -> list[dict[str, float]]:
+    try:
+        return plots.read_metrics(folder / "metrics.csv")
+    except (OSError, ValueError):  # it was started from elsewhere, or its table is torn
+        return []
+
+
+def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, along: str, x: str, y: str) -> str:
+    """Draw one figure of every run and return what is seen."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    ends = []
+    for number, (rows, colour) in enumerate(zip(runs, itertools.cycle(plots.COLOURS), strict=False)):
+        drawn, last = [], math.nan
+        for row in rows:  # the last validation of a run may be written without its time
+            last = row.get(along, last)
+            if name in row and last == last:
+                drawn.append((last, row[name]))
+        if drawn:
+            marker = "o" if len(drawn) < 12 else ""
+            axes.plot(*zip(*drawn, strict=True), color=colour, marker=marker, markersize=4, label=letter(number))
+            ends.append(f"{letter(number)} {drawn[-1][1]:.3g}")
+    title = f"{name} at the end: {', '.join(ends)}" if ends else f"No run has a {name}"
+    axes.set_title(title)
+    if ends:
+        axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    return title
+
+
+def differences(found: Compared, number: int) -> dict[str, Paired]:
+    """Return how a run differs from the first one in hmean at each IoU, by bootstrap over the same pages."""
+    both = ([page.seen[0] for page in found.pages], [page.seen[number].sums for page in found.pages])
+    return {at: paired([seen.sums[at] for seen in both[0]], [sums[at] for sums in both[1]]) for at in AT}
+
+
+def sentence(name: str, one: Paired, measure: str = "hmean@0.5") -> str:
+    """Return a difference in words; "cannot tell" is one of them."""
+    if math.isnan(one.low):
+        return f"{name}: {one.pages} pages are too few to tell whether a difference of {one.difference:+.3f} is chance"
+    interval = f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}], p {_p(one.p)}"
+    if one.told == "cannot tell":
+        return f"{name}: cannot tell on {one.pages} pages; the difference in {measure} is {interval}"
+    return f"{name} is {one.told} than A in {measure}: {interval}, {one.pages} pages"
+
+
+def real(found: Compared) -> View:
+    """Return the differences with their 95 % intervals, as a plot and as a table."""
+    import matplotlib
+
+    told = {letter(n): differences(found, n) for n in range(1, len(found.runs))}
+    entries = [(f"{name} − A, hmean{at}", one) for name, all_of in told.items() for at, one in all_of.items()]
+    with matplotlib.rc_context(plots.STYLE):
+        figure, [axes] = plots.blank(height=1.0 + 0.34 * len(entries))
+        for row, (_, one) in enumerate(reversed(entries)):
+            colour = {"better": GOOD, "worse": BAD}.get(one.told, MUTED)
+            if not math.isnan(one.low):
+                axes.plot([one.low, one.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
+            axes.plot([one.difference], [row], color=colour, marker="o", markersize=6)
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.set_yticks(range(len(entries)), [name for name, _ in reversed(entries)])
+        axes.set_ylim(-0.6, len(entries) - 0.4)
+        axes.set_xlabel("difference; right of the line: better than A")
+        axes.grid(axis="y", visible=False)
+        findings = [sentence(name, all_of["@0.5"]) for name, all_of in told.items()]
+        plot = plots.finished(figure, ". ".join(findings) + ".")
+    head = ("", "A", "other", "difference", "95 % from", "to", "p", "")
+    rows = [
+        (name, f"{one.first:.4f}", f"{one.second:.4f}", f"{one.difference:+.4f}", *_ends(one), one.told)
+        for name, one in entries
+    ]
+    note = f"Paired bootstrap over {len(found.pages)} pages of {clean(found.data)}, split {found.split}, 10,000 draws. "
+    note += "It knows the pages, not how much another seed would change."
+    finding = View(say("; ".join(findings)), "; ".join(findings))
+    return together([finding, plot, tables.table(head, rows, "In figures", note)])
+
+
+def _ends(one: Paired) -> tuple[str, str, str]:
+    if math.isnan(one.low):
+        return "", "", ""
+    return f"{one.low:+.4f}", f"{one.high:+.4f}", _p(one.p)
+
+
+def _p(value: float) -> str:
+    return "below 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def pages(found: Compared, number: int = -1) -> View:
+    """Return the pages that got better and worse from the first run to another, as bars; and the worst as pictures."""
+    import matplotlib
+
+    number %= len(found.runs)
+    order = ranked(found, number)
+    gains = [order_gain(found.pages[at], number) for at in order]
+    worse, better = sum(gain < 0 for gain in gains), sum(gain > 0 for gain in gains)
+    title = f"{letter(number)} against A: {better} pages better, {worse} worse, {len(gains) - better - worse} the same"
+    with matplotlib.rc_context(plots.STYLE):
+        figure, [axes] = plots.blank(height=2.6)
+        axes.bar(range(len(gains)), gains, color=[GOOD if gain > 0 else BAD for gain in gains], width=0.85)
+        axes.axhline(0, color=INK, linewidth=1)
+        axes.set_ylabel("gain in hmean@0.5 of a page")
+        axes.set_title(title)
+        axes.grid(axis="x", visible=False)
+        if len(gains) <= NAMED * 2:
+            names = [clean(found.pages[at].name) for at in order]
+            axes.set_xticks(range(len(gains)), names, rotation=45, ha="right", fontsize=7)
+        else:
+            axes.set_xlabel("pages, the one that got worst first")
+        plot = plots.finished(figure, title)
+    ends = [("Worst regressions", order[:SHOWN], lambda gain: gain < 0)]
+    ends += [("Largest gains", order[::-1][:SHOWN], lambda gain: gain > 0)]
+    shown = [
+        _row(name, found, [at for at in some if meant(order_gain(found.pages[at], number))], number)
+        for name, some, meant in ends
+    ]
+    return together([plot, *shown])
+
+
+def ranked(found: Compared, number: int) -> list[int]:
+    """Return the positions of the pages, the one that got worst from the first run to another first."""
+    return by_page([page.seen[0].hmean for page in found.pages], [page.seen[number].hmean for page in found.pages])
+
+
+def order_gain(page: PageOf, number: int) -> float:
+    """Return by how much a page's hmean@0.5 is higher than in the first run."""
+    return page.seen[number].hmean - page.seen[0].hmean
+
+
+def _row(name: str, found: Compared, some: Sequence[int], number: int) -> View:
+    if not some:
+        return View(say(f"{name}: none"), f"{name}: none")
+    layers = [outlines(found.pages[at], number) for at in some]
+    drawn = [_picture(found, at, number, one) for at, one in zip(some, layers, strict=True)]
+    gains = ", ".join(f"{order_gain(found.pages[at], number):+.2f}" for at in some)
+    return pictures.row(f"{name}: {gains}", drawn, pictures.legend(layers))
+
+
+def outlines(page: PageOf, number: int) -> list[Layer]:
+    """Return what both runs find on a page: text that only one of them finds, and what only the other got wrong."""
+    first, other = page.seen[0], page.seen[number]
+    before, after = dict(first.found), dict(other.found)
+    name = letter(number)
+    missed = [polygon for t, polygon in enumerate(page.polygons) if _missed(page, t, before, after)]
+    return [
+        Layer(
+            "ignored", [p for p, skip in zip(page.polygons, page.ignored, strict=True) if skip], IGNORED, "2 3", 0.15
+        ),
+        Layer("found by both", [other.polygons[d] for t, d in after.items() if t in before], MUTED),
+        Layer("found by A only", [first.polygons[d] for t, d in before.items() if t not in after], MISSED, "6 3", 0.2),
+        Layer(f"found by {name} only", [other.polygons[d] for t, d in after.items() if t not in before], GOOD, "", 0.2),
+        Layer("found by neither", missed, INK, "1 3"),
+        Layer(f"wrong in {name}", _wrong(other), BAD, "", 0.15),
+        Layer("wrong in A", _wrong(first), BAD, "3 3"),
+    ]
+
+
+def _missed(page: PageOf, t: int, before: dict[int, int], after: dict[int, int]) -> bool:
+    return not page.ignored[t] and t not in before and t not in after
+
+
+def _wrong(seen: Any) -> list[Any]:
+    right = {d for _, d in seen.found}
+    return [polygon for d, polygon in enumerate(seen.polygons) if d not in right and seen.counted[d]]
+
+
+def _picture(found: Compared, at: int, number: int, layers: Sequence[Layer], width: int = SMALL) -> str:
+    from ocrlab.data.images import read_image
+
+    page = found.pages[at]
+    told = f"hmean@0.5 {page.seen[0].hmean:.2f} in A, {page.seen[number].hmean:.2f} in {letter(number)}"
+    image = read_image(page.image, exif=found.exif)
+    name = clean(page.name)
+    return pictures.picture(image, f"page {name}: {told}", layers, f"<b>{escape(name)}</b> · {told}", width=width)
+
+
+def browse(found: Compared, number: int = -1) -> Slider:
+    """Return a list of all pages to choose from, for JupyterLab; in a report, a table of what changed most."""
+    number %= len(found.runs)
+    order = ranked(found, number)
+    ends = dict.fromkeys([*order[:5], *order[-5:]])
+    rows = [
+        (
+            clean(found.pages[at].name),
+            *(f"{seen.hmean:.3f}" for seen in (found.pages[at].seen[0], found.pages[at].seen[number])),
+            f"{order_gain(found.pages[at], number):+.3f}",
+        )
+        for at in ends
+    ]
+    view = tables.table(("page", "A", letter(number), "gain"), rows, f"The pages that changed most, of {len(order)}")
+    return Slider(view.html, view.text, _widget(found, order, number))
+
+
+def _widget(found: Compared, order: Sequence[int], number: int) -> Any:
+    """Return a list of pages, the one that got worst first, with the page that is chosen."""
+    ipywidgets = importlib.import_module("ipywidgets")  # it has no types
+    labels = [f"{order_gain(found.pages[at], number):+.2f}  {clean(found.pages[at].name)}" for at in order]
+    place = ipywidgets.Dropdown(options=list(zip(labels, order, strict=True)), description="page")
+    shown = ipywidgets.HTML()
+
+    def show(_: object = None) -> None:
+        layers = outlines(found.pages[place.value], number)
+        page = _picture(found, place.value, number, layers, width=560)
+        shown.value = pictures.row("", [page], pictures.legend([layers]))._repr_mimebundle_()["text/html"]
+
+    place.observe(show, "value")
+    show()
+    return ipywidgets.VBox([place, shown])
+
+
+def judge(lab: Lab, found: Compared) -> None:
+    """Judge each run against the first: PASS if it is better for certain, WARN where nobody can tell, FAIL if worse."""
+    for number in range(1, len(found.runs)):
+        one = differences(found, number)["@0.5"]
+        value = 0.5 if math.isnan(one.ahead) else one.ahead
+        lab.outcome(f"share of draws in which {letter(number)} is ahead of A", value, SURE, 1 - SURE)

@@ -1,0 +1,162 @@
+"""The sections of the comparing notebook: differences, curves, intervals, pages; on runs and pages made here."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocrlab import config as configs
+from ocrlab import flight
+from ocrlab.errors import DataError, RunError
+from ocrlab.metrics import page as metric
+from ocrlab.metrics.paired import counts
+from ocrlab.notebook import compare, compare_child
+from ocrlab.notebook.compare_child import Compared, PageOf, Seen
+
+BOX = np.array([[10, 10], [90, 10], [90, 30], [10, 30]], dtype=np.float32)
+TRUTH = [BOX + np.array((0, 40 * row), np.float32) for row in range(5)]
+IGNORED = np.array([False, False, False, False, True])
+
+
+def seen(*rows: int) -> Seen:
+    found = [BOX + np.array((0, 40 * row), np.float32) for row in rows]
+    scores = metric.judge(TRUTH, IGNORED, None, found)
+    pairs = list(scores.iou.pairs[0.5])
+    return Seen(found, scores.iou.hmean(0.5), pairs, scores.iou.detection_counts, counts(scores))
+
+
+def run(folder: Path, rate: float, hmean: float) -> Path:
+    made = flight.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
+    table = flight.Table(made.metrics_file)
+    for step in (1, 2, 3):
+        table.write({"step": step, "loss": 3 / step, "fit_seconds": 2.0 * step})
+    table.write({"step": 3, "hmean@0.5": hmean})
+    (made.checkpoints / f"best-{hmean}.ckpt").write_bytes(b"x")
+    made.succeed({"hmean@0.5": hmean, "seconds": 9.0, "steps": 3})
+    return made.path
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Compared:
+    image = tmp_path / "page.png"
+    Image.new("RGB", (120, 240), "white").save(image)
+    folders = [run(tmp_path / "runs", 0.001, 0.6), run(tmp_path / "runs", 0.002, 0.8)]
+    pages = [PageOf(f"p{at}", image, TRUTH, IGNORED, [seen(0, 1, 9), seen(1, 2, 3, 4)]) for at in range(8)]
+    pages += [PageOf("worse", image, TRUTH, IGNORED, [seen(0, 1, 2, 3), seen(0)])]
+    return Compared(folders, str(tmp_path), "val", False, pages, ["a note"])
+
+
+def test_what_differs(found: Compared) -> None:
+    view = compare.settings(found)
+    assert "One setting differs: optim.lr" in view.text
+    assert re.search(r"optim\.lr +0\.001 +0\.002", view.text)
+    assert "a note" in view.html
+    assert "0.6000" in view.text
+
+
+def test_curves_of_both(found: Compared) -> None:
+    view = compare.curves(found)
+    assert view.text == "loss at the end: A 1, B 1. hmean@0.5 at the end: A 0.6, B 0.8."
+    (found.runs[0] / "metrics.csv").write_text("step,loss\n1,not a number\n")
+    assert "loss at the end: B 1." in compare.curves(found).text
+    (found.runs[1] / "metrics.csv").unlink()
+    assert compare.curves(found).text == "No run has a loss. No run has a hmean@0.5."
+
+
+def test_the_difference_with_its_interval(found: Compared) -> None:
+    told = compare.differences(found, 1)["@0.5"]
+    assert told.pages == 9
+    text = compare.real(found).text
+    assert "B is better than A in hmean@0.5: +" in text
+    assert compare.sentence("B", told).endswith("9 pages")
+    few = Compared(found.runs, "d", "val", False, found.pages[:3])
+    assert "3 pages are too few" in compare.real(few).text
+    same = Compared([found.runs[0]] * 2, "d", "val", False, [_twice(page) for page in found.pages])
+    assert "cannot tell on 9 pages" in compare.real(same).text
+
+
+def _twice(page: PageOf) -> PageOf:
+    return PageOf(page.name, page.image, page.polygons, page.ignored, [page.seen[0]] * 2)
+
+
+def test_pages_that_got_worse_come_first_and_are_drawn(found: Compared) -> None:
+    assert compare.ranked(found, 1)[0] == 8
+    view = compare.pages(found)
+    assert "B against A: 8 pages better, 1 worse, 0 the same" in view.text
+    assert "Worst regressions: -0.60" in view.text
+    assert view.html.count("<figure") == 3
+    assert "found by A only" in view.html
+
+
+def test_outlines_say_who_found_what(found: Compared) -> None:
+    layers = {layer.name: len(layer.polygons) for layer in compare.outlines(found.pages[0], 1)}
+    assert layers == {
+        "ignored": 1,
+        "found by both": 1,
+        "found by A only": 1,
+        "found by B only": 2,
+        "found by neither": 0,
+        "wrong in B": 0,  # the fourth lies on ignored text
+        "wrong in A": 1,
+    }
+
+
+def test_any_page_can_be_chosen_and_the_report_has_a_table(found: Compared) -> None:
+    view = compare.browse(found)
+    assert "worse" in view.text.splitlines()[2]
+    bundle = view._repr_mimebundle_()
+    assert "<table" in bundle["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    place, shown = view.widget.children
+    before = shown.value
+    assert "0.40 in B" in before
+    place.value = 3
+    assert shown.value != before
+    assert "page p3" in shown.value
+
+
+class Judging:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, float, float, float]] = []
+
+    def outcome(self, metric: str, value: float, limit: float, warn: float) -> None:
+        self.told.append((metric, value, limit, warn))
+
+
+def test_it_passes_only_for_certain(found: Compared) -> None:
+    lab = Judging()
+    compare.judge(lab, found)  # type: ignore[arg-type]
+    compare.judge(lab, Compared(found.runs, "d", "val", False, found.pages[:2]))  # type: ignore[arg-type]
+    [(name, value, limit, warn), (_, even, *_)] = lab.told
+    assert name == "share of draws in which B is ahead of A"
+    assert 0.9 < value <= 1
+    assert (limit, even) == (0.975, 0.5)
+    assert math.isclose(warn, 0.025)
+
+
+def test_which_runs_are_meant(found: Compared, tmp_path: Path) -> None:
+    one, other = map(str, found.runs)
+    assert compare_child.chosen([str(tmp_path / "runs")]) == found.runs  # the older first
+    assert compare_child.chosen([other, one]) == found.runs[::-1]  # as they were named
+    for places in ([one], [one, str(tmp_path)]):
+        with pytest.raises(RunError, match="not two runs to compare"):
+            compare_child.chosen(places)
+    assert compare_child.best(found.runs[0]).name == "best-0.6.ckpt"
+    compare_child.best(found.runs[0]).unlink()
+    with pytest.raises(RunError, match="no checkpoint that could be compared"):
+        compare_child.best(found.runs[0])
+
+
+def test_notes_tell_what_is_not_alike(found: Compared) -> None:
+    settings = [configs.Config(data="a"), configs.Config(data="b")]
+    told = compare_child._notes(found.runs, settings, "")
+    assert len(told) == 2
+    assert "learned from other pages" in told[0]
+    assert compare_child._notes(found.runs, [settings[0]] * 2, "") == []
+    with pytest.raises(DataError, match="There is no folder nowhere"):
+        compare_child._notes(found.runs, settings, "nowhere")
