@@ -74,6 +74,8 @@ def make(folder: Path, count: int) -> None:
         for part in ("flight", "checkpoints"):
             (run / part).mkdir(parents=True)
         (run / "config.yaml").write_text(text, encoding="utf-8")
+        for name in ("best-resnet18-fpn-step002400-hmean0.7642.ckpt", "last.ckpt"):
+            (run / "checkpoints" / name).write_bytes(b"")
         (run / "environment.json").write_text(environment_text, encoding="utf-8")
         (run / "metrics.csv").write_text(table, encoding="utf-8")
         (run / "flight" / "process.json").write_text(json.dumps(identity() | {"pid": 1 << 22}), encoding="utf-8")

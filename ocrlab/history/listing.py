@@ -25,6 +25,8 @@ from ocrlab.records import RunRecord, from_json
 STATUSES = ("success", "failed", "killed", "hung", "died", "running", "broken")
 FAILURES = ("failed", "killed", "hung", "died")
 PARTS = frozenset(("config.yaml", "metrics.csv", "checkpoints", "flight", "incident"))  # of a run, besides sentinels
+BEST = re.compile(r"best-.{1,200}-hmean(\d\.\d{4})\.ckpt")  # as `train.watcher` calls its best checkpoint
+ROW = 2000  # bytes, more than a row of metrics.csv has
 STAMP = re.compile(r"\d{8}-\d{6}-")  # how the name of a run folder begins
 FOREVER = datetime.min.replace(tzinfo=timezone.utc)
 
@@ -103,7 +105,7 @@ def read(path: str) -> Run | None:
     values, problem = _settings(path)
     metrics, final = record.metrics, bool(record.metrics)
     if not metrics and word != "success":
-        metrics = so_far(f"{path}/metrics.csv")
+        metrics = saved(path) or so_far(f"{path}/metrics.csv")
     seconds = _seconds(path, record) if not final or "seconds" not in metrics else metrics["seconds"]
     status, failure = record.status, None
     if status in ("failure", "died"):
@@ -198,6 +200,23 @@ def _failed(path: str, record: RunRecord) -> tuple[str, Fingerprint]:
     if record.status == "died":
         return "died", failure
     return ("killed" if ended == "killed" else "hung" if ended == "hung" else "failed"), failure
+
+
+def saved(path: str) -> dict[str, float]:
+    """Return the best hmean@0.5 of a run by the name of its checkpoint, and its last step; empty where it has none.
+
+    `train.watcher` writes it with four digits; a table of metrics has more, and takes ten times as long to read.
+    """
+    try:
+        found = [match for name in os.listdir(f"{path}/checkpoints") if (match := BEST.fullmatch(name))]
+        head, tail = files.ends(f"{path}/metrics.csv", ROW) if found else (b"", b"")
+    except OSError:
+        return {}
+    if not head.startswith(b"step,"):
+        return {}
+    last = tail[: tail.rfind(b"\n")].rpartition(b"\n")[2].partition(b",")[0]
+    steps = {"steps": float(last)} if last.isdigit() else {}
+    return {"hmean@0.5": max(float(match[1]) for match in found), **steps}
 
 
 def so_far(path: str) -> dict[str, float]:

@@ -18,6 +18,13 @@ def test_a_file_and_its_end_are_read(tmp_path: Path) -> None:
     assert files.tail(str(path), 40) == b"0123456789"
 
 
+def test_both_ends_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(b"0123456789")
+    assert files.ends(str(path), 3) == (b"012", b"789")
+    assert files.ends(str(path), 30) == (b"0123456789", b"0123456789")
+
+
 @pytest.mark.parametrize("look", [files.read, lambda path: files.tail(path, 10)], ids=["read", "tail"])
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, look: object) -> None:
     assert callable(look)

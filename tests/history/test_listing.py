@@ -167,6 +167,15 @@ def test_the_newest_comes_first_and_one_place_named_twice_counts_once(tmp_path: 
         list_runs([tmp_path / "missing"])
 
 
+def test_the_best_checkpoint_tells_how_far_a_run_came(tmp_path: Path) -> None:
+    run = put(tmp_path / "a", failure=record(), **{"metrics.csv": "step,loss,hmean@0.5\n10,1,\n20,,0.41239\n30,1,\n4"})
+    assert only(tmp_path).metrics == {"hmean@0.5": 0.41239, "steps": 30}  # no checkpoint: the table says it
+    put(run / "checkpoints", **{"best-x-fpn-step000020-hmean0.4124.ckpt": "", "last.ckpt": "", "best-hmean9.ckpt": ""})
+    assert only(tmp_path).metrics == {"hmean@0.5": 0.4124, "steps": 30}
+    (run / "metrics.csv").write_text("loss,step\n1,10\n")  # somebody else's table
+    assert only(tmp_path).metrics == {"steps": 10}
+
+
 def test_metrics_so_far(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     assert so_far(str(path)) == {}
