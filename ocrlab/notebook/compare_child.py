@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from ocrlab.history import listing
 from ocrlab.metrics import page as metric
 from ocrlab.metrics.paired import counts
 from ocrlab.settings.fields import flat
+
+if TYPE_CHECKING:
+    from ocrlab.data.member import Member
 
 Progress = Callable[[dict[str, Any]], None]
 Polygons = list[NDArray[np.float32]]
@@ -43,10 +46,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class PageOf:
-    """One page: its name, its image file, its ground truth, and what each run finds on it."""
+    """One page: its name, its image, its ground truth, and what each run finds on it."""
 
     name: str
-    image: Path
+    image: Path | Member
     polygons: Polygons
     ignored: NDArray[np.bool_]
     seen: list[Seen]
