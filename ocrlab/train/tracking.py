@@ -239,7 +239,8 @@ class Tracker:
     def _command(self) -> str:
         """Return the command that sends a wandb run that was kept here."""
         what = self._sync or f"wandb/offline-run-*-{self._first.get('id')}"
-        return f"cd {shlex.quote(os.path.relpath(self.folder))} && wandb sync {what}"
+        words = "wandb sync" if "offline-run-" in what else "wandb sync --include-online"  # else it is left out
+        return f"cd {shlex.quote(os.path.relpath(self.folder))} && {words} {what}"
 
     def _give_up(self, why: str) -> None:
         later = f"; what it has is kept, send it later: {self._command()}" if self._sync else ""

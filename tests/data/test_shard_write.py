@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ocrlab import audit
+from ocrlab.audit import clean
 from ocrlab.data import formats, shard_write
 from ocrlab.data.convert import convert
 from ocrlab.data.images import read_header
 from ocrlab.data.member import Member
 from ocrlab.errors import DataError
+from ocrlab.flight import ring_read
+from ocrlab.train import fit
+from tests.train.test_fit import losses, pages, tiny  # noqa: F401  # a fixture among them
 
 
 def test_samples_are_the_same_by_every_way(root: Path, tmp_path: Path) -> None:
@@ -77,3 +82,27 @@ def test_a_member_reads_like_a_path(root: Path, tmp_path: Path) -> None:
     assert str(image) == f"{tmp_path}/shards/val/000000.tar/receipt_003.jpg"
     assert image.head(100) == image.read_bytes()[:100]
     assert read_header(image) == read_header(image, first=4096)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_on_shards_is_training_on_files(pages: Path, runs: Path, tmp_path: Path, workers: int) -> None:  # noqa: F811
+    """Same pages in the same order, to the last bit of the loss, also when it goes on after its last checkpoint."""
+    convert(pages, tmp_path / "shards", "shards")
+    more = ("tracking=disabled", "trainer.val_pages=1", f"runtime.workers={workers}")
+    plain = fit.fit(tiny(pages, runs, *more))
+    packed = fit.fit(tiny(tmp_path / "shards", runs, *more))
+    assert losses(plain.folder) == losses(packed.folder)
+    assert len(losses(plain.folder)) == 4
+    assert plain.metrics["hmean@0.5"] == packed.metrics["hmean@0.5"]
+    recorded = [step.samples for step in ring_read.read(ring_read.find(packed.folder)[0]).steps]
+    assert recorded == [step.samples for step in ring_read.read(ring_read.find(plain.folder)[0]).steps]
+    assert {name for names in recorded for name in names} == {"p0", "p1", "p2"}
+
+
+def test_the_data_doctor_sees_the_same_in_shards(root: Path, tmp_path: Path) -> None:
+    convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
+    plain, packed = (audit.check(place, ["val"]) for place in (root / "data_samples", tmp_path / "shards"))
+    assert [(one.kind, one.page, one.box) for one in packed] == [(one.kind, one.page, one.box) for one in plain]
+    done = clean.copy(tmp_path / "shards", tmp_path / "clean", packed, ["val"])
+    assert done.pages == 16
+    assert len(formats.load(tmp_path / "clean", "val").samples) == 16

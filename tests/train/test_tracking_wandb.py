@@ -15,10 +15,11 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrlab.config import Tracking
+from ocrlab.config import Config, Tracking
 from ocrlab.pretrained import sha256
 from ocrlab.probes import tree
-from ocrlab.train import tracking
+from ocrlab.train import fit, tracking
+from tests.train.test_fit import interrupted, pages  # noqa: F401  # a fixture
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 HOME = f"{Path.home()}/"
@@ -143,9 +144,8 @@ def trouble(server: Any, run: Path, what: str, deadline: float) -> tuple[trackin
     return tracker, slowest, time.perf_counter() - before
 
 
-@pytest.mark.parametrize(
-    "what", ["hang", pytest.param("error", marks=pytest.mark.slow), pytest.param("garbage", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["hang", "error", "garbage"])
 def test_a_server_in_trouble_costs_a_line_and_the_run_is_kept(
     server: Any, run: Path, capfd: pytest.CaptureFixture[str], what: str
 ) -> None:
@@ -197,10 +197,11 @@ def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(
     assert said.count("\n") == 1
     assert "not finished after 20 s" in said
     assert [one.state for pid in family if (one := tree.one(pid)) and one.state != "Z"] == []
-    folder = run / said.partition("wandb sync ")[2].partition(";")[0]
     another = type(server)()
     monkeypatch.setenv("WANDB_BASE_URL", another.url)
-    assert send(folder) == 0
+    command = said.partition("send it later: ")[2].partition(";")[0]  # as it is told, word for word
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(command, shell=True, check=True, timeout=120, capture_output=True, env=os.environ | {"PATH": path})
     [stored] = another.runs.values()
     assert sorted(line["_step"] for line in stored["history"].values()) == [1, 2, 3, 4, 5]
     another.die()
@@ -219,3 +220,27 @@ def test_offline_parts_of_a_resumed_run_become_one(server: Any, run: Path) -> No
     assert send(*parts) == 0
     [stored] = server.runs.values()
     assert sorted({line["_step"] for line in stored["history"].values()}) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_a_training_that_is_resumed_goes_on_in_the_same_run(
+    server: Any,
+    pages: Path,  # noqa: F811
+    runs: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = interrupted(pages, runs, 5, "tracking=online", "tracking.deadline=120")
+    [(name, stored)] = server.runs.items()
+    assert "status:failed" in stored["tags"]
+    result = fit.fit(Config(), resume=folder)
+    assert "wandb" not in capfd.readouterr().err
+    assert list(server.runs) == [name]
+    assert [line["_step"] for _, line in sorted(stored["history"].items())] == [1, 2, 3, 4]
+    assert "status:completed" in stored["tags"]
+    assert [file for file in stored["files"] if file.startswith("media/images/val/pages")]
+    [artifact] = server.artifacts.values()
+    assert artifact["committed"]
+    assert result.checkpoint is not None
+    assert artifact["files"].keys() == {result.checkpoint.name, "wandb_manifest.json"}
+    private = (str(pages), str(runs), KEY)
+    assert not [one for one in private if any(one.encode() in body for body in server.told())]
