@@ -218,7 +218,7 @@ KIND, MANIFEST = "ArtifactManifest", "wandb_manifest.json"
 
 def artifact_files(server: Server, values: dict[str, Any]) -> dict[str, Any]:
     edges = []
-    for one in values["input"]["artifactFiles"]:
+    for one in (values.get("input") or values)["artifactFiles"]:  # older clients have them one level up
         place = f"{one['artifactID']}/{one['name']}"
         node = {"storagePath": place, "uploadUrl": f"{server.url}/artifact/{place}", "uploadHeaders": []}
         edges.append({"node": node | {"uploadMultipartUrls": None, "artifact": {"id": one["artifactID"]}}})
@@ -247,6 +247,7 @@ ANSWERS = {
     "FetchArtifactDigestAlgorithm": lambda *_: {"project": None},
     "MarkRunFilesUploaded": lambda *_: {"markRunFilesUploaded": {"success": True}},
     "ArtifactType": lambda *_: {"project": {"artifact": None}},  # no such artifact yet
+    "InputFields": lambda *_: {"TypeInfo": {"inputFields": []}},  # asked by older clients
     "RunState": lambda *_: {"project": {"run": {"id": "1", "state": "running"}}},
 }
 
