@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not (args.in_process or mine.several) and (count > 1 or not handover.watched()):
         return watched(args, count)
     config = resumed(args) if args.resume else loaded(args)
+    config.trainer.devices = config.trainer.devices if args.nproc is None else count
     handover.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
     from ocrlab.cli import progress
     from ocrlab.train import cuda_info
@@ -124,6 +125,7 @@ def watched(args: argparse.Namespace, count: int) -> Answer:
 
     words = [*args.settings, *(["--config", str(args.config)] if args.config else [])]
     words += [*(["--resume", str(args.resume)] if args.resume else []), *(["--json"] if args.json else [])]
+    words += ["--nproc", "1"] if args.nproc is not None and count == 1 else []  # whatever the config says
     said = bytearray()
 
     def keep(stream: int, data: bytes) -> None:  # the child's one JSON object is the answer, the rest goes through

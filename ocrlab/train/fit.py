@@ -61,6 +61,10 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
         again(config)
     if resume is not None:
         config = configuration.load(Path(resume) / "config.yaml")
+        before, config.trainer.devices = config.trainer.devices, found().on_node
+        if before != config.trainer.devices and found().first:
+            told = f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"
+            progress({"kind": "warning", "text": f"{told} optimiser step sees another number of crops than before"})
     slug = config.name or f"{config.encoder}-{config.decoder}"
     mine = found()
     with ranks.together(mine) as member, shared_folder.opened(member, config.runs, slug, resume) as folder:

@@ -63,6 +63,7 @@ class Quiet:
             return
         family = tree.descendants(root)
         self.meet(family)
+        family = without_launcher(family)
         table = movement.count(family)
         if not self.counters:
             self.counters, self.counted = table, now
@@ -113,3 +114,9 @@ class Quiet:
         places.sample(family, seen, now + LOOK_SECONDS, places.BURST if last else 1)
         if not self.before and now - self.since >= self.limit * BEFORE:
             self.before = stacks.take(family, LOOK_SECONDS)
+
+
+def without_launcher(family: list[tree.Process]) -> list[tree.Process]:
+    """Return the processes without torchrun's agent, which writes to its store all the time while its ranks hang."""
+    launchers = {process.parent for process in family if process.role == "rank"}
+    return [process for process in family if process.pid not in launchers or process.role == "rank"]

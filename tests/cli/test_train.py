@@ -173,7 +173,7 @@ def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
     assert main(["train", "trainer.devices=3"]) == 0
     assert watched.words[1:3] == ["ocrlab.train.launch", "3"]
     assert main(["train", "--nproc", "1", "trainer.devices=3"]) == 0
-    assert watched.words[:3] == ["-m", "ocrlab", "train"]
+    assert watched.words == ["-m", "ocrlab", "train", "trainer.devices=3", "--nproc", "1"]
     assert "cores" not in capsys.readouterr().err
     assert main(["train", "--nproc", "5"]) == 0
     assert "5 ranks share 4 cores" in capsys.readouterr().err
@@ -184,6 +184,11 @@ def test_a_resumed_run_is_started_with_as_many_ranks(watched, tmp_path):
     save(load(overrides=["trainer.devices=2"]), tmp_path / "run" / "config.yaml")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert watched.words[1:3] == ["ocrlab.train.launch", "2"]
+
+
+def test_nproc_wins_over_the_config_also_in_the_child(calls):
+    assert main(["train", "--nproc", "1", "trainer.devices=3"]) == 0
+    assert calls.fit.config.trainer.devices == 1
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def equal(place: Path, pages: Path) -> None:
 
 def tasks(place: Path, pages: Path) -> None:
     """Four tasks of srun on two nodes."""
-    words = ("trainer.max_steps=1", "trainer.max_epochs=1", "batch_size=1")
+    words = ("trainer.max_epochs=1", "batch_size=1")
     assert spawn(4, lambda: train(place, pages, *words), srun=True) == [0] * 4
 
 

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from ocrlab.flight import heartbeat
+from ocrlab.probes.tree import Process
 from ocrlab.watch import movement, places
-from ocrlab.watch.quiet import Quiet
+from ocrlab.watch.quiet import Quiet, without_launcher
 
 
 @pytest.fixture
@@ -86,3 +87,10 @@ def test_the_next_look_comes_in_time_but_not_all_the_time(quiet):
 def test_who_belongs_to_it_is_remembered(quiet):
     look(quiet, 1002.0)
     assert os.getpid() in quiet.roles and quiet.names
+
+
+def test_a_launcher_that_chatters_does_not_move_its_ranks():
+    agent, rank, worker = Process(1, role="main"), Process(2, 1, role="rank"), Process(3, 2, role="worker")
+    assert without_launcher([agent, rank, worker]) == [rank, worker]
+    alone = [Process(1, role="main"), Process(2, 1, role="worker")]
+    assert without_launcher(alone) == alone
