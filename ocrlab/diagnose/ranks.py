@@ -40,6 +40,8 @@ def first(incident: Incident) -> First | None:
         return None
     if incident.status in ("hung", "suspected"):
         return _standing(rows, incident)
+    if incident.facts.get("ended_by") in ("user", "outside"):
+        return None  # all of them were told to end
     for choose in (_killed, _failed, _silent, _left):
         found = choose(rows)
         if found is not None:

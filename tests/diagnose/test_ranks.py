@@ -105,6 +105,7 @@ def test_a_worker_that_hangs_belongs_to_its_rank():
 
 def test_one_process_alone_and_ranks_that_did_well_are_nobodys_fault():
     assert ranks.first(failed()) is None
+    assert ranks.first(failed(row(0), row(1), ended_by="outside")) is None, "somebody has ended all of them"
     assert ranks.first(failed({**row(0), "world": 1})) is None
     well = {"how": "success", "time": 1.0, "error": None}
     assert ranks.first(failed(row(0, end=well), row(1, end=well))) is None
