@@ -283,4 +283,5 @@ ITEM = """return [...document.querySelectorAll('%s')].find(
 # JupyterLab takes off the page what is out of sight, the outcome at the top too, when it follows the cells that run.
 OUTCOME = """const word = document.querySelector('.outcome .word')?.firstChild.textContent;
     if (!word) document.querySelector('.jp-WindowedPanel-outer')?.scrollTo(0, 0);
-    return word && word != 'INCOMPLETE' && word"""
+    const stopped = document.querySelector('.outcome')?.textContent.match(/It stopped in .*/);
+    return stopped?.[0] ?? (word && word != 'INCOMPLETE' && word)"""
