@@ -24,6 +24,7 @@ from PIL import Image
 from ocrlab import predict
 from ocrlab.config import Post
 from ocrlab.data import formats, icdar, images, transforms
+from ocrlab.data.dataset import name_at
 from ocrlab.metrics import iou
 from ocrlab.notebook.inspect_page import Judged, Listed, Opened, Seen, Small, Source
 from ocrlab.notebook.inspect_upload import read
@@ -84,7 +85,9 @@ class Bench:
         """Return the names of the pages of a split; raises DataError."""
         index = formats.load(self.data, split, exif=self.exif)
         self.samples[split] = index.samples
-        return Listed(split, [sample.name for sample in index.samples], [str(one) for one in index.problems])
+        return Listed(
+            split, [name_at(index.samples, n) for n in range(len(index.samples))], [str(one) for one in index.problems]
+        )
 
     def see(self, source: Source) -> Seen:
         """Return a page as it is shown, after the network has seen it; raises DataError, PageError."""

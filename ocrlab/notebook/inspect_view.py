@@ -155,7 +155,8 @@ def sign(layer: Layer) -> str:
     dash = f' stroke-dasharray="{layer.dash}"' if layer.dash else ""
     fill = f'fill="{layer.colour}" fill-opacity="{max(layer.fill, 0.0):g}"'
     return (
-        '<svg width="28" height="15" viewBox="0 0 30 15" aria-hidden="true" style="flex:none;background:#fff;'
+        '<svg class="day" width="28" height="15" viewBox="0 0 30 15" aria-hidden="true" '
+        'style="flex:none;background:#fff;'
         f'border-radius:2px"><rect x="2.5" y="2.5" width="25" height="10" {fill} stroke="{layer.colour}" '
         f'stroke-width="2"{dash}/></svg>'
     )
