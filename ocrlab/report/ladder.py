@@ -27,7 +27,7 @@ CSS = f"""
   grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); grid-auto-flow: row; max-width: 760px; }}
 .ocrlab .rungs li {{ display: flex; align-items: baseline; gap: 9px; margin: 0; padding: 4px 0;
   border-bottom: 1px solid {LINE}55; }}
-.ocrlab .rungs .no {{ width: 18px; text-align: right; opacity: .6; }}
+.ocrlab .rungs .no {{ width: 18px; text-align: right; opacity: .75; }}
 .ocrlab .rungs .what {{ flex: 1; white-space: nowrap; }}
 .ocrlab .rungs .what small {{ display: block; font-size: 11.5px; opacity: .75; white-space: normal; }}
 .ocrlab .rungs li.waiting {{ opacity: .8; }}
@@ -39,7 +39,7 @@ CSS = f"""
 .ocrlab details.step summary {{ cursor: pointer; padding: 7px 2px; display: flex; gap: 10px; align-items: baseline; }}
 .ocrlab details.step summary::before {{ content: "▸"; opacity: .5; width: 10px; }}
 .ocrlab details.step[open] summary::before {{ content: "▾"; }}
-.ocrlab details.step summary .no {{ width: 18px; text-align: right; opacity: .6; }}
+.ocrlab details.step summary .no {{ width: 18px; text-align: right; opacity: .75; }}
 .ocrlab details.step summary .what {{ flex: 1; font-weight: 600; }}
 .ocrlab details.step dl {{ display: grid; grid-template-columns: 74px 190px 1fr; gap: 0 12px; margin: 0 0 10px 20px; }}
 .ocrlab details.step dt, .ocrlab details.step dd {{ margin: 0; padding: 3px 0; font-weight: 400; min-width: 0;
