@@ -48,6 +48,7 @@ CSS = f"""
 .ocrlab .gauge b {{ position: absolute; top: -3px; height: 16px; width: 2px; background: {INK}; }}
 .ocrlab .gauge span {{ position: absolute; top: 14px; transform: translateX(-50%); font-size: 11.5px; color: #46525f;
   white-space: nowrap; }}
+.ocrlab .gauge span.last {{ transform: translateX(-95%); }}
 .ocrlab .next {{ margin: 8px 0 0; }}
 .ocrlab .outcome .body p.next code {{ color: {INK}; background: {PAPER}; border-radius: 3px;
   padding: 2px 6px; }}
@@ -133,7 +134,8 @@ def _gauge(judgement: Judgement) -> str:
     if 0 <= judgement.warn < judgement.limit:
         marks.append((judgement.warn, f"WARN {judgement.warn:g}"))
     lines = "".join(
-        f'<b style="left:{100 * at:.1f}%"></b><span style="left:{100 * at:.1f}%">{text}</span>'
+        f'<b style="left:{100 * at:.1f}%"></b><span class="{"last" if at > 0.9 else ""}" style="left:{100 * at:.1f}%">'
+        f"{text}</span>"
         for at, text in marks
         if 0 <= at <= 1
     )
