@@ -52,6 +52,10 @@ check: setup  ## lint, format, types, import rules
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
+docs: setup  ## the docstrings of the package as pages in docs/api (git-ignored)
+	@modules=$$(find ocrlab -name '*.py' ! -name __main__.py | sed -e 's|/__init__||' -e 's|\.py$$||' -e 's|/|.|g' | sort)
+	$(PY) -W ignore -m pdoc --output-directory docs/api $$modules $(ARGS)
+
 lock:  ## both lock files (needs uv); ARGS=--upgrade takes the newest versions
 	@compile() { uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --quiet \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links "$$@"; }
