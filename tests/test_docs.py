@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,7 +135,7 @@ def prepare(folder: Path) -> Path:
     """Fill a folder with what a reader has: programs, a log, a run that failed, pages, the notebooks."""
     (folder / "notebooks").symlink_to(ROOT / "notebooks")
     (folder / "runs").mkdir()
-    (folder / "receipts").symlink_to(ROOT / "data_samples")
+    shutil.copytree(ROOT / "data_samples", folder / "receipts")
     for name, text in PROGRAMS.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "train.log").write_text("RuntimeError: Found no NVIDIA driver on your system.\n", encoding="utf-8")
