@@ -136,6 +136,7 @@ def prepare(folder: Path) -> Path:
     (folder / "notebooks").symlink_to(ROOT / "notebooks")
     (folder / "runs").mkdir()
     shutil.copytree(ROOT / "data_samples", folder / "receipts")
+    (folder / "data_samples").symlink_to("receipts")
     for name, text in PROGRAMS.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "train.log").write_text("RuntimeError: Found no NVIDIA driver on your system.\n", encoding="utf-8")

@@ -251,4 +251,6 @@ def _near(path: Path) -> str:
     parent = next(folder for folder in absolute.parents if folder.is_dir())
     missing = absolute.relative_to(parent).parts[0]
     near = difflib.get_close_matches(missing, [folder.name for folder in _folders(parent)], 1)
-    return f"The nearest is {parent / near[0]}" if near else f"{parent} has no {missing}"
+    if near:
+        return f"The nearest is {parent / near[0]}"
+    return f"{parent} has no {missing}; ocrlab samples make {missing} draws pages to begin with"

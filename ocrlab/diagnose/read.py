@@ -69,10 +69,12 @@ def folder(place: Path) -> Incident:
     for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
         with file_.open("rb") as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
-    if not texts and not old:
-        raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}")
-    known = _known(inside / "verdict.json", texts, old)
     answer = stored.replay(place)
+    if not (texts or old or answer):
+        recorded = next((place / "flight").glob("ring-*.bin"), None)
+        do = f"Run its last step again: ocrlab replay {place}" if recorded else None
+        raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
+    known = _known(inside / "verdict.json", texts, old)
     return replace(known, facts={**known.facts, "replay": answer}) if answer else known
 
 

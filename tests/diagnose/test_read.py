@@ -76,6 +76,19 @@ def test_a_folder_of_logs(tmp_path: Path) -> None:
     assert classify(read.incident(str(tmp_path))).causes[0].id == "host.oom_kill"
 
 
+def test_a_flight_record_alone_is_read_by_its_replay(tmp_path: Path) -> None:
+    """What `recording(...)` leaves: no log and no sentinel, as the program's output went elsewhere."""
+    (tmp_path / "flight").mkdir()
+    (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"")
+    with pytest.raises(DataError, match="ocrlab replay"):
+        read.folder(tmp_path)
+    (tmp_path / "incident").mkdir()
+    fault = {"kind": "target", "text": "first fault at step 2"}
+    answer = {"schema": 1, "answer": "first fault at step 2", "fault": fault}
+    (tmp_path / "incident" / "replay.json").write_text(json.dumps(answer), encoding="utf-8")
+    assert read.folder(tmp_path).facts["replay"]["answer"] == "first fault at step 2"
+
+
 def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": ["epoch 1\n", "epoch 2\n"]},
