@@ -253,4 +253,4 @@ def _near(path: Path) -> str:
     near = difflib.get_close_matches(missing, [folder.name for folder in _folders(parent)], 1)
     if near:
         return f"The nearest is {parent / near[0]}"
-    return f"{parent} has no {missing}; ocrlab samples make {missing} draws pages to begin with"
+    return f"{parent} has no {missing}; to begin with, ocrlab samples make {path} draws pages"
