@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import shutil
 import socket
 import sys
@@ -70,8 +71,9 @@ class Link:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-            self.ended.wait(1.0)
-        self._kill()
+            self.ended.wait(
+                1.0
+            )  # one that still computes leaves when it wants to answer; killed, it would look crashed
 
     def _start(self) -> None:
         """Start the child under watch, and wait until it has come to the line."""
@@ -181,7 +183,10 @@ def serve(connection: Connection, answer: Mapping[str, Callable[..., Any]]) -> N
         except Exception as error:
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             reply = ("error", ("RunError", "The detector could not answer", told, None, None))
-        connection.send(reply)
+        try:
+            connection.send(reply)
+        except OSError:  # the notebook was closed meanwhile
+            return
 
 
 def _text(value: object) -> str | None:
@@ -202,3 +207,4 @@ def start() -> None:
     from ocrlab.notebook import inspect_child
 
     serve(come(line), inspect_child.Bench().answers())
+    os._exit(0)  # there is nothing to write, and to take torch down takes longer than a kernel has to leave

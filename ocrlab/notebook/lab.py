@@ -195,7 +195,8 @@ def setup(namespace: Mapping[str, Any]) -> Lab:
         raise
     name = str(values.get("name") or "notebook")
     said = outcome.Outcome(name, "INCOMPLETE", "It still runs, or it ended before its last cell.")
-    top.update(outcome.view(said), results.bundle(results.build(said, metrics={}, parameters=values)))
+    if not os.environ.get("SERVER_SOFTWARE", "").startswith("voila/"):  # its page keeps what it has once shown
+        top.update(outcome.view(said), results.bundle(results.build(said, metrics={}, parameters=values)))
     lab = Lab(name, values, config, top, time.monotonic())
     lab.show(_about(config, params.changed(cells, namespace, values)))
     _seed(config.seed)

@@ -47,14 +47,31 @@ def alive(pid: int) -> bool:
         return False
 
 
+def gone(pid: int, seconds: float = 20) -> bool:
+    """Tell whether a process leaves in time."""
+    end = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
 def test_questions_are_answered_by_one_child_that_was_prepared_once(link: Link) -> None:
     assert link.ask("add", 2, 3) == 5
     assert link.ask("opened") == ["receipts"]
     pid = link.ask("pid")
     assert link.ask("pid") == pid != os.getpid()
     link.close()
-    assert not alive(pid)
-    assert not (link.runs).exists()  # a child that did well leaves nothing behind
+    assert gone(pid)
+    assert not link.runs.exists()  # a child that did well leaves nothing behind
+
+
+def test_a_child_that_computes_when_its_notebook_is_closed_leaves_nothing_behind(link: Link) -> None:
+    pid = link.ask("pid")
+    assert link.connection is not None
+    link.connection.send(("sleep", 1.5))
+    link.close()
+    assert gone(pid)
+    assert link.ended.wait(5) and not link.runs.exists()
 
 
 def test_an_error_comes_back_as_what_it_was(link: Link) -> None:
@@ -117,10 +134,7 @@ def test_the_child_leaves_when_the_kernel_is_killed(tmp_path: Path) -> None:
     kernel.kill()
     kernel.wait()
     kernel.stdout.close()
-    end = time.monotonic() + 20
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not alive(pid)
+    assert gone(pid)
 
 
 def test_errors_keep_their_class_and_strange_ones_become_ours() -> None:

@@ -89,6 +89,17 @@ def test_the_last_line_is_made_of_stable_words(
     assert capsys.readouterr().out == f"03_train: {word}\n"
 
 
+def test_under_voila_whose_page_is_not_rewritten_the_outcome_comes_last(
+    shown: Shown, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5.13")
+    lab = setup(namespace)
+    assert outcomes(shown) == []
+    lab.outcome("hmean@0.5", 0.9, limit=0.85)
+    lab.finish()
+    assert outcomes(shown) == ["PASS"]
+
+
 def test_nothing_judged_is_never_green(shown: Shown, namespace: dict[str, Any]) -> None:
     setup(namespace).finish()
     assert outcomes(shown) == ["INCOMPLETE"]

@@ -37,7 +37,7 @@ def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute: A
     assert report.count("<image ") == 3 and "Threshold map" in report
     assert "widget-view" not in report and not re.search(r'(src|href)="(?!data:|#)', report)
     assert len(report) < 800_000
-    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").glob("2*"))  # the child did well
+    assert not list((tmp_path / "runs").glob("2*"))  # the child left in peace, when its kernel did
 
 
 @pytest.mark.slow
@@ -57,7 +57,8 @@ def test_a_wrong_parameter_gets_one_sentence(execute: Any, given: dict[str, Any]
         output for cell in cells(Path("out.ipynb")) for output in cell["outputs"] if output["output_type"] == "error"
     ]
     assert len("\n".join(told["traceback"]).splitlines()) == 1
-    assert results.load(Path("out.ipynb")).outcome == "INCOMPLETE"
+    if "page" not in given:  # which is refused before there is a result
+        assert results.load(Path("out.ipynb")).outcome == "INCOMPLETE"
 
 
 def test_the_committed_notebook(notebook: Path) -> None:
