@@ -1,4 +1,4 @@
-"""wandb's side of tracking, in the tracker's process; the only file that knows wandb."""
+"""wandb's side of tracking, in the tracker's process; the only file that knows wandb, and only when it is used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import wandb
-
 from ocrlab.errors import RunError
 
 
 def begin(first: Mapping[str, Any]) -> Run:
     """Start or go on with the run of that id, online or offline; raises what wandb raises."""
+    import wandb
+
     values = {
         "root_dir": os.environ["WANDB_DIR"],
         "init_timeout": first["deadline"] / 3,
@@ -52,11 +52,15 @@ class Run:
 
     def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
         """Log pictures side by side."""
+        import wandb
+
         made = [wandb.Image(one["file"], caption=one["caption"]) for one in files]
         self.run.log({"val/pages": made}, step=step)
 
     def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
         """Log a file; raises RunError where what wandb noted down is not what the file holds."""
+        import wandb
+
         kept = wandb.Artifact(f"detector-{self.run.id}", type="model", metadata={**about, "sha256": sha256})
         # Not copied to a cache of the user's: it lies in the run folder, also for the day that it is sent.
         # Its place is told to the server: relative to the working folder, which is the run's, it tells nothing.
