@@ -21,8 +21,9 @@ from ocrlab.report.slim import Limits
 SKIPPED = "this cell never ran"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
-NUMBER = re.compile(
-    r"<td((?: [\w-]+=\"[^\"]*\")*)>(\s*[-+−]?(?:[\d,.\u202f ]*\d[\d,.]*(?:e[-+]?\d+)?\s*%?|nan|inf|None|NaT)\s*)</td>",
+NUMBER = re.compile(  # no part of it can be read in two ways, so that time is linear
+    r"<td((?: [\w-]+=\"[^\"]*\")*)>(\s{0,40}[-+−]?"
+    r"(?:\d[\d,.\u202f ]{0,40}(?:e[-+]?\d{1,9})?\s?%?|[.,]\d{1,40}|nan|inf|None|NaT)\s{0,40})</td>",
     re.IGNORECASE,
 )
 COLOURED = re.compile(r"(?:[\s;\"'](?:background(?:-color)?|color|fill)\s*[:=])|\bbgcolor=", re.IGNORECASE)
@@ -144,7 +145,7 @@ def shown_data(data: Mapping[str, Any], about: Mapping[str, Any], cell: Any, pag
             code64 = re.sub(r"[^A-Za-z0-9+/=]", "", _text(data[kind]))
             return _picture(f"data:{kind};base64,{code64}", about.get(kind, {}), described, page)
     if "text/latex" in data:
-        return _out(prose.formula(_text(data["text/latex"]), display=True), "formula")
+        return _out(safe.text(prose.formula(_text(data["text/latex"]), display=True)), "formula")
     return _plain(data, text, page, ran)
 
 

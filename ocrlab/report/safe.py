@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from html import escape, unescape
 from typing import Any
 
-STYLE = re.compile(r"<style\b[^>]*>(.*?)</style\s*>", re.IGNORECASE | re.DOTALL)
+STYLE = re.compile(r"<style\b[^<>]*>(.*?)</style[^<>]*>", re.IGNORECASE | re.DOTALL)
+STYLED = re.compile(r"</style[^<>]*>", re.IGNORECASE)
 IMAGE = re.compile(r"<img((?:\s[\w:-]+=\"[^\"]*\")*)\s*/?>")
 ATTRIBUTE = re.compile(r"\s([\w:-]+)=\"([^\"]*)\"")
 HEADING = re.compile(r"<(/?)h([1-6])(?=[\s>])")
@@ -61,8 +62,9 @@ def piece(html: str, alt: str = "", picture: Callable[[str], str] | None = None)
 
     `picture` is given the address of each picture and returns one that may stand in its place (data: or nothing).
     """
-    sheets = tuple(filter(None, (sheet(unescape_comment(found)) for found in STYLE.findall(html))))
-    clean = _nh3(STYLE.sub("", html))
+    html_only, found_sheets = _apart(html)
+    sheets = tuple(filter(None, (sheet(unescape_comment(found)) for found in found_sheets)))
+    clean = _nh3(html_only)
     clean = IMAGE.sub(lambda found: _image(found, alt, picture), clean)
     clean = DRAWING.sub(lambda found: _described(found, alt), clean)
     return Piece(flat(clean), sheets, re.search(r"<script\b", html, re.IGNORECASE) is not None)
@@ -70,8 +72,14 @@ def piece(html: str, alt: str = "", picture: Callable[[str], str] | None = None)
 
 def text(html: str, picture: Callable[[str], str] | None = None) -> str:
     """Return the HTML of somebody's prose without what runs, fetches or styles a page; headings stay headings."""
-    clean = IMAGE.sub(lambda found: _image(found, "", picture), _nh3(STYLE.sub("", html)))
+    clean = IMAGE.sub(lambda found: _image(found, "", picture), _nh3(_apart(html)[0]))
     return DRAWING.sub(lambda found: _described(found, "drawing"), clean)
+
+
+def _apart(html: str) -> tuple[str, list[str]]:
+    """Return HTML without its style sheets, and these; none is looked for behind the last end: time is linear."""
+    end = max((found.end() for found in STYLED.finditer(html)), default=0)
+    return STYLE.sub("", html[:end]) + html[end:], STYLE.findall(html[:end])
 
 
 def _nh3(html: str) -> str:
@@ -186,7 +194,7 @@ def _rules(found: Iterable[Any]) -> str:
 
     told = []
     for rule in found:
-        if rule.type == "qualified-rule" and not _fetches(rule.prelude):
+        if rule.type == "qualified-rule" and not _fetches(rule.prelude) and not _leaves(rule.prelude):
             inside = tinycss2.parse_blocks_contents(rule.content, skip_comments=True, skip_whitespace=True)
             kept = [_declared(one) for one in inside if one.type == "declaration" and not _fetches(one.value)]
             told.append(f"{tinycss2.serialize(rule.prelude).strip()}{{{';'.join(kept)}}}")
@@ -194,6 +202,28 @@ def _rules(found: Iterable[Any]) -> str:
             inner = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
             told.append(f"@{rule.lower_at_keyword} {tinycss2.serialize(rule.prelude).strip()}{{{_rules(inner)}}}")
     return "\n".join(told)
+
+
+def _leaves(prelude: Iterable[Any]) -> bool:
+    """Tell whether a selector, once it stands inside another rule, means what is outside: `header:not(&)`, `~ *`."""
+    first = True
+    for token in prelude:
+        if token.type == "literal" and (token.value == "&" or (first and token.value in ("+", "~", ">", "||"))):
+            return True
+        inside = getattr(token, "arguments", None) or getattr(token, "content", None) or ()
+        if token.type in ("function", "[] block", "() block", "{} block") and _within(inside):
+            return True
+        first = token.type == "literal" and token.value == "," if token.type != "whitespace" else first
+    return False
+
+
+def _within(tokens: Iterable[Any]) -> bool:
+    """Tell whether `&` stands anywhere in the arguments of a selector."""
+    for token in tokens:
+        inside = getattr(token, "arguments", None) or getattr(token, "content", None) or ()
+        if (token.type == "literal" and token.value == "&") or (not isinstance(inside, str) and _within(inside)):
+            return True
+    return False
 
 
 def _declared(one: Any) -> str:

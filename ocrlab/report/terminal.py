@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import functools
 import re
+from collections.abc import Iterator
 
 FOLDED = 80  # lines; of more, the first and the last are shown and the rest is one click away
 HEAD, TAIL = 30, 15
@@ -14,6 +15,7 @@ INVERSE = "#dfe4ea"  # the ground of what is shown inverse, at any hour
 GROUNDS = ("#fcecec", "#22282f")  # the darkest ground of text by day and the lightest by night
 RGB = re.compile(r"(?P<ground>background-)?color:\s*rgb\((\d+),\s*(\d+),\s*(\d+)\)")
 SPAN = re.compile(r'(<span(?: class="[^"]*")?) style="([^"]*)"')
+RESET, PIECE = re.compile(r"\x1b\[0?m"), 20_000  # characters of a piece, more where no colour ends
 CONTROL = re.compile(
     r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|\[[0-9;?]*[A-HJKSTfhlnr])|[\x00-\x07\x0b\x0e-\x1a\x1c-\x1f]"
 )
@@ -45,10 +47,18 @@ def settled(text: str) -> str:
         text = "\n".join(
             functools.reduce(_over, line.rstrip("\r").split("\r")) if "\r" in line else line for line in lines
         )
-    while "\b" in text:
-        shorter = re.sub("[^\n\b]\b", "", text)
-        text = shorter if shorter != text else text.replace("\b", "")
-    return CONTROL.sub("", text)
+    return CONTROL.sub("", _backspaced(text) if "\b" in text else text)
+
+
+def _backspaced(text: str) -> str:
+    """Return text in which each backspace has taken the character before it, as far as its line goes."""
+    kept: list[str] = []
+    for character in text:
+        if character != "\b":
+            kept.append(character)
+        elif kept and kept[-1] != "\n":
+            kept.pop()
+    return "".join(kept)
 
 
 def _over(old: str, new: str) -> str:
@@ -60,7 +70,17 @@ def coloured(text: str) -> str:
     """Return text with ANSI colours as escaped HTML; each line closes what it opens."""
     from nbconvert.filters.ansi import ansi2html
 
-    return _each_line_closed(SPAN.sub(_readable, ansi2html(text)))
+    return _each_line_closed(SPAN.sub(_readable, "".join(map(ansi2html, _pieces(text)))))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces that end where no colour holds: nbconvert copies the rest of a piece at each code."""
+    start = 0
+    for found in RESET.finditer(text):
+        if found.end() - start > PIECE:
+            yield text[start : found.end()]
+            start = found.end()
+    yield text[start:]
 
 
 def _each_line_closed(html: str) -> str:

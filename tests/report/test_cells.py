@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -65,3 +66,27 @@ def test_code_in_any_language_and_hidden_code() -> None:
         assert "print(1)" in cells.highlighted("print(1)", language)
     hidden = new_code_cell("secret()", metadata={"jupyter": {"source_hidden": True}})
     assert "secret" not in cells.code(hidden, 1, Page())
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ["1" * 100_000 + "x", "1 " * 50_000 + "x", "1" + " " * 100_000 + "x", ",." * 50_000],
+    ids=["digits", "spaced", "spaces", "points"],
+)
+def test_a_long_cell_of_a_table_takes_no_time(cell: str) -> None:
+    begun = time.process_time()
+    assert "data-n" not in cells.NUMBER.sub(r"<td data-n\1>\2</td>", f"<td>{cell}</td>")
+    assert time.process_time() - begun < 2  # it was minutes
+
+
+@pytest.mark.parametrize(
+    "text", ["1", " -1.5 ", "1,234.5", "12 %", "1e-3", "2.5e+10", ".5", "nan", "12\u202f345", "None"]
+)
+def test_numbers_of_a_table_are_known(text: str) -> None:
+    assert cells.NUMBER.fullmatch(f'<td class="a">{text}</td>')
+
+
+def test_formulas_of_an_output_are_made_safe() -> None:
+    page = cells.Page()
+    html = cells.shown_data({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
+    assert "<mfrac>" in html and "javascript" not in html

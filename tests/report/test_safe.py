@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ocrlab.report import safe
@@ -37,6 +39,9 @@ def test_what_is_harmless_stays_as_it_is(html: str) -> None:
         ("@media print { p { top: 0 } }", "@media print{p{top:0}}"),
         ("} body { display: none", ""),  # a rule that begins with an error is none
         ("p { top: 0", "p{top:0}"),
+        ("header:not(&) { display: none } p { top: 0 }", "p{top:0}"),  # inside another rule & would mean the page
+        (":is(a, :not(&)) { top: 0 } [a=b] & { top: 0 } p, ~ p { top: 0 } + p { top: 0 }", ""),
+        ("p > a, a + b { top: 0 }", "p > a, a + b{top:0}"),
         ('p::before { content: "\\3c /style>" }', 'p::before{content:"\\3c /style>"}'),
     ],
 )
@@ -69,3 +74,11 @@ def test_an_output_has_no_headings_and_prose_has() -> None:
 )
 def test_what_is_no_picture(data: str) -> None:
     assert not safe.whole(data)
+
+
+@pytest.mark.parametrize("part", ["<style>", "</style>", "<style", "</style ", "<style></style"])
+def test_style_sheets_without_end_take_no_time(part: str) -> None:
+    for html in (part * 30_000, part * 30_000 + "</style>", "</style>" + part * 30_000):
+        begun = time.process_time()
+        safe._apart(html)
+        assert time.process_time() - begun < 2  # looked for from each beginning to the end it takes minutes

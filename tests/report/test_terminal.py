@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -64,3 +65,11 @@ def test_long_lines_wrap_and_text_beyond_a_limit_is_told() -> None:
 def test_luminance_and_contrast_are_those_of_wcag() -> None:
     assert terminal.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     assert terminal.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
+
+
+def test_many_backspaces_and_many_colours_take_no_time() -> None:
+    begun = time.process_time()
+    assert terminal.settled("a\n" + "b" * 200_000 + "\b" * 300_000 + "c") == "a\nc"
+    code = "\x1b[31mx\x1b[0m"
+    assert terminal.coloured(f"{code}\n" * 60_000).count("ansi-red-fg") == 60_000
+    assert time.process_time() - begun < 6  # it was minutes
