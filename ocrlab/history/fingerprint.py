@@ -31,7 +31,9 @@ TRACEBACK = "Traceback (most recent call last)"
 FRAME = re.compile(r'^[ \t|+]*File "(?P<file>[^"\n]{1,500})", line \d+,? in (?P<function>[^\s,]{1,200})', re.MULTILINE)
 CELL = re.compile(r"^\s*(?:Cell In\[\d+\], line \d+|File /\S*/ipykernel_\d+/\d+\.py\S*)", re.MULTILINE)  # IPython's
 PLACE = re.compile(r"(?:^|\sin )(?P<function>[\w.<>]{1,200}) \((?P<file>[^\s()]{1,500}):\d+\)")  # of a hang's words
-RAISED = re.compile(r"^(?:[ |+-]{0,40}\| )?((?:\w+\.){0,6}[A-Z]\w{0,80})(?::|$)", re.MULTILINE)
+RAISED = re.compile(
+    r"^(?:[ |+-]{0,40}\| )?((?:\w+\.){0,6}[A-Z]\w{0,80}|(?:\w+\.){1,6}(?:error|timeout))(?::|$)", re.MULTILINE
+)
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d[\d.]*\.zip/|^<(?!isolated)")
 OURS = re.compile(r"(?:^|/)(ocrlab/(?!ocrlab/)(?:[\w-]+/)?[\w-]+\.py)$")
 NOTEBOOK = re.compile(r"ipykernel_\d+/\d+\.py$|^<isolated cell>$|^<ipython-input")

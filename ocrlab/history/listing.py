@@ -22,11 +22,12 @@ from ocrlab.history.fingerprint import Fingerprint, fingerprint, output, stored_
 from ocrlab.history.settings import Settings
 from ocrlab.records import RunRecord, from_json
 
-STATUSES = ("success", "failed", "killed", "hung", "died", "running", "broken")
+STATUSES = ("success", "failed", "killed", "hung", "died", "running", "recorded", "broken")
 FAILURES = ("failed", "killed", "hung", "died")
 PARTS = frozenset(("config.yaml", "metrics.csv", "checkpoints", "flight", "incident"))  # of a run, besides sentinels
 BEST = re.compile(r"best-.{1,200}-hmean(\d\.\d{4})\.ckpt")  # as `train.watcher` calls its best checkpoint
 ROW = 2000  # bytes, more than a row of metrics.csv has
+RING = re.compile(r"ring-\d+-\d+\.bin")  # as `flight.ring` calls its files
 STAMP = re.compile(r"\d{8}-\d{6}-")  # how the name of a run folder begins
 FOREVER = datetime.min.replace(tzinfo=timezone.utc)
 
@@ -36,8 +37,9 @@ class Run:
     """One run folder; what is not known is None, "" or empty.
 
     `status` is one of STATUSES: those of a failure tell how the program ended, `died` that its process is gone and left
-    no word, `broken` that the folder cannot be read, for the reason in `why`. `metrics` are the final figures, or of a
-    run without them the best of metrics.csv so far (`final` is False). Times are ISO 8601, UTC; `seconds` wall time.
+    no word, `recorded` that there is a flight record only, of a program that keeps no sentinel, and `broken` that the
+    folder cannot be read, for the reason in `why`. `metrics` are the final figures, or of a run without them the best
+    of metrics.csv so far (`final` is False). Times are ISO 8601, UTC; `seconds` wall time.
     """
 
     path: str
@@ -132,9 +134,26 @@ def _half(path: str, name: str) -> Run | None:
         names = frozenset(os.listdir(path))
     except OSError as error:  # it may be a run, and somebody else's
         return _broken(path, name, error.strerror or str(error)) if os.path.isdir(path) else None
+    if "flight" in names and names & PARTS <= {"flight", "incident"} and (started := _recorded(path)) is not None:
+        why = "a flight record alone: nothing says how it ended, ocrlab replay tells more"
+        return Run(path, name, "recorded", started=started, why=why, problem="it has no config.yaml")
     if names & PARTS:
         return _broken(path, name, "it has no .RUNNING, .SUCCESS or .FAILURE")
     return _broken(path, name, "the folder is empty") if not names and STAMP.match(name) else None
+
+
+def _recorded(path: str) -> str | None:
+    """Return when the recorder in somebody's own program began, "" where nobody knows, None without a record of it."""
+    with contextlib.suppress(OSError):
+        if not any(RING.fullmatch(name) for name in os.listdir(f"{path}/flight")):
+            return None
+        with contextlib.suppress(OSError, DataError, ValueError, OverflowError):
+            file = f"{path}/flight/program.json"
+            begun = from_json(files.read(file), source=file).get("time")
+            if isinstance(begun, int | float):
+                return datetime.fromtimestamp(begun, timezone.utc).isoformat(timespec="seconds")
+        return ""
+    return None
 
 
 def _broken(path: str, name: str, why: str) -> Run:

@@ -176,3 +176,10 @@ def test_a_run_folder_is_read(tmp_path: Path) -> None:
     (run.path / ".FAILURE").write_text("{torn")
     with pytest.raises(DataError):
         of_run(run.path)
+
+
+def test_the_errors_of_libraries_in_small_letters_have_a_name() -> None:
+    log = 'Traceback (most recent call last):\n  File "/x/a.py", line 1, in read\n    cv2.imread(1)\n'
+    made = [fingerprint(None, log=f"{log}{last}\nbye\n") for last in ("cv2.error: OpenCV(4.10)", "E: x")]
+    assert [one.kind for one in made] == ["error", "E"]
+    assert made[0].id != made[1].id

@@ -193,3 +193,17 @@ def test_listing_does_not_import_what_is_slow() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     assert set(listing.FAILURES) < set(listing.STATUSES)
+
+
+def test_a_flight_record_alone_is_no_broken_run(tmp_path: Path) -> None:
+    put(tmp_path / "mine" / "flight", **{"ring-0-1.bin": "x", "program.json": {"schema": 1, "time": 1793750400}})
+    found = only(tmp_path)
+    assert (found.status, found.started, found.failure) == ("recorded", "2026-11-04T00:00:00+00:00", None)
+    assert "a flight record alone" in found.why
+    assert only(tmp_path / "mine") == found
+    put(tmp_path / "mine" / "incident", **{"replay.json": "{}"})  # what `ocrlab replay` adds
+    assert only(tmp_path) == found
+    (tmp_path / "mine" / "flight" / "program.json").write_text('{"schema": 1, "time": 1e300}')
+    assert (only(tmp_path).status, only(tmp_path).started) == ("recorded", "")
+    (tmp_path / "mine" / "flight" / "ring-0-1.bin").unlink()
+    assert only(tmp_path).status == "broken"
