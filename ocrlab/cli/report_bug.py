@@ -83,7 +83,8 @@ def _verified(found: Sources, args: argparse.Namespace) -> dict[str, Any]:
     if found.kind != "run" or words is None:
         return {"why": "its command is unknown", "runs": []}
     if not found.here:
-        return {"why": "it ran on another machine, and a stranger's command is not run", "runs": []}
+        elsewhere = "it ran on another machine" if found.process.get("host") else "nothing says that it ran here"
+        return {"why": f"{elsewhere}, and a stranger's command is not run", "runs": []}
 
     def say(text: str) -> None:
         print(f"ocrlab report bug: {clean(text)}", file=sys.stderr, flush=True)
@@ -110,7 +111,8 @@ def _nothing(found: Sources) -> str:
     if found.record and found.record.status == "running":
         return f"{found.path} is still running, and nothing says that it fails. ocrlab watch tells a hang."
     do = "If it did something else than you expected: --out FILE writes a report all the same, for you to say what."
-    return f"{found.path} did not fail, so that there is nothing to report. {do}"
+    told = f"{found.path} did not fail" if found.record else f"Nothing in {found.path} says that it failed"
+    return f"{told}, so that there is nothing to report. {do}"
 
 
 def _both(out: Path) -> tuple[Path, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "argv": list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv],
         "executable": sys.executable,
         "cwd": os.getcwd(),
+        "host": socket.gethostname(),
         "environment": kept,
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),

@@ -161,7 +161,8 @@ def _html(block: Block) -> str:
     if isinstance(block, Table):
         head = "".join(f'<th scope="col">{inline(cell)}</th>' for cell in block.header)
         body = "".join(f"<tr>{''.join(f'<td>{inline(cell)}</td>' for cell in row)}</tr>" for row in block.rows)
-        return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        top = f"<thead><tr>{head}</tr></thead>" if any(block.header) else ""
+        return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
     shown = f'<pre tabindex="0">{escape(plain(block.text).rstrip())}</pre>'
     return f"<details><summary>{escape(block.title)}</summary>{shown}</details>" if block.title else shown
 

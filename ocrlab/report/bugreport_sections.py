@@ -209,12 +209,23 @@ def ruled_out(found: Sources) -> Section:
 def fix(found: Sources) -> Section:
     """What mends it, as far as the cause is known."""
     first = found.verdict.causes[0] if found.verdict.causes else None
-    items = [f"Until it is mended: {code(told)}, as {code(name)} found." for name, told in trials.until_mended(found)]
+    items = [
+        f"Until it is mended: {code(cure)}, as {code(name)} found{tried}."
+        for name, cure, tried in trials.until_mended(found)
+    ]
+    items += [
+        f"In {code(name)} the step that failed had no fault with {code(cell)}." for name, cell in trials.helped(found)
+    ]
+    around = bool(items)
     if first and first.fix:
         sure = "" if first.confidence >= SURE else f"If it is {code(first.id)}, which is not certain: "
         items.append(f"{sure}{_ticked(first.fix)}")
     items = items or ["Unknown, as the cause is."]
-    return Section("Proposed fix", [Bullets([*items, "Not tried: nothing here says that any of it was."])])
+    if first and first.fix and around:
+        items.append("The last of these was not tried, as far as anything here says.")
+    elif not around:
+        items.append("Not tried: nothing here says that any of it was.")
+    return Section("Proposed fix", [Bullets(items)])
 
 
 def progress(found: Sources, verified: Mapping[str, Any]) -> Section:
@@ -231,7 +242,7 @@ def progress(found: Sources, verified: Mapping[str, Any]) -> Section:
         (bool(replay), "first fault placed: module, operator, sample"),
         (known, f"cause named with confidence {SURE:g} or more"),
         (bool(causes and causes[0].fix), "fix proposed"),
-        (bool(trials.until_mended(found)), "a way around it tried and shown to work"),
+        (bool(trials.until_mended(found) or trials.helped(found)), "a way around it tried and shown to work"),
         (False, "fix tried"),
         (False, "regression test written"),
     ]

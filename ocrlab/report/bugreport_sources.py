@@ -15,7 +15,7 @@ from typing import Any
 from ocrlab import flight
 from ocrlab.diagnose import classify, read, stored
 from ocrlab.errors import DataError, OcrlabError, RunError
-from ocrlab.flight import ring
+from ocrlab.flight import record_program, ring
 from ocrlab.flight.sentinel import SENTINELS
 from ocrlab.history import fingerprint
 from ocrlab.records import Incident, RunRecord, Verdict, to_json
@@ -109,7 +109,7 @@ def collect(path: Path) -> Sources:
     made = Sources(path, "incident" if own else "run", known, Verdict(), unread=unread)
     made.record = _record(path, unread)
     made.verdict = _verdict(known, made.record)
-    made.process = _json(path / "flight" / "process.json", unread) or {}
+    made.process = _process(path / "flight", unread)
     made.environment = _json(path / "environment.json", unread) or {}
     made.config = "config.yaml" if (path / "config.yaml").is_file() else None
     inside = path if own else path / INCIDENT
@@ -117,6 +117,14 @@ def collect(path: Path) -> Sources:
     made.bisects = _numbered(list(inside.glob("bisect*.json")), unread)
     made.steps = _metrics(path / "metrics.csv", unread)
     return made
+
+
+def _process(flights: Path, unread: list[str]) -> dict[str, Any]:
+    """Return who ran it, and how it was started; a recorder in somebody's own program writes the second alone."""
+    found = _json(flights / "process.json", unread) or {}
+    program = {} if found.get("command") else _json(flights / record_program.NAME, unread) or {}
+    told = {"command": program.get("argv"), "folder": program.get("cwd"), "host": program.get("host")}
+    return {**{name: value for name, value in told.items() if value}, **found}
 
 
 def _file(path: Path) -> Sources:

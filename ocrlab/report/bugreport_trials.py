@@ -13,6 +13,8 @@ from ocrlab.report.bugreport_sources import Sources, number
 
 BESIDE = 300  # runs that are looked at
 SHOWN = 12  # rows of one table
+AS_IT_WAS = "as it was"
+REMEDIES = ("fp32", "one thread", "mkldnn off", "CUDA_LAUNCH_BLOCKING=1", "cuDNN off", "no caching allocator")
 
 
 def blocks(found: Sources, verified: Mapping[str, Any]) -> list[Block]:
@@ -70,9 +72,31 @@ def refuted(found: Sources) -> list[list[str]]:
     return rows
 
 
-def until_mended(found: Sources) -> list[tuple[str, str]]:
-    """Return what makes the failure go away, with the record that shows it."""
-    return [(name, str(record["until_mended"])) for name, record in found.bisects if record.get("until_mended")]
+def until_mended(found: Sources) -> list[tuple[str, str, str]]:
+    """Return the record that shows what makes the failure go away, that, and how its runs with it ended in words."""
+    told = []
+    for name, record in found.bisects:
+        if record.get("until_mended"):
+            guilty = set(map(str, _list(record.get("culprits"))))
+            needed = 1 if record.get("kind") == "all" else len(guilty)  # of several together one is enough
+            ends = [
+                row.get("ended")
+                for row in _rows(record.get("table"))
+                if guilty and len(guilty & set(map(str, _list(row.get("flipped"))))) >= needed
+            ]
+            ran = f", where {ends.count('passed')} of {len(ends)} runs with it passed" if ends else ""
+            told.append((name, str(record["until_mended"]), ran))
+    return told
+
+
+def helped(found: Sources) -> list[tuple[str, str]]:
+    """Return the settings under which a replay had no fault, though it had one as it was, each with its record."""
+    told = []
+    for name, record in found.replays:
+        rows = [row for row in _rows(record.get("cells")) if not row.get("not_done") and not row.get("alone")]
+        if any(row.get("cell") == AS_IT_WAS and isinstance(row.get("fault"), Mapping) for row in rows):
+            told += [(name, str(row["cell"])) for row in rows if row.get("cell") in REMEDIES and not row.get("fault")]
+    return told
 
 
 def siblings(found: Sources) -> tuple[int, int]:

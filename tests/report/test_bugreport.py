@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from ocrlab import flight
 from ocrlab.diagnose import classify, verdict
 from ocrlab.errors import DataError
+from ocrlab.flight import record_program
 from ocrlab.flight.process import identity
 from ocrlab.records import Incident
 from ocrlab.report import bugreport
@@ -125,6 +128,7 @@ def test_what_replay_and_bisect_found(runs: Path) -> None:
     }
     flight.write_json(path / "incident" / "replay.json", replay)
     factors = [{"name": "workers"}, {"name": "compile"}]
+    cells.append({"cell": "anomaly mode", "fault": None, "seconds": 1.0})
     table = [{"flipped": ["workers"], "ended": "passed", "seconds": 3.0}]
     bisect = {"status": "found", "sentence": "it comes from workers (4)", "culprits": ["workers"], "posterior": 0.97}
     bisect |= {"until_mended": "runtime.workers=0", "factors": factors, "table": table}
@@ -134,12 +138,26 @@ def test_what_replay_and_bisect_found(runs: Path) -> None:
         "status: reproduced",
         "| Setting `workers` | supported | 0.97 |",
         "| Setting `compile` | refuted |",
-        "Until it is mended: `runtime.workers=0`, as `bisect.json` found",
+        "Until it is mended: `runtime.workers=0`, as `bisect.json` found, where 1 of 1 runs with it passed.",
+        "In `replay.json` the step that failed had no fault with `fp32`.",
+        "The last of these was not tried",
         "| `as it was` | `IndexError: x in decoder.fusion` | 2.0 |",
         "- [x] first fault placed",
         "- [x] a way around it tried",
     ):
         assert line in text, line
+    assert "Not tried" not in text and "no fault with `anomaly mode`" not in text
+
+
+def test_the_command_of_a_recorder_in_somebodys_own_program(tmp_path: Path) -> None:
+    for name in ("flight", "incident"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+    record_program.write(tmp_path / "mine" / "flight", "loop")
+    replay = {"schema": 1, "answer": "x", "fault": {"kind": "x"}}
+    flight.write_json(tmp_path / "mine" / "incident" / "replay.json", replay)
+    found = collect(tmp_path / "mine")
+    assert command(found) == sys.orig_argv and found.process["folder"] == os.getcwd() and found.here
+    assert "The command is unknown" not in bugreport.build(found).markdown
 
 
 def test_numbers_that_are_none_are_a_failure_also_of_a_run_that_ended_well(runs: Path) -> None:
