@@ -72,8 +72,7 @@ def _answer(args: argparse.Namespace) -> Answer:
         places, _ = split([DEFAULT])
     found = listing.list_runs(places)
     chosen = filtered(found, args, conditions)
-    ordered = choose.ordered(chosen, args.sort)
-    ordered = ordered[::-1] if args.reverse else ordered
+    ordered = choose.ordered(chosen, args.sort, args.reverse)
     groups = failures.grouped(chosen)
     shown = ordered[:limit] if limit else ordered
     width = shutil.get_terminal_size().columns if terminal else None

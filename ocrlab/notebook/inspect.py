@@ -119,8 +119,7 @@ def static(looking: Looking) -> View:
         inspect_view.figures(judged, judged),
         inspect_view.legend(drawn),
         inspect_view.listed(seen, judged),
-    ]
-    rest.append(inspect_view.saved(seen, judged))
+    ]  # no links that save: a report takes such addresses out, and no name inside one could be redacted
     note = "In JupyterLab and under voila sliders stand here: other thresholds, other pages, your own images."
     style = f"<style>{inspect_view.STYLE}</style>"
     row = f'<div class="row">{"".join(shown)}</div>'
