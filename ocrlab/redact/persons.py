@@ -43,7 +43,10 @@ def _spans(text: str, names: tuple[tuple[str, ...], ...]) -> Iterator[Span]:
         if user.lower() not in NOBODY:
             yield from _of_user(text, user)
     for host in hosts:
-        yield from ((at, end, HOST) for at, end in _words(text, host, "-", "-"))
+        if host.lower() not in ALSO_WORDS:
+            yield from ((at, end, HOST) for at, end in _words(text, host, "-", "-"))
+        elif host in text:  # on a machine called `tensor` every tensor(3) would be gone
+            yield from ((*found.span(1), HOST) for found in _meant_host(host).finditer(text))
 
 
 def _names() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -114,3 +117,10 @@ def _meant(user: str) -> re.Pattern[str]:
         rf"|/(?:scratch|work|data|media|lustre|nfs|gpfs|projects?|users)/)({name})(?![A-Za-z0-9])"
         rf"|(?<![A-Za-z0-9.])({name})(?=@\w)"
     )
+
+
+@lru_cache(maxsize=16)
+def _meant_host(host: str) -> re.Pattern[str]:
+    name = re.escape(host)
+    meant = r"(?:\b(?i:host|hostname|node|nodename|machine)[\"']?\s?[:= ]\s?[\"']?|\w@|tfevents\.\d{1,20}\.|://)"
+    return re.compile(rf"{meant}({name})(?![A-Za-z0-9_-])")

@@ -48,7 +48,7 @@ ALSO_WORDS = frozenset(
     river rob robin rock rod roll roman rose ross rowan roy ruby rush russ rusty rye sage sally sam sandy saw scala
     scout sea sharp shaw short sienna silver singer sky sleep small smith snow sol star stella sterling stone storm
     story sue sum summer sunny swan swift tab tan tanner taylor temple tensor tiger tim tom toni tony trace tree
-    trip troy truth tucker turner ty tyler unity van velvet vera victor vim viola violet virtue walker wall ward
+    trip troy truth tucker turner ty tyler unity van velvet vera victor vim viola violet virtue vision walker wall ward
     warner warren wave way webb west white will willow win winter wise wolf wood woods wren wright young zen
     """.split()
 ) | {name.lower() for name in [*dir(builtins), *keyword.kwlist]}

@@ -27,6 +27,7 @@ PREFIXES = tuple(
         ("dckr_pat_", r"[\w-]{16,}"),
         ("npm_", r"[A-Za-z0-9]{30,}"),
         ("sk_live_", r"\w{16,}"),
+        ("local-", r"[0-9a-f]{40}(?![0-9a-f])"),  # of a tracker's own server
     )
 )
 PRIVATE = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)([A-Za-z0-9+/=\s\\]+)")
@@ -38,6 +39,10 @@ QUERY = re.compile(
     r"|security-token))(?:=|%3D)(?!\()([^&\s\"'<>\\;]{6,})",
     re.IGNORECASE,
 )
+COOKIE = re.compile(
+    r"\bcookie\\{0,3}[\"']?\s{0,2}:\s{0,2}\\{0,3}[\"']?((?!\()[\w.-]{1,60}=[^\r\n\"'<>\\]{6,})", re.IGNORECASE
+)
+LOGIN = re.compile(r"\bwandb login (?:--?[\w=-]{1,40} ){0,4}([0-9a-f]{40})(?![0-9a-f])")
 # The secret half of an AWS key has 40 characters and nothing in front. Drawn at random its kind of character (upper,
 # lower, digit, other) changes 25 times, give or take 3; in a path or a name in CamelCase that long some 14 times.
 LONG = re.compile(r"[A-Za-z0-9/+]{40,}")
@@ -58,6 +63,9 @@ def spans(text: str) -> Iterator[Span]:
         )
     if "=" in text or "%3" in text:
         yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
+    for word, header in (("ookie", COOKIE), ("OOKIE", COOKIE), ("wandb login", LOGIN)):
+        if word in text:
+            yield from ((found.start(1), found.end(1), SECRET) for found in header.finditer(text))
     for prefix, pattern in PREFIXES:
         if prefix in text:
             for found in pattern.finditer(text):

@@ -98,3 +98,13 @@ def test_words_that_every_log_holds_are_no_names() -> None:
         not plain_words.NOBODY & {"max", "adam", "will"} and {"max", "adam", "will", "print"} <= plain_words.ALSO_WORDS
     )
     assert {"root", "data", "user", "ubuntu", "test", "ocr", "runs", "localhost"} <= plain_words.NOBODY
+
+
+def test_a_host_whose_name_is_a_word_is_replaced_where_a_host_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "tensor")
+    monkeypatch.setattr("platform.node", lambda: "tensor")
+    monkeypatch.delenv("HOSTNAME", raising=False)
+    for text in ("tensor(3.5)", "grad of tensor [2]", "a/tensor/b.py", "tensor_parallel"):
+        assert redact.clean(text) == text
+    for text in ("hostname: {}", "host={}", "me@{}:~$", "events.out.tfevents.17.{}.12", "http://{}:8888"):
+        assert redact.clean(text.format("tensor")) == text.format("(host)")

@@ -30,6 +30,8 @@ def drawn(length: int, letters: str = LETTERS) -> str:
         ("<a href='x?a=1&amp;sig={}&amp;b=2'>", "<a href='x?a=1&amp;sig=(secret)&amp;b=2'>"),
         ("x?X-Amz-Signature={}&n=1", "x?X-Amz-Signature=(secret)&n=1"),
         ("AccountName=a;AccountKey={}==", "AccountName=a;AccountKey=(secret)"),
+        ("Cookie: session={}; b=2\nHost: x", "Cookie: (secret)\nHost: x"),
+        ("{{'Set-Cookie': 'sid={}'}}", "{'Set-Cookie': '(secret)'}"),
         ("-----BEGIN PRIVATE KEY-----\\nMIIE{}\\n-----END", "-----BEGIN PRIVATE KEY----- (secret) -----END"),
     ],
 )
@@ -67,3 +69,10 @@ def test_the_nameless_half_of_a_cloud_key() -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact.clean(text) == text
+
+
+def test_keys_of_trackers_that_have_no_name_beside_them() -> None:
+    key = drawn(40, "0123456789abcdef")
+    assert redact.clean(f"wandb login --relogin {key}") == "wandb login --relogin (secret)"
+    assert redact.clean(f"wandb: using local-{key} of a server") == "wandb: using (secret) of a server"
+    assert redact.clean(f"commit {key}") == f"commit {key}"
