@@ -203,7 +203,7 @@ def test_nothing_is_hidden_on_paper_but_folded_code(browser: Any, every: Path) -
     assert browser.run(hidden) == 0
 
 
-@pytest.mark.parametrize("name", ["00_doctor", "06_crash"])
+@pytest.mark.parametrize("name", ["06_crash"])  # all of them: the slow test below
 def test_a_notebook_of_ours_as_a_report(
     browser: Any, name: str, root: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:

@@ -45,6 +45,9 @@ one.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }));
 if (!/^https?:/.test(one.href ?? '')) one.dispatchEvent(new MouseEvent('click', { bubbles: true })); })"""
 ABOVE = '<div style="position:fixed;inset:0;z-index:9999;background:red">in front</div>'
 GREEDY = "<style>} } } header, .outcome { display: none !important } body { visibility: hidden }</style>"
+GREEDY += (
+    "<style>header:not(&), .outcome:not(&), ~ * { display: none !important }</style>"  # & is the output's own class
+)
 CLOSING = "</div></section></main></body></html><p>after</p>"
 
 
