@@ -120,7 +120,7 @@ def _killed(rows: list[Mapping[str, Any]]) -> First | None:
 def _failed(rows: list[Mapping[str, Any]]) -> First | None:
     """Return the rank whose own error came first, or the one that it is about."""
     ends = [(one["end"]["time"], at, one) for at, one in enumerate(rows, 1) if _error(one)]
-    own = [end for end in ends if not secondary(str(_error(end[2]).get("message")))]
+    own = [end for end in ends if not secondary(_error(end[2]))]
     if not own:
         return None
     _, at, one = min(own, key=lambda end: (end[0], end[1]))
@@ -181,7 +181,7 @@ def _found(one: Mapping[str, Any], at: int, how: str, what: str, rows: list[Mapp
         sample = f", {one['sample']}" if one.get("sample") else ""
         place = f", at step {one['step']} ({one['phase']}{sample})"
     why = f"rank {one['rank']} of {one['world']} (process {one['pid']}) {what}{place}"
-    lost = [other for other in rows if other is not one and secondary(str(_error(other).get("message", "")))]
+    lost = [other for other in rows if other is not one and secondary(_error(other))]
     if lost:
         why += f"; rank {', '.join(str(other['rank']) for other in lost)} then lost the connection to it"
     return First(int(one["rank"]), how, why, at, one.get("exit_code"), one.get("signal"))

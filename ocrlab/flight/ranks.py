@@ -31,6 +31,7 @@ SECONDARY = re.compile(
     r"|Timed out waiting \d+ms for|NCCL communicator was aborted|recvBytes failed|sendBytes failed"
     r"|Socket (?:closed|Timeout)|failed to recv|remote process exited|connection to another rank broke"
 )
+LOSES = re.compile(r"RuntimeError|RunError|Dist\w*Error")  # types of errors that say so
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return sorted((one for one in records if isinstance(one.get("rank"), int)), key=lambda one: int(one["rank"]))
 
 
-def secondary(text: str) -> bool:
-    """Tell whether an error only says that another rank is gone."""
-    return SECONDARY.search(text) is not None
+def secondary(error: Mapping[str, Any]) -> bool:
+    """Tell whether an error ({"type", "message"}) only says that another rank is gone.
+
+    torch raises a RuntimeError or a DistError for that. A download or a pipe that says the same is a cause of its own.
+    """
+    kind = str(error.get("type", "")).rpartition(".")[2]
+    return LOSES.fullmatch(kind) is not None and SECONDARY.search(str(error.get("message", ""))) is not None
 
 
 def others_word(folder: Path, rank: int) -> str | None:
@@ -167,7 +172,7 @@ def others_word(folder: Path, rank: int) -> str | None:
         for one in read(folder)
         if one["rank"] != rank and (one.get("end") or {}).get("how") == "failed" and one["end"].get("error")
     ]
-    ends = [(when, one) for when, one in ends if not secondary(str(one["end"]["error"]["message"]))]
+    ends = [(when, one) for when, one in ends if not secondary(one["end"]["error"])]
     if not ends:
         return None
     _, one = min(ends, key=lambda pair: pair[0])
@@ -178,7 +183,7 @@ def others_word(folder: Path, rank: int) -> str | None:
 def blamed(records: list[dict[str, Any]]) -> int:
     """Return the rank to look at: the first that failed by itself, else one that left no word, else rank 0."""
     failed = [one for one in records if (one.get("end") or {}).get("how") == "failed" and one["end"].get("error")]
-    own = [one for one in failed if not secondary(str(one["end"]["error"]["message"]))]
+    own = [one for one in failed if not secondary(one["end"]["error"])]
     if own:
         one = min(own, key=lambda one: float(one["end"]["time"]))
         about = one["end"]["error"].get("rank")

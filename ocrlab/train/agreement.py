@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.flight.ranks import Ranks
+from ocrlab.train.ranks import about
 
 
 class Agreement:
@@ -69,5 +70,4 @@ def _odd(rank: int, one: tuple[int, ...], usual: tuple[int, ...]) -> OcrlabError
     else:
         what = f"Rank {rank} has done another number of micro-batches"
         error = RunError(what, got=one[0], need=f"{usual[0]}, as the others have")
-    error.rank = rank  # type: ignore[union-attr]  # for its record, see flight/ranks.py
-    return error
+    return about(rank, error)

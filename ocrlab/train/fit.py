@@ -107,6 +107,8 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
         tracking_files.send_best(tracker, watcher.best_path, metrics)
     finally:
         score = watcher.best if status == "completed" else None
+        if status != "completed" and mine.several:  # the others wait for this rank, and the launcher not for long
+            tracker.deadline = min(tracker.deadline, ranks.LAST_WORDS)
         tracker.finish(status, name(score=score), metrics)
     if mine.first:
         folder.succeed(metrics)

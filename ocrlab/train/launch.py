@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from ocrlab.flight import ranks
+from ocrlab.flight import handover, ranks
 from ocrlab.probes import host, signals
 
 PROGRAM = ["-m", "ocrlab", "train"]
@@ -42,10 +43,18 @@ def told(failures: dict[int, ProcessFailure]) -> int:
     """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
     ended = {rank: (one.local_rank, one.exitcode, one.pid) for rank, one in failures.items()}
     ranks.tell_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
-    rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0]))  # who was killed first
+    blamed = named_by_all()
+    # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
+    rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0] != blamed, item[0]))
     how = f"was killed by {signals.name(-code)}" if code < 0 else f"ended with exit status {code}"
     print(f"ocrlab: rank {rank} (process {pid}) {how}; the other ranks were ended", file=sys.stderr, flush=True)
     return 128 - code if code < 0 else code
+
+
+def named_by_all() -> int:
+    """Return the rank to look at, by what the ranks have told their watcher."""
+    folder = os.environ.get(handover.FOLDER)
+    return ranks.blamed(ranks.read(Path(folder))) if folder else 0
 
 
 if __name__ == "__main__":

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
 from ocrlab.config import Config
-from ocrlab.errors import ConfigError, DataError, RunError
+from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight.ranks import Member, Ranks
 from ocrlab.metrics.page import COLUMNS, SIZES, Running
 
 TIMEOUT = timedelta(minutes=30)  # of one collective: rank 0 may work alone for a while, and the watcher is faster
+LAST_WORDS = 10.0  # seconds for the tracker of a rank that fails: torchrun kills after 30 whoever is still there
 PATIENCE = 15.0  # seconds after which somebody is told whom we wait for
 # NCCL's own record of collectives, written where it times out; TORCH_FR_ is the newer name of one of them.
 RECORD = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
@@ -48,14 +49,15 @@ def together(ranks: Ranks) -> Iterator[Member]:
     try:
         meet(ranks)
         yield member
+        if ranks.several:
+            group.barrier()  # whoever leaves first would be missed by the others
     except BaseException as error:
         stopped = isinstance(error, SystemExit | KeyboardInterrupt)
         member.end("stopped" if stopped else "failed", error=error)
         raise
-    if ranks.several:
-        group.barrier()  # whoever leaves first would be missed by the others
-        group.destroy_process_group()
     member.end("success")
+    if ranks.several:
+        group.destroy_process_group()
 
 
 def meet(ranks: Ranks) -> None:
@@ -78,7 +80,7 @@ def meet(ranks: Ranks) -> None:
     except (RuntimeError, ValueError) as error:
         raise RunError(
             f"Rank {ranks.rank} of {ranks.world} has not met the others at {where}",
-            got=str(error).splitlines()[0],
+            got=str(error).partition("\n")[0],
             need="every rank started, and the port of rank 0's machine open for all",
             do="Name the network with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where a machine has several",
         ) from error
@@ -186,11 +188,18 @@ def same_everywhere(ranks: Ranks, what: str, value: object) -> None:
     odd = [rank for rank, one in enumerate(found) if one != found[0]]
     if odd:
         one = odd[0] if len(odd) <= ranks.world // 2 else 0  # the few differ from the many
-        raise DataError(
+        error = DataError(
             f"Rank {one} has {what} of its own",
             got=f"{found[one]} on rank {one}",
             need=f"{found[odd[0] if one == 0 else 0]}, as on {ranks.world - len(odd) if one else len(odd)} others",
         )
+        raise about(one, error)
+
+
+def about(rank: int, error: OcrlabError) -> OcrlabError:
+    """Return an error that several ranks raise, marked for their records as one about this rank."""
+    error.rank = rank  # type: ignore[attr-defined]  # see flight/ranks.py
+    return error
 
 
 def share(count: int, ranks: Ranks) -> list[int | None]:

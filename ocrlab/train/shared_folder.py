@@ -11,9 +11,10 @@ from pathlib import Path
 from ocrlab import flight
 from ocrlab.errors import RunError
 from ocrlab.flight import handover
+from ocrlab.flight.failure import describe
 from ocrlab.flight.process import signals_exit
 from ocrlab.flight.ranks import Member, Ranks, brief, others_word, secondary
-from ocrlab.train.ranks import of_all, of_rank_0
+from ocrlab.train.ranks import about, of_all, of_rank_0
 
 SEEN = 20.0  # seconds until a file that rank 0 has made must be seen on every machine
 
@@ -38,7 +39,7 @@ def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator
                 raise
         told = of_rank_0(ranks, told)
         if "error" in told:
-            raise RunError("Rank 0 has no run folder", got=told["error"])
+            raise about(0, RunError("Rank 0 has no run folder", got=told["error"]))
         if not ranks.first:
             stack.enter_context(signals_exit())
             folder = flight.RunFolder(Path(told["path"]), told["started"])
@@ -46,8 +47,11 @@ def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator
         member.keep(folder.flight)
         try:
             yield folder
-        except Exception as error:
-            raise _first_cause(error, folder, ranks) from error
+        except (Exception, SystemExit) as error:
+            cause = _first_cause(error, folder, ranks)
+            if cause is error:
+                raise
+            raise cause from error
 
 
 def _seen_by_all(ranks: Ranks, folder: flight.RunFolder) -> None:
@@ -63,19 +67,26 @@ def _seen_by_all(ranks: Ranks, folder: flight.RunFolder) -> None:
     found = of_all(ranks, (why, os.uname().nodename))
     for rank, (problem, host) in enumerate(found):
         if problem:
-            raise RunError(
+            error = RunError(
                 f"Rank {rank} on {host} cannot use the run folder of rank 0",
                 got=f"{folder.path}: {problem}",
                 need="a folder that all machines share",
                 do="Choose one with runs=DIR",
             )
+            raise about(rank, error)
 
 
-def _first_cause(error: Exception, folder: flight.RunFolder, ranks: Ranks) -> Exception:
-    """Return what tells of the rank that failed first, where this one has only lost its connection to it."""
-    if not secondary(str(error)):
+def _first_cause(error: BaseException, folder: flight.RunFolder, ranks: Ranks) -> BaseException:
+    """Return what tells of the rank that failed first, where this one has only lost its connection to it.
+
+    A launcher may have ended this one meanwhile, as it ends all when one has failed.
+    """
+    stopped = isinstance(error, SystemExit)
+    if not stopped and not secondary(describe(error)):
         return error
     word = others_word(folder.flight, ranks.rank)
+    if stopped and not word:
+        return error
     lost = f"Rank {ranks.rank} was ended by another one: the connection to another rank broke"
     if word:
         return RunError(lost, got=word)

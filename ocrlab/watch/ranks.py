@@ -57,7 +57,8 @@ def line(one: dict[str, Any]) -> str:
     if one.get("signal"):
         told.append(f"was killed by {one['signal']}")
     elif end.get("error") and end.get("how") == "failed":
-        told.append(f"failed: {end['error']['type']}: {str(end['error']['message']).splitlines()[0][:300]}")
+        said = str(end["error"]["message"]).strip().partition("\n")[0][:300]  # of a bare `assert` there is nothing
+        told.append(f"failed: {end['error']['type']}: {said}".rstrip(": "))
     elif end:
         told.append({"success": "did well", "stopped": "was told to stop"}.get(end["how"], end["how"]))
     elif one.get("exit_code") is not None:

@@ -94,3 +94,14 @@ def test_exits_are_told_to_the_watcher(tmp_path, monkeypatch):
     assert ranks.exits(tmp_path) == ended
     (tmp_path / "ranks" / "exits.json").write_text("{")
     assert ranks.exits(tmp_path) == []
+
+
+def test_a_download_or_a_pipe_that_breaks_is_a_cause_of_its_own():
+    for kind, lost in (
+        ("RuntimeError", True),
+        ("torch.distributed.DistBackendError", True),
+        ("BrokenPipeError", False),
+    ):
+        assert ranks.secondary({"type": kind, "message": "[Errno 32] Broken pipe"}) is lost
+    refused = "Weights cannot be fetched. Given: <urlopen error [Errno 111] Connection refused>."
+    assert not ranks.secondary({"type": "ocrlab.errors.WeightsError", "message": refused})

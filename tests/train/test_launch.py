@@ -14,6 +14,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from ocrlab import flight
+from ocrlab.errors import DataError
 from ocrlab.flight import handover, ranks
 from ocrlab.train import launch
 from ocrlab.watch.case import Ended
@@ -43,6 +44,18 @@ def test_the_exit_status_is_that_of_the_rank(failures, status, said, tmp_path, m
     assert {one["rank"]: one["exit_code"] for one in ranks.exits(tmp_path)} == {
         rank: one.exitcode for rank, one in failures.items()
     }
+
+
+def test_of_ranks_that_raise_the_same_error_the_one_that_it_is_about_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path))
+    error = DataError("Rank 1 was given a batch of another shape")
+    error.rank = 1
+    for rank in (0, 1):
+        member = ranks.Member(ranks.Ranks(rank, 2, rank, 2, "torchrun"))
+        member.begin()
+        member.end("failed", error=error)
+    assert launch.told({0: failure(0, 1), 1: failure(1, 1)}) == 1
+    assert "rank 1 (process 41) ended with exit status 1" in capsys.readouterr().err
 
 
 def words(tmp_path: Path, *more: str) -> list[str]:

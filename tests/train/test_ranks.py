@@ -14,7 +14,7 @@ import torch
 
 from ocrlab import config as configs
 from ocrlab import flight
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, DataError
 from ocrlab.flight import ring
 from ocrlab.flight.ranks import Ranks, read
 from ocrlab.flight.ranks import found as ranks_of
@@ -155,6 +155,14 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="2 ranks and 1 visible GPUs"):
         ranks.strategy(Ranks(0, 2, 0, 2, "torchrun"), "cuda", tmp_path)
     assert ranks.strategy(Ranks(), "cuda", tmp_path) == {"devices": 1}
+
+
+def test_what_one_rank_has_of_its_own_is_about_that_rank(monkeypatch):
+    for values, odd in (("aab", 2), ("abb", 0), ("ab", 1)):
+        monkeypatch.setattr(ranks, "of_all", lambda _ranks, _value, values=values: list(values))
+        with pytest.raises(DataError, match=f"Rank {odd} has settings of its own") as caught:
+            ranks.same_everywhere(Ranks(0, len(values), 0, len(values), "torchrun"), "settings", "a")
+        assert caught.value.rank == odd
 
 
 def test_what_is_used_of_lightning_in_private_is_there():

@@ -49,3 +49,5 @@ def test_every_end_has_its_words(tmp_path):
     assert ranks.line({**plain, "state": "S"}).endswith("lives")
     assert ranks.line({**plain, "exit_code": 3}).endswith("ended with exit status 3, without a word")
     assert ranks.line({**plain, "end": {"how": "stopped"}}).endswith("was told to stop")
+    bare = {"how": "failed", "error": {"type": "AssertionError", "message": ""}}
+    assert ranks.line({**plain, "end": bare}).endswith("failed: AssertionError")
