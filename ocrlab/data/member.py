@@ -1,7 +1,7 @@
 """A file inside an uncompressed tar: a plain range of bytes, read where it lies, with no handle kept open.
 
 So it can be sent to a worker of any start method, and a million of them cost nothing. The header before the bytes is
-read with them: a tar that was written anew since it was indexed is noticed, and never gives another page's pixels.
+read with them: a tar that was written anew since it was indexed is noticed, but for files of exactly the same size.
 """
 
 from __future__ import annotations

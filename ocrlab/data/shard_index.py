@@ -2,22 +2,25 @@
 
     a line of JSON (schema, shards with size and time, what was left out) | a row of 49 bytes a page | their keys
 
-It is made by one walk over the tars, in which every page is judged once, in memory that hardly grows with them. It is
-written beside them, or, where nobody may write there, into the user's cache folder. When a tar is there that it does
-not know, or one has another size or time, it is made anew.
+It is made by one walk over the tars, in which every page is judged once; it holds what lies in one tar at a time (half
+a KB a page), and 8 bytes a page of all. Of processes that begin together, as ranks do, one makes it and the others
+wait. It is written beside them, or, where nobody may write there, into the user's cache folder. When a tar is there
+that it does not know, or one has another size or time, it is made anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import tempfile
+import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -46,7 +49,7 @@ ROW = np.dtype(
 ENDINGS = tuple(sorted(SUFFIXES))
 UPRIGHT, TURNED = 1, 2  # usable with exif=false, with exif=true
 HEAD = 65536  # bytes in which nearly every image says its size
-TOLD = 1000  # problems that are kept by name
+TOLD, LONGEST = 1000, 500  # problems that are kept by name, and characters of each
 Progress = Callable[[int, int], None]
 
 
@@ -109,11 +112,43 @@ def opened(files: Sequence[Path], name: str, progress: Progress | None = None) -
     `progress(done, tars)` is called after each tar of a new one.
     """
     places = [files[0].parent / name, _cached(files[0].parent / name)]
+    found = _fitting(places, files)
+    if found is not None:
+        return found
+    with _alone(files[0].parent):
+        return _fitting(places, files) or _made(places, files, progress)  # somebody may have made it meanwhile
+
+
+def _fitting(places: Sequence[Path], files: Sequence[Path]) -> ShardIndex | None:
     for place in places:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             index = load(place, files[0].parent)
             if index.about["shards"] == described(files):
                 return index
+    return None
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time make an index in a folder; without effect where the file system has no locks."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, lock)
+            while not _locked(lock):
+                heartbeat.beat(phase="load")
+                time.sleep(0.2)
+        yield
+
+
+def _locked(lock: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _made(places: Sequence[Path], files: Sequence[Path], progress: Progress | None) -> ShardIndex:
     for number, place in enumerate(places):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +196,7 @@ class _Counts:
         for number, bit in enumerate((UPRIGHT, TURNED)):
             self.left_out[number] += bool(bits & bit)
         if len(self.problems) < TOLD:
-            self.problems.append((file, why, bits))
+            self.problems.append((file[-LONGEST:], why[:LONGEST], bits))  # a hostile name may have megabytes
 
 
 def build(files: Sequence[Path], out: Path, progress: Progress | None = None) -> None:

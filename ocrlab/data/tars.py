@@ -6,6 +6,7 @@ Nothing is ever extracted. The files of one page have one name up to the first d
 
 from __future__ import annotations
 
+import errno
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\
 PACKED_NAMES = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.bz2", ".tar.xz")
 LARGEST = 2**31 - 1  # bytes of a page's file
 QUOTED = {"%2E": ".", "%25": "%"}  # what a page's name may hold, and a key may not
+BROKEN = "has a header that makes no sense; the pages from there on are left out"
 END = 1024  # zero bytes, with which every tar ends
 
 
@@ -83,21 +85,31 @@ def refuse_packed(file: Path) -> None:
 
 def _headers(tar: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the headers of a tar; raises PageError where they end too soon, DataError if it is none."""
-    refuse_packed(tar)
     walked = None
     try:
+        refuse_packed(tar)
         with tarfile.open(tar, "r:", errors="surrogateescape") as opened:
             walked = opened
             for info in opened:
+                if opened.offset < info.offset_data:  # it would be read again and again
+                    raise PageError(BROKEN, file=tar, got=f"a file of {info.size} bytes", do="Make it anew")
                 yield info
                 opened.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
             _refuse_more(opened, tar)
+    except DataError:
+        raise
     except (tarfile.TarError, EOFError) as error:
         if walked is None or not walked.offset:
             raise DataError(f"{tar} is not a tar", got=str(error) or "an empty file", need="a whole .tar") from None
         raise PageError(
             "is cut off", file=tar, got=str(error), do="Copy it again; its last pages are missing"
         ) from None
+    except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # of what the headers say
+        raise PageError(BROKEN, file=tar, got=f"{type(error).__name__}: {error}"[:200], do="Make it anew") from None
+    except OSError as error:
+        if walked is not None and error.errno == errno.EINVAL:  # a place before its beginning
+            raise PageError(BROKEN, file=tar, got="a file of fewer than 0 bytes", do="Make it anew") from None
+        raise DataError(f"{tar} cannot be read", got=error.strerror or str(error), need="a whole .tar") from error
 
 
 def _refuse_more(opened: tarfile.TarFile, tar: Path) -> None:

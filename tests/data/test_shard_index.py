@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,6 +104,27 @@ def test_an_image_that_says_its_size_late_is_read_whole(tmp_path: Path, monkeypa
     monkeypatch.setattr(shard_index, "HEAD", 40)
     make(tmp_path / "train" / "a.tar", numbered(1))
     assert formats.load(tmp_path, "train").samples[0].width == 100
+
+
+def test_of_processes_that_begin_together_one_makes_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tar = make(tmp_path / "train" / "a.tar", numbered(2))
+    with ThreadPoolExecutor(1) as pool:
+        lock = os.open(tar.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            other = pool.submit(names, tmp_path)
+            time.sleep(0.3)
+            assert not other.done() and [file.name for file in tar.parent.iterdir()] == ["a.tar"]
+            shard_index.build([tar], tar.parent / "index.ocrlab")
+            monkeypatch.setattr(shard_index, "build", None)
+        finally:
+            os.close(lock)
+        assert other.result(60) == ["p000", "p001"]
+
+
+def test_a_hostile_name_is_told_in_part(tmp_path: Path) -> None:
+    make(tmp_path / "train" / "a.tar", [*numbered(1), ("n" * 200_000 + ".jpg", b"x")], tarfile.PAX_FORMAT)
+    assert len((tmp_path / "train" / "index.ocrlab").read_bytes().split(b"\n")[0] if names(tmp_path) else b"") < 3000
 
 
 def test_a_key_may_be_any_bytes(tmp_path: Path) -> None:

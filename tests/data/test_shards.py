@@ -179,6 +179,52 @@ def test_what_is_no_tar_or_a_packed_one_is_refused(tmp_path: Path) -> None:
             formats.load(tmp_path, "train")
 
 
+def extended(**records: object) -> bytes:
+    """Return an extended header (POSIX.1-2001, pax) with these records, and the header of a file behind it."""
+    said = b""
+    for key, value in records.items():
+        rest = f" {key.replace('_', '.')}={value}\n".encode()
+        size = next(n for n in range(len(rest), 9999) if n == len(rest) + len(str(n)))
+        said += str(size).encode() + rest
+    first, second = tarfile.TarInfo("x"), tarfile.TarInfo("p009.jpg")
+    first.type, first.size, second.size = tarfile.XHDTYPE, len(said), 3
+    said += b"\0" * (-len(said) % 512)
+    return first.tobuf(tarfile.USTAR_FORMAT) + said + second.tobuf(tarfile.USTAR_FORMAT) + b"abc".ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        extended(size=10**30),
+        extended(size=-(10**6)),
+        extended(size=-1536),  # back to its own beginning, for ever
+        extended(GNU_sparse_map="a,b", GNU_sparse_size=7),
+        extended(GNU_sparse_major=1, GNU_sparse_minor=0),
+        extended(comment="x")[:1024] * 3000,
+    ],
+)
+def test_headers_that_make_no_sense_end_the_walk_with_a_sentence(tmp_path: Path, hostile: bytes) -> None:
+    tar = make(tmp_path / "train" / "a.tar", numbered(1))
+    with tarfile.open(tar) as opened:
+        opened.getmembers()
+        good = tar.read_bytes()[: opened.offset]
+    tar.write_bytes(good + hostile + bytes(1024))
+    index = formats.load(tmp_path, "train")
+    assert [sample.name for sample in index.samples] == ["p000"]
+    assert "a.tar: has a header that makes no sense" in str(index.problems[-1])
+
+
+def test_a_tar_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "train" / "a.tar", numbered(1))
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(tars.tarfile, "open", fail)
+    with pytest.raises(DataError, match=r"a\.tar cannot be read. Given: Input/output error"):
+        formats.load(tmp_path, "train")
+
+
 def test_two_tars_in_one_file_are_told(tmp_path: Path) -> None:
     first = make(tmp_path / "train" / "a.tar", numbered(1))
     second = make(tmp_path / "b.tar", numbered(1, 1))
