@@ -1,8 +1,8 @@
 """The tracker's process: reads JSON lines from stdin and hands them to wandb or TensorBoard.
 
 `python -m ocrlab.train.tracking_process` is started by tracking.py, which says what it sends. It answers `ready` once,
-`refused` where a server does not take the run, and a `warning` that training prints. Nothing here is waited for without
-a deadline: training may be gone, and nobody else would end this process.
+`refused` where a server does not take the run, and a `warning` that training prints. Start and finish have a deadline,
+and so has all of it once training is gone: nobody else would end this process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ocrlab.probes import tree
 
+LOOK = 2.0  # seconds between two looks for training
 SPARE = 2.0  # seconds after which this process ends itself where training should have done it
 
 
@@ -47,6 +49,7 @@ def serve() -> None:
     os.nice(5)  # training comes first
     lines = (json.loads(line) for line in sys.stdin.buffer if line.endswith(b"\n"))  # the last one may be torn
     first = next(lines)
+    threading.Thread(target=outlive, args=(os.getppid(), 2 * first["deadline"]), daemon=True).start()
     with deadline(first["deadline"]):
         try:
             run = begin(first)
@@ -108,6 +111,14 @@ def deadline(seconds: float) -> Iterator[None]:
         yield
     finally:
         watchdog.cancel()
+
+
+def outlive(parent: int, seconds: float) -> None:
+    """End this process when its training is gone for so long, whatever it waits for."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    time.sleep(seconds + SPARE)
+    _leave()
 
 
 def _leave() -> None:

@@ -109,18 +109,18 @@ def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untype
 def test_an_import_that_hangs_costs_one_deadline_and_one_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(top="import time; time.sleep(600)\n")
     before = time.monotonic()
-    tracker = tracking.start(settings(deadline=1), "first", [], folder, {})
+    tracker = tracking.start(settings(deadline=3), "first", [], folder, {})
     for step in range(1000):
         tracker.log({"loss": 1.0}, step)
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 3
     child = tracker.child
     tracker.finish("completed")
     tracker.log({"loss": 1.0}, 1001)
     tracker.finish("completed")
-    assert time.monotonic() - before < 4
+    assert time.monotonic() - before < 12
     said = capfd.readouterr().err
     assert said.count("\n") == 1
-    assert "not finished after 1 s; training goes on" in said
+    assert "not finished after 3 s; training goes on" in said
     assert child is not None
     assert child.returncode == -signal.SIGKILL
 
@@ -210,7 +210,7 @@ def test_a_finish_that_hangs_is_ended(fake, capfd) -> None:  # type: ignore[no-u
     tracker = tracking.start(settings(deadline=3), "first", [], fake(finish="time.sleep(600)"), {})
     before = time.monotonic()
     tracker.finish("completed", "last")
-    assert time.monotonic() - before < 6
+    assert time.monotonic() - before < 12
     assert capfd.readouterr().err.count("\n") == 1
 
 
@@ -237,7 +237,7 @@ os.kill(os.getpid(), 9)
     end = time.monotonic() + 20
     while not (folder / "told.json").exists() and time.monotonic() < end:
         time.sleep(0.05)
-    time.sleep(0.1)
+    time.sleep(0.5)  # it may be half written
     assert told(folder)["tags"] == ["status:failed"]
 
 

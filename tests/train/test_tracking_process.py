@@ -40,3 +40,18 @@ with tracking_process.deadline(0.1):
     assert (done.returncode, time.monotonic() - before < 30) == (1, True)
     left = tree.one(int(done.stdout))
     assert left is None or left.state == "Z"
+
+
+def test_without_its_training_it_ends_itself_whatever_it_waits_for() -> None:
+    code = """
+import os, threading, time
+from ocrlab.train import tracking_process
+tracking_process.LOOK = tracking_process.SPARE = 0.05
+threading.Thread(target=tracking_process.outlive, args=(os.getppid(), 0.0), daemon=True).start()
+time.sleep(0.5)
+print("training lives", flush=True)
+threading.Thread(target=tracking_process.outlive, args=(-1, 0.0), daemon=True).start()
+time.sleep(600)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "training lives\n")
