@@ -1,7 +1,7 @@
 """How does training scale over ranks? Measured at 1 and 2 on this CPU, and a calculation up to 64 GPUs.
 
     python benchmarks/ranks.py                   two minutes: images a second at 1 and 2 ranks, 1 and 2 threads
-    python benchmarks/ranks.py --step 0.2 --batch 16 --bandwidth 12.5     the calculation for a step that you measured
+    python benchmarks/ranks.py --only-calculate --step 0.2     the calculation for a step that you measured, in seconds
 
 The measured half starts `ocrlab train`'s own ranks, by torchrun, on synthetic receipts, and reads metrics.csv. The
 calculated half is arithmetic, and says so: a ring all-reduce sends 2 (n - 1) / n times the gradients through each

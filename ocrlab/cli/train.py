@@ -102,7 +102,7 @@ def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:
         if not args.nproc.isdecimal() or int(args.nproc) < 1:
             raise ConfigError("--nproc is no number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
         count = int(args.nproc)
-    elif not mine.launcher:
+    elif not mine.launcher and may_say_devices(args):
         with contextlib.suppress(OcrlabError):  # what is wrong with the config is said where it is used
             count = (resumed(args) if args.resume else loaded(args)).trainer.devices
     if mine.launcher:  # which has started all there are
@@ -117,6 +117,14 @@ def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:
         told = f"ocrlab: {count} ranks share {cores} cores of this machine; more ranks than cores make training slower"
         print(told, file=sys.stderr, flush=True)
     return count
+
+
+def may_say_devices(args: argparse.Namespace) -> bool:
+    """Tell whether the config could ask for several ranks: to read it takes a third of a second, and the child does."""
+    from ocrlab.settings.overrides import is_override
+
+    files = args.resume or args.config or not all(map(is_override, args.settings))
+    return bool(files) or any("devices" in word for word in args.settings)
 
 
 def watched(args: argparse.Namespace, count: int) -> Answer:

@@ -179,6 +179,12 @@ def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
     assert "5 ranks share 4 cores" in capsys.readouterr().err
 
 
+def test_a_config_that_cannot_ask_for_ranks_is_read_by_the_child_alone(watched, monkeypatch):
+    monkeypatch.setattr("ocrlab.cli.train.loaded", None)
+    assert main(["train", "crop=64", "+hardware=cpu_2core"]) == 0
+    assert watched.words == ["-m", "ocrlab", "train", "crop=64", "+hardware=cpu_2core"]
+
+
 def test_a_resumed_run_is_started_with_as_many_ranks(watched, tmp_path):
     (tmp_path / "run").mkdir()
     save(load(overrides=["trainer.devices=2"]), tmp_path / "run" / "config.yaml")
