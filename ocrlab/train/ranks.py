@@ -111,7 +111,9 @@ def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
                 "There are more ranks on this machine than GPUs",
                 got=f"{ranks.on_node} ranks and {cards} visible GPUs",
                 need="a GPU for each rank",
-                do="Use --nproc of the number of GPUs, or trainer.accelerator=cpu",
+                do="Show each task all GPUs: --gpus-per-node in place of --gpus-per-task and --gpu-bind"
+                if ranks.launcher == "srun"
+                else "Use --nproc of the number of GPUs, or trainer.accelerator=cpu",
             )
         torch.cuda.set_device(ranks.local)
         for name, value in RECORD.items():

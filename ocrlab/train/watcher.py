@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,6 +117,8 @@ class Watcher(lightning.Callback):
             if problem not in self.bad_pages:
                 self.bad_pages.add(problem)
                 self.progress({"kind": "warning", "text": f"Page left out: {problem}"})
+                if not self.ranks.first:  # its progress is shown nowhere, and the page was its alone
+                    print(f"ocrlab: rank {self.ranks.rank}: Page left out: {problem}", file=sys.stderr, flush=True)
         whole = (index + 1) % trainer.accumulate_grad_batches == 0
         if whole and trainer.global_step % self.config.trainer.log_every == 0:
             self._log(trainer, len(batch.pages))

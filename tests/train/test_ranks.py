@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from ocrlab import config as configs
 from ocrlab import flight
+from ocrlab.data.dataset import Batch
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.flight import ring
 from ocrlab.flight.ranks import Ranks, read
@@ -23,6 +25,8 @@ from ocrlab.predict import Detector
 from ocrlab.predict.evaluation import evaluate
 from ocrlab.rerun import subject
 from ocrlab.train import checkpoint, ranks
+from ocrlab.train.fit import silent
+from ocrlab.train.watcher import Watcher
 
 PROGRAM = Path(__file__).with_name("forked_ranks.py")
 
@@ -154,7 +158,23 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match="2 ranks and 1 visible GPUs"):
         ranks.strategy(Ranks(0, 2, 0, 2, "torchrun"), "cuda", tmp_path)
+    with pytest.raises(ConfigError, match="--gpus-per-node in place of --gpus-per-task"):
+        ranks.strategy(Ranks(0, 2, 0, 2, "srun"), "cuda", tmp_path)
     assert ranks.strategy(Ranks(), "cuda", tmp_path) == {"devices": 1}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_page_that_any_rank_leaves_out_is_told_once(rank, tmp_path, capsys):
+    told: list[dict[str, Any]] = []
+    mine = Ranks(rank, 2, rank, 2, "torchrun")
+    folder = flight.RunFolder(tmp_path, flight.now())
+    watcher = Watcher(configs.load(), folder, None, told.append if rank == 0 else silent, mine)
+    batch = Batch(torch.zeros(1, 3, 8, 8), (), ["p1"], ["p0: is damaged", "p0: is damaged"])
+    trainer = SimpleNamespace(global_step=1, accumulate_grad_batches=2)
+    for index in (0, 2):
+        watcher.on_train_batch_end(trainer, SimpleNamespace(parts=None), None, batch, index)
+    assert [event["text"] for event in told] == ["Page left out: p0: is damaged"] * (rank == 0)
+    assert capsys.readouterr().err == "ocrlab: rank 1: Page left out: p0: is damaged\n" * (rank == 1)
 
 
 def test_what_one_rank_has_of_its_own_is_about_that_rank(monkeypatch):
