@@ -39,6 +39,7 @@ def test_a_training_leaves_scalars_pages_and_settings(pages: Path, runs: Path, c
     assert flight.status(result.folder).status == "success"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_each_step_once(tmp_path: Path) -> None:
     settings = Tracking(mode="tensorboard", deadline=120)
     for steps, value in (((1, 2, 3), 1.0), ((3, 4), 2.0)):
