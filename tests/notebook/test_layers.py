@@ -72,5 +72,5 @@ def test_planted_faults_are_found_where_they_were_planted(config: Config, seed: 
     assert [fault.right for fault in faults] == [True, True, True], [fault.found for fault in faults]
     assert layers.share(faults) == 1
     view = layers.faults(faults)
-    assert "3 of 3 planted faults" in view.text and view.html.count("<img") == 1
+    assert "3 of 3 planted faults" in view.text and view.html.count("<svg") == 1
     assert all(max(share for _, share in fault.spread) > 0 for fault in faults)
