@@ -66,6 +66,7 @@ def test_a_page_with_text_is_judged_and_one_without_is_not(lab: Any, looking: in
     assert lab.outcomes == []
 
 
+@pytest.mark.slow  # with a child that needs no torch: test_inspect_link.py
 def test_a_killed_detector_is_named_and_starts_again(looking: inspect.Looking) -> None:
     [pid] = apart.kernel.marked(apart.MARK, looking.link.mark)[-1:]
     os.kill(pid, signal.SIGKILL)
@@ -75,6 +76,7 @@ def test_a_killed_detector_is_named_and_starts_again(looking: inspect.Looking) -
     assert again.scores.tolist() == looking.judged.scores.tolist()
 
 
+@pytest.mark.slow
 def test_a_wrong_checkpoint_gets_one_sentence(lab: Any, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
         inspect.look(lab, str(tmp_path / "none.ckpt"), 0)
