@@ -98,6 +98,7 @@ DIES = {
     "sigkill": ("was killed by SIGKILL", ("ext.signal", "host.oom_kill")),
     "sigsegv": ("was killed by SIGSEGV", None),
     "exception": ("failed first: ValueError: this page has no corner", None),
+    "bare": ("failed first: AssertionError", None),
     "memory": ("failed first: MemoryError", None),
     "exit": ("ended with exit status 3", ("dist.timeout_desync",)),
     "shape": ("Rank 1 was given a batch of another shape", None),
