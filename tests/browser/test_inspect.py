@@ -81,6 +81,7 @@ def elsewhere(browser: Any) -> list[str]:
     return [url for url in browser.requests() if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1"))]
 
 
+@pytest.mark.slow  # minutes on a busy machine
 def test_sliders_and_uploads_work_in_jupyterlab(
     browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str], root: Path, tmp_path: Path
 ) -> None:
