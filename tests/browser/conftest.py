@@ -288,8 +288,9 @@ def run_all() -> Callable[..., str]:
 ITEM = """return [...document.querySelectorAll('%s')].find(
     one => (one.querySelector('.lm-Menu-itemLabel, .lm-MenuBar-itemLabel') ?? one).textContent == '%s')"""
 READY = "return document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status == 'idle'"
-STANDS = """return [...document.querySelectorAll('.jp-Dialog, .jp-InputPrompt, .jp-Notebook-ExecutionIndicator-tooltip')]
-    .map(one => one.textContent).join(' ') + document.querySelector('.jp-Notebook')?.textContent.slice(0, 3000)"""
+STANDS = """return [
+        ...document.querySelectorAll('.jp-Dialog, .jp-InputPrompt, .jp-Notebook-ExecutionIndicator-tooltip')
+    ].map(one => one.textContent).join(' ') + document.querySelector('.jp-Notebook')?.textContent.slice(0, 3000)"""
 SAVED = "return !document.querySelector('.lm-DockPanel-tabBar .jp-mod-dirty')"
 # JupyterLab takes off the page what is out of sight, the outcome at the top too, when it follows the cells that run.
 OUTCOME = """const word = document.querySelector('.outcome .word')?.firstChild.textContent;
