@@ -124,7 +124,7 @@ def test_a_worker_that_torch_has_named() -> None:
 
 
 def test_zombies_have_a_name_and_no_command(start: Start) -> None:
-    child = start("import subprocess; subprocess.Popen(['true'])")
+    child = start("import subprocess; kept = subprocess.Popen(['true'])")  # one that is forgotten may be waited for
     assert eventually(lambda: [process.state for process in tree.descendants(child.pid)][1:] == ["Z"])
     assert tree.descendants(child.pid)[1].command == "[true]"
 
