@@ -16,7 +16,7 @@ TESTS := -m pytest tests notebooks --nbval-lax --nbval-cell-timeout=300 --nbval-
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 
-.PHONY: help setup train test test-all test-oldest lab voila check lock clean
+.PHONY: help setup train test test-all test-oldest lab voila check docs lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
