@@ -53,12 +53,9 @@ PLACES = (  # what stands in the README for something of the user's
 )
 PROGRAMS = {
     "train.py": """
-import ctypes, time
-from multiprocessing import Process
-if __name__ == "__main__":
-    print("step 0", flush=True)
-    print("ERROR: Unexpected segmentation fault encountered in worker.", flush=True)
-    raise SystemExit(1)
+print("step 0", flush=True)
+print("ERROR: Unexpected segmentation fault encountered in worker.", flush=True)
+raise SystemExit(1)
 """,
     "slow.py": """
 import threading

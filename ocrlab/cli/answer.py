@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NoReturn
 
 from ocrlab.errors import ConfigError
@@ -37,6 +39,19 @@ class Parser(argparse.ArgumentParser):
             f"{self.prog.removeprefix('ocrlab ')}: {message}",
             do=f"Settings are written key=value; see {self.prog} --help",
         )
+
+
+def add_words(parser: Parser, command: str, words: Mapping[str, str]) -> None:
+    """Add a subcommand for each word; the file of a word has `EXAMPLES`, `arguments(parser)` and `run(args)`."""
+    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Parser)
+    for word, what in words.items():
+        file = of_word(command, word)
+        file.arguments(commands.add_parser(word, help=what, what=what, examples=file.EXAMPLES))
+
+
+def of_word(command: str, word: str) -> ModuleType:
+    """Return the file of a subcommand."""
+    return importlib.import_module(f"ocrlab.cli.{command}_{word}")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-from types import ModuleType
 
-from ocrlab.cli.answer import Answer, Parser
+from ocrlab.cli.answer import Answer, Parser, add_words, of_word
 
 WORDS = {
     "html": "write an executed notebook as one HTML file that needs no network and no script",
@@ -22,21 +19,11 @@ EXAMPLES = """
 
 
 def arguments(parser: Parser) -> None:
-    """Add a subcommand for each word that is there; `ocrlab report WORD --help` says more."""
-    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Parser)
-    for word, what in WORDS.items():
-        if importlib.util.find_spec(f"ocrlab.cli.report_{word}") is None:
-            continue
-        command = module(word)
-        command.arguments(commands.add_parser(word, help=what, what=what, examples=command.EXAMPLES))
+    """Add a subcommand for each word; `ocrlab report WORD --help` says more."""
+    add_words(parser, "report", WORDS)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Run the subcommand."""
-    answer: Answer = module(args.word).run(args)
+    answer: Answer = of_word("report", args.word).run(args)
     return answer
-
-
-def module(word: str) -> ModuleType:
-    """Return the file of a subcommand: `EXAMPLES`, `arguments(parser)` and `run(args)`."""
-    return importlib.import_module(f"ocrlab.cli.report_{word}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-from types import ModuleType
 
-from ocrlab.cli.answer import Answer, Parser
+from ocrlab.cli.answer import Answer, Parser, add_words, of_word
 
 WORDS = {
     "make": "write synthetic receipts, with exact polygons",
@@ -26,18 +24,10 @@ EXAMPLES = """
 
 def arguments(parser: Parser) -> None:
     """Add a subcommand for each word; `ocrlab samples WORD --help` says more."""
-    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Parser)
-    for word, what in WORDS.items():
-        command = module(word)
-        command.arguments(commands.add_parser(word, help=what, what=what, examples=command.EXAMPLES))
+    add_words(parser, "samples", WORDS)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Run the subcommand."""
-    answer: Answer = module(args.word).run(args)
+    answer: Answer = of_word("samples", args.word).run(args)
     return answer
-
-
-def module(word: str) -> ModuleType:
-    """Return the file of a subcommand: `EXAMPLES`, `arguments(parser)` and `run(args)`."""
-    return importlib.import_module(f"ocrlab.cli.samples_{word}")
