@@ -32,6 +32,8 @@ HANDLED = re.compile(
     r"(?i)\bretry(?:ing)?\b|\bskip(?:ping|ped)\b|\bignor(?:ed|ing)\b|\bfall(?:s|ing)? ?back\b|\bdisabling\b"
     r"|starting (?:fresh|from scratch)|\binstead\b"
 )
+WARNED = re.compile(r":\d+: \w*Warning:\s*$")  # Python's warning whose words begin on the next line
+WARNED_LINES = 6
 IMREAD = "imread"  # OpenCV only warns of a file that it cannot read and returns None
 FINISHED = re.compile(
     r"(?i)^\W*(?:[\w:./-]+\s){0,4}?(?:training|run|job|fit|evaluation|testing|everything|all|epochs?|successfully)?\W{0,3}"
@@ -151,11 +153,14 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     if IMREAD in hit.evidence.text:
         return False
     number = hit.evidence.line or 0
-    if HARMLESS.search(hit.evidence.text) or HANDLED.search(hit.evidence.text):
+    lines = list(zip(end.page.numbers, end.page.text.split("\n"), strict=False))
+    above = [text for at, text in lines if number - WARNED_LINES <= at < number]
+    warned = any(WARNED.search(text) for text in above) and not any(TRACEBACK in text for text in above)
+    if warned or HARMLESS.search(hit.evidence.text) or HANDLED.search(hit.evidence.text):
         return True
     if hit.cause in LASTING:
         return False
-    after = [text for at, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False) if at > number][:2]
+    after = [text for at, text in lines if at > number][:2]
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
 
 

@@ -26,6 +26,8 @@ NOISE = {
     "skipped": "WARNING skipping 17.png: image file is truncated\nepoch 1 loss 0.4\n",
     "batch": "CUDA out of memory. Tried to allocate 2.00 GiB; retrying with 8\nepoch 1 loss 0.4\nepoch 2 loss 0.3\n",
     "capability": "UserWarning: Tesla K80 with CUDA capability sm_37 is not compatible with this installation.\n",
+    "lines": "torch/cuda/__init__.py:287: UserWarning: \nA card with CUDA capability sm_120 is not compatible with the "
+    "current PyTorch installation.\nIt supports sm_80 sm_90.\n\n  warnings.warn(\n",
     "resume": 'Traceback (most recent call last):\n  File "fit.py", line 3, in resume\n    load(path)\n'
     "FileNotFoundError: [Errno 2] No such file or directory: 'a.ckpt'\nno checkpoint, starting from scratch\n"
     "epoch 1 loss 0.5\nepoch 2 loss 0.4\n",
@@ -132,3 +134,10 @@ def test_the_rank_that_failed_first_decides_not_those_that_torchrun_ended() -> N
     assert "KeyError: 'hmean'" in verdict.missing[0]
     assert first(judge(RANKS.format(-11))) == "native.segv"
     assert first(judge(RANKS.format(-15))) == "ext.signal"
+
+
+def test_a_warning_over_several_lines_counts_where_the_error_is_of_its_kind() -> None:
+    assert first(judge(NOISE["lines"] + "RuntimeError: CUDA error: no kernel image is available\n")) == "build.arch"
+    assert first(judge(NOISE["lines"] + END.replace("KeyError: 'hmean'", "PermissionError: [Errno 13] a"))) == (
+        "io.permission"
+    )
