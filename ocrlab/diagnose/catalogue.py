@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,15 @@ class Sign:
 
 
 @dataclass(frozen=True)
+class Form:
+    """One form of a cause: what mends it, and what tells it, where the evidence has a line like `line`."""
+
+    line: re.Pattern[str]
+    fix: str
+    experiment: str = ""
+
+
+@dataclass(frozen=True)
 class Entry:
     """One cause: what it is, why it happens (most frequent first), the experiment that tells, the fix."""
 
@@ -57,6 +66,16 @@ class Entry:
     guides: tuple[str, ...]
     examples: tuple[str, ...]
     signs: tuple[Sign, ...]
+    forms: tuple[Form, ...] = ()
+
+    def form(self, lines: Iterable[str]) -> Form:
+        """Return the first form that one of the lines shows, else the fix and experiment of all."""
+        shown = list(lines)
+        found = (form for form in self.forms if any(form.line.search(line) for line in shown))
+        form = next(found, None)
+        if form is None:
+            return Form(re.compile(""), self.fix, self.experiment)
+        return replace(form, experiment=form.experiment or self.experiment)
 
 
 @dataclass(frozen=True)
@@ -100,6 +119,7 @@ def _entry(row: dict[str, Any]) -> Entry:
     for rule in row.get("rule", ()):
         every, none = ([re.compile(p, re.MULTILINE) for p in rule.get(key, ())] for key in ("all", "none"))
         signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"]))
+    forms = [Form(re.compile(form["line"]), form["fix"], form.get("experiment", "")) for form in row.get("form", ())]
     return Entry(
         id=row["id"],
         title=row["title"],
@@ -112,6 +132,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         guides=tuple(row.get("guides", ())),
         examples=tuple(row["examples"]),
         signs=tuple(signs),
+        forms=tuple(forms),
     )
 
 
@@ -129,6 +150,7 @@ def explain(name: str) -> str:
     parts = [f"{entry.id}: {entry.title}", "", entry.about, "", "Why, most frequent first"]
     parts += [f"  {number}. {why}" for number, why in enumerate(entry.why, 1)]
     parts += ["", "The experiment that tells", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
+    parts += [f"  {form.fix}    (where a line has: {form.line.pattern})" for form in entry.forms]
     parts += ["", "Looks the same"] + [f"  {other}: {known.entries[other].title}" for other in entry.otherwise]
     parts += ["", "Signatures"] + [f"  {line}" for line in _signatures(entry)]
     for guide in (known.guides[guide] for guide in entry.guides):

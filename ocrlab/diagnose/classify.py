@@ -22,6 +22,7 @@ LOOKALIKES = (0.3, 0.24, 0.18, 0.14)  # of the causes that look the same, in the
 STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
 EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
 SLOW = 0.3  # of what the stacks show of a program that still moved
+NEAR = 0.05  # lines that say as much as the best one choose the form of the fix
 FOLLOWS = 0.75  # what is left of an error after an earlier one that is not sure
 
 
@@ -261,8 +262,9 @@ def _cause(name: str, confidence: float, one: Candidate) -> Cause:
         if hit.evidence.text not in seen and len(lines) < MOST_LINES:
             seen.add(hit.evidence.text)
             lines.append(hit.evidence)
-    fix = doubts.fix(name, [line.text for line in lines])
-    return Cause(name, round(confidence, 2), lines, entry.experiment, fix or entry.fix)
+    best = max((hit.confidence for hit in one.hits), default=0.0)
+    form = entry.form(hit.evidence.text for hit in one.hits if hit.confidence >= best - NEAR)
+    return Cause(name, round(confidence, 2), lines, form.experiment, form.fix)
 
 
 def _symptom(hits: list[Hit]) -> str | None:

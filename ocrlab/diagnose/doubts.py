@@ -38,21 +38,16 @@ SOCKET = re.compile(
     r"|getaddrinfo|network is unreachable|no route to host"
 )
 NEVER = re.compile(r"(?!)")
+NCCL_LINE = re.compile(r"NCCL WARN[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
+ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 DOUBTS = (
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("dist.", SOCKET, RANKS, 0.0),
+    Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
+    Doubt("host.shm", ATTACHED, NEVER, 0.5),
     Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
     # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
     Doubt("data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62),
-)
-# What mends one form of a cause, where the catalogue's fix begins with another.
-FIXES = (
-    (
-        "ckpt.corrupt",
-        re.compile(r"Weights only load failed|Unsupported global"),
-        "weights_only=False if you trust the file, else torch.serialization.add_safe_globals([...]) for the classes"
-        " that the message names; the file itself need not be damaged.",
-    ),
 )
 
 
@@ -68,9 +63,3 @@ def _weighed(hit: Hit, whole: str) -> Hit:
         if suits and not doubt.beside.search(whole):
             return replace(hit, confidence=min(hit.confidence, doubt.most), ceiling=min(hit.ceiling, doubt.most))
     return hit
-
-
-def fix(cause: str, lines: list[str]) -> str | None:
-    """Return the fix for the form of a cause that its evidence shows, None where the catalogue's own is right."""
-    found = (told for name, line, told in FIXES if name == cause and any(line.search(text) for text in lines))
-    return next(found, None)

@@ -36,7 +36,7 @@ LIBRARY = re.compile(  # what a card that the binary does not know looks like
     r"CUBLAS_STATUS|CUDNN_STATUS|CUSOLVER_STATUS|CUFFT|cublas runtime error|unable to find an engine|CUDA error"
     r"|named symbol|\bnan\b"
     r"|illegal instruction was|invalid device function|no kernel image|illegal memory access|misaligned"
-    r"|unspecified launch|invalid argument|unknown error|(?i:hang|stuck|freez)"
+    r"|unspecified launch|invalid argument|unknown error|unhandled cuda error|(?i:hang|stuck|freez)"
 )
 
 

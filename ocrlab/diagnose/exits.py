@@ -12,7 +12,7 @@ WRITTEN = re.compile(
     r"|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b"
 )
 NAMED = re.compile(
-    r"(?:signal\s*[=:]\s*|died with <Signals\.|interrupted by signal \d+:\s*|terminated by signal\s*[:=]?\s*"
+    r"(?:signal\s*[=:]\s*|died with <Signals\.|interrupted by signal \d+:\s*|terminated (?:by|with) signal\s*[:=]?\s*"
     r"|Signal \d+ \(|killed by signal \d+ \(|caught signal \d+ \(|received signal\s+)(SIG[A-Z]{2,5})"
 )
 CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b")

@@ -49,6 +49,12 @@ MESSAGES = (
     ("RuntimeError: No backend type associated with device type cpu", "dist.misconfig"),
     ("mlflow.exceptions.MlflowException: API request to http://t:5000/api failed with exception", "tracker.network"),
     ("Cumulative allocation of -154486272 b", "gpumem.absurd_size"),
+    ("CUDA Exception: Warp Misaligned Address", "kernel.misaligned"),
+    ('Thread 9 "pt_main" received signal CUDA_EXCEPTION_14, Warp Illegal Address.', "kernel.illegal_address"),
+    ("box:81:99 [0] alloc.h:99 NCCL WARN Cuda failure 999 'unknown error'", "driver.state"),
+    ("box:81:99 [0] alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'", "gpumem.raw_alloc"),
+    ("LAPTOP-7QX: NCCL WARN Could not find real path of /sys/class/pci_bus/0000:08/x", "wsl.limits"),
+    ("ValueError: Annotation must have a list of instances", "data.annotation"),
 )
 
 
@@ -86,3 +92,84 @@ def test_a_library_status_alone_lists_what_that_status_usually_reports() -> None
     verdict = said("failed to run cuBLAS routine: CUBLAS_STATUS_EXECUTION_FAILED")
     assert verdict.causes[0].confidence < 0.7
     assert {"data.index_range", "gpumem.capacity"} <= {cause.id for cause in verdict.causes[:3]}
+
+
+def test_the_illegal_instruction_is_the_line_that_says_so() -> None:
+    told = said('$ python -c "import torch"', "Illegal instruction: 4").causes[0].evidence[0]
+    assert (told.line, told.text) == (2, "Illegal instruction: 4")
+
+
+def test_a_segment_that_another_rank_made_elsewhere_is_no_missing_file_and_no_sure_shortage() -> None:
+    verdict = said(
+        "box:81:99 [1] shmutils.cc:93 NCCL WARN Call to open failed: No such file or directory",
+        "box:81:99 [1] shmutils.cc:129 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-a1 "
+        "(size 9637888), error: No such file or directory (2)",
+    )
+    assert (verdict.causes[0].id, verdict.causes[0].confidence <= 0.5) == ("host.shm", True)
+    assert "io.missing" not in [cause.id for cause in verdict.causes]
+    assert "--ipc=host" in verdict.causes[0].fix
+
+
+def test_a_cuda_error_that_nccl_hides_is_not_sure() -> None:
+    verdict = said(
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "  what():  NCCL Error 1: unhandled cuda error",
+        "Aborted (core dumped)",
+    )
+    assert verdict.causes[0].confidence < 0.6
+    assert "NCCL_DEBUG=INFO" in verdict.causes[0].experiment
+
+
+def test_a_killed_spawned_process_is_out_of_memory_or_ended_by_somebody() -> None:
+    verdict = said("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL")
+    assert [cause.id for cause in verdict.causes[:2]] == ["host.oom_kill", "ext.signal"]
+    assert verdict.causes[0].confidence < 0.6
+
+
+def test_a_store_that_waits_in_vain_has_several_causes() -> None:
+    verdict = said(
+        "Traceback (most recent call last):",
+        '  File "/opt/torch/distributed/rendezvous.py", line 10, in _make_store',
+        "    return store",
+        "torch.distributed.DistStoreError: Socket Timeout",
+    )
+    assert {"dist.network", "dist.timeout_desync"} <= {cause.id for cause in verdict.causes}
+    assert verdict.causes[0].confidence < 0.6
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "sure"),
+    [("encode", "KeyError: 'Ω'", True), ("parse_xml", "KeyError: 'stamp'", False), ("setup", "KeyError: 'x'", None)],
+)
+def test_a_character_without_a_place_in_the_alphabet(function: str, error: str, sure: bool | None) -> None:
+    frame = f'  File "rec/labels.py", line 8, in {function}'
+    verdict = said("Traceback (most recent call last):", frame, "    out = table[key]", error)
+    found = [(cause.id, cause.confidence >= 0.8) for cause in verdict.causes[:1]]
+    assert found == ([] if sure is None else [("data.annotation", sure)])
+
+
+def test_a_missing_package_that_the_message_names_is_no_binary_mismatch() -> None:
+    verdict = said("ImportError: This needs `quick>=0.3`: run `pip install quick -U`")
+    assert not any(cause.id.startswith("build.") for cause in verdict.causes)
+
+
+def test_one_rank_that_was_started_twice() -> None:
+    line = "Initializing distributed: GLOBAL_RANK: {}, MEMBER: {}/2"
+    twice = said(line.format(0, 1), line.format(0, 1), line.format(1, 2), line.format(1, 2))
+    assert twice.causes[0].id == "dist.misconfig"
+    assert said(line.format(0, 1), line.format(1, 2)).causes == []
+
+
+def test_an_lmdb_that_cannot_be_made_asks_for_its_size() -> None:
+    frame = '  File "pack.py", line 20, in create_dataset'
+    verdict = said("Traceback (most recent call last):", frame, "    env = f()", "lmdb.Error: out/lmdb: ???")
+    assert (verdict.causes[0].id, "map_size" in verdict.causes[0].fix) == ("io.disk_full", True)
+
+
+def test_workers_that_do_not_end_are_no_stop_from_outside() -> None:
+    verdict = said(
+        '  File "torch/utils/data/dataloader.py", line 942, in _shutdown_workers',
+        '  File "multiprocessing/process.py", line 140, in join',
+        "KeyboardInterrupt",
+    )
+    assert verdict.causes[0].id == "hang.deadlock"
