@@ -55,6 +55,11 @@ MESSAGES = (
     ("box:81:99 [0] alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'", "gpumem.raw_alloc"),
     ("LAPTOP-7QX: NCCL WARN Could not find real path of /sys/class/pci_bus/0000:08/x", "wsl.limits"),
     ("ValueError: Annotation must have a list of instances", "data.annotation"),
+    ("[ERROR:0] parallel_impl.cpp (240) WorkerThread 3: Can't spawn new thread: res = 11", "host.thread_limit"),
+    ("Warning  Evicted  pod/fit-0  The node was low on resource: memory. Container fit was using 9Gi", "host.oom_kill"),
+    ("Warning  Evicted  pod/fit-0  The node was low on resource: pids.", "scheduler.kill"),
+    ("OSError: cannot open resource", "io.missing"),
+    ("ValueError: could not broadcast input array from shape (8,) into shape (4,)", "user.shape"),
 )
 
 
@@ -173,3 +178,28 @@ def test_workers_that_do_not_end_are_no_stop_from_outside() -> None:
         "KeyboardInterrupt",
     )
     assert verdict.causes[0].id == "hang.deadlock"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"), [("IndexError: list index out of range", "data.annotation"), ("KeyError: 'gt'", "data.sample")]
+)
+def test_a_line_that_paddle_cannot_parse_is_the_label_file(error: str, cause: str) -> None:
+    verdict = said(
+        "[2024/05/02 10:00:00] ppocr ERROR: When parsing line 17.png",
+        ", error happened with msg: Traceback (most recent call last):",
+        '  File "ppocr/data/simple_dataset.py", line 150, in __getitem__',
+        "    label = substr[1]",
+        error,
+    )
+    assert verdict.causes[0].id == cause
+
+
+def test_another_cudnn_than_paddles_is_a_warning_first() -> None:
+    line = "The installed Paddle is compiled with CUDNN 8.9, but CUDNN version in your machine is 8.1, which may"
+    assert said(f"W0302 10:00:00 12 gpu_resources.cc:217] WARNING: device: 0. {line}").causes[0].confidence < 0.6
+
+
+def test_a_notebook_that_restarts_after_gigabytes_is_short_of_memory() -> None:
+    verdict = said("tcmalloc: large alloc 3221225472 bytes == 0x5b", "KernelRestarter: restarting kernel (1/5)")
+    assert [cause.id for cause in verdict.causes[:1]] == ["host.oom_kill"]
+    assert verdict.causes[0].confidence < 0.6
