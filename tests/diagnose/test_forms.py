@@ -24,6 +24,17 @@ FORMS = (
     ("SafetensorError: Error while deserializing header: HeaderTooLarge", "ckpt.corrupt", "git lfs pull"),
     ("RuntimeError: MPS backend out of memory (MPS allocated: 9 GB)", "gpumem.capacity", "torch.mps"),
     ("Exception: Current loss scale already at minimum - cannot decrease", "num.nonfinite", "bf16"),
+    (
+        "ZeRORuntimeException: The checkpoint being loaded used a DP world size of 4 but the current world size is 2.",
+        "ckpt.mismatch",
+        "universal",
+    ),
+    (
+        "OSError: libcublas.so.11: cannot open shared object file: No such file",
+        "build.cuda_libraries",
+        "--runtime nvidia",
+    ),
+    ("OSError: [Errno 116] Stale file handle", "io.missing", "mount it again"),
     ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6", "driver.too_old", "image"),
 )
 

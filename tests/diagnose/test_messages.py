@@ -203,3 +203,18 @@ def test_a_notebook_that_restarts_after_gigabytes_is_short_of_memory() -> None:
     verdict = said("tcmalloc: large alloc 3221225472 bytes == 0x5b", "KernelRestarter: restarting kernel (1/5)")
     assert [cause.id for cause in verdict.causes[:1]] == ["host.oom_kill"]
     assert verdict.causes[0].confidence < 0.6
+
+
+def test_the_file_of_an_allocator_is_no_shortage() -> None:
+    place = "encountered at aten/src/THC/THCCachingHostAllocator.cpp:265"
+    verdict = said(f"RuntimeError: cuda runtime error (39) : uncorrectable ECC error {place}")
+    assert [cause.id for cause in verdict.causes] == ["hw.gpu"]
+
+
+def test_a_scheduler_in_a_folders_name_is_no_word_of_it() -> None:
+    verdict = said(
+        "Traceback (most recent call last):",
+        '  File "/runs/slurm_copy/io.py", line 1, in save',
+        "OSError: [Errno 14] x",
+    )
+    assert verdict.causes == []
