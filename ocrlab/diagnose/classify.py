@@ -24,6 +24,7 @@ EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # a
 SLOW = 0.3  # of what the stacks show of a program that still moved
 NEAR = 0.05  # lines that say as much as the best one choose the form of the fix
 FOLLOWS = 0.75  # what is left of an error after an earlier one that is not sure
+UNMADE = "io.missing"  # after an exception: what the step that failed should have written
 
 
 @dataclass
@@ -208,7 +209,8 @@ def _follow_ups(candidates: dict[str, Candidate]) -> list[RuledOut]:
         return []
     root = min(timed, key=lambda one: (one.first or (0, 0), -one.confidence))
     found = []
-    final = root.confidence >= SURE or root.id.startswith(STICKY)
+    surely = root.confidence >= SURE or root.id.startswith(STICKY)
+    raised = RAISED.search(_best(root).evidence.text) is not None
     for one in timed:
         if one is root or one.first is None or root.first is None or one.first <= root.first:
             continue
@@ -216,6 +218,7 @@ def _follow_ups(candidates: dict[str, Candidate]) -> list[RuledOut]:
             continue  # said by a person or measured from outside: not a later line
         if root.id.startswith("kernel.") and one.id.startswith(EXPLAINS) and one.confidence >= SURE:
             continue
+        final = surely or (raised and one.id == UNMADE)
         if final:
             line, before = _best(one).evidence, _best(root).evidence
             found.append(RuledOut(one.id, f"line {line.line} follows {root.id} in line {before.line}"))

@@ -38,12 +38,15 @@ SOCKET = re.compile(
     r"|getaddrinfo|network is unreachable|no route to host"
 )
 NEVER = re.compile(r"(?!)")
-NCCL_LINE = re.compile(r"NCCL WARN[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
+NCCL_LINE = re.compile(r"NCCL (?:WARN|INFO)[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
+INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does: it names dtypes and devices
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 DOUBTS = (
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
+    Doubt("build.", NCCL_LINE, NEVER, 0.0),
+    Doubt("user.", INFORMED, NEVER, 0.0),
     Doubt("host.shm", ATTACHED, NEVER, 0.5),
     Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
     # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.

@@ -23,7 +23,17 @@ CARRIERS = re.compile(
 )
 CAUSAL: tuple[str, ...] = ("kernel.", "gpumem.", "host.", "hw.", "loader.", "dist.", "native.", "data.index_range")
 CAUSAL += ("io.disk_full", "build.cpu_isa", "wsl.", "scheduler.")
-DEVICE = ("driver.", "build.", "kernel.", "hw.", "gpumem.", "wsl.", "data.index_range")  # torch warns first
+DEVICE: tuple[str, ...] = (
+    "driver.",
+    "build.arch",
+    "build.cpu_only",
+    "build.cuda_libraries",
+    "kernel.",
+    "hw.",
+    "gpumem.",
+    "wsl.",
+)
+DEVICE += ("data.index_range",)  # torch warns first
 HARMLESS = re.compile(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\[?W(?:\d{4})?[ \]]|: W \w|\bINFO\b|\bNOTICE\b|\bDEBUG\b"
     r"|^\[?I(?:\d{4})?[ \]]"

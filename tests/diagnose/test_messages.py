@@ -218,3 +218,30 @@ def test_a_scheduler_in_a_folders_name_is_no_word_of_it() -> None:
         "OSError: [Errno 14] x",
     )
     assert verdict.causes == []
+
+
+def test_what_nccl_and_torch_tell_of_themselves_is_no_error() -> None:
+    plugin = "Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file: No such file"
+    told = (
+        "[I ProcessGroupWrapper.cpp:562] [Rank 0] Running collective: TensorOptions(dtype=float, requires_grad=false)"
+    )
+    first, *others = said(f"n1:31:31 [0] NCCL INFO NET/Plugin : {plugin} or directory", told).causes
+    assert (first.id, first.confidence < 0.6) == ("dist.timeout_desync", True)
+    assert not any(cause.id.startswith(("build.", "user.", "io.")) for cause in others)
+
+
+def test_a_character_is_looked_up_in_the_alphabet() -> None:
+    verdict = said("    at = self.alphabet[text[i]]", "KeyError: 'Q'")
+    assert (verdict.causes[0].id, "alphabet" in verdict.causes[0].fix) == ("data.annotation", True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("`GPUAccelerator` can not run on your system since the accelerator is not available.",),
+        ("MisconfigurationException: You requested GPUs: [1]", " But your machine only has: []"),
+    ],
+)
+def test_no_card_for_lightning_may_be_the_wheel_as_well(lines: tuple[str, ...]) -> None:
+    causes = {cause.id: cause.confidence for cause in said(*lines).causes}
+    assert causes["driver.no_visible_device"] == causes["build.cpu_only"] < 0.6

@@ -141,3 +141,23 @@ def test_a_warning_over_several_lines_counts_where_the_error_is_of_its_kind() ->
     assert first(judge(NOISE["lines"] + END.replace("KeyError: 'hmean'", "PermissionError: [Errno 13] a"))) == (
         "io.permission"
     )
+
+
+def test_a_warning_of_numpy_is_no_cause_before_a_card_that_is_not_seen() -> None:
+    verdict = judge(
+        "net.py:3: UserWarning: Failed to initialize NumPy: _ARRAY_API not found (Triggered internally at x.cpp:77.)\n"
+        'Traceback (most recent call last):\n  File "net.py", line 3, in <module>\n    torch._C._cuda_init()\n'
+        "RuntimeError: No CUDA GPUs are available\n"
+    )
+    assert [cause.id for cause in verdict.causes] == ["driver.no_visible_device"]
+
+
+def test_the_file_of_a_step_that_failed_is_missing_because_of_it() -> None:
+    verdict = judge(
+        'Traceback (most recent call last):\n  File "one.py", line 3, in <module>\n    torch._C._cuda_init()\n'
+        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment\n"
+        'Traceback (most recent call last):\n  File "all.py", line 9, in <module>\n    os.listdir(made)\n'
+        "FileNotFoundError: [Errno 2] No such file or directory: 'out/made'\n"
+    )
+    assert verdict.causes[0].id == "driver.state"
+    assert "io.missing" not in [cause.id for cause in verdict.causes]
