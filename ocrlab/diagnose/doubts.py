@@ -41,7 +41,9 @@ NEVER = re.compile(r"(?!)")
 NCCL_LINE = re.compile(r"NCCL (?:WARN|INFO)[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
 INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does: it names dtypes and devices
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
+LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
+    Doubt("", LISTED, NEVER, 0.4),
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),

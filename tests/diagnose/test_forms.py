@@ -37,6 +37,8 @@ FORMS = (
     ("ImportError: cannot import name 'x' from 'triton.compiler'", "build.abi", "brings its own"),
     ("ValueError: some characters cannot be found in 'vocab'.", "data.annotation", "alphabet"),
     ("KeyError: \"Label 'Q' was not included in the training dataset\"", "data.annotation", "list of classes"),
+    ("KeyError: 'pytorch-lightning_version'", "ckpt.mismatch", "bare weights"),
+    ("AssertionError: datasets should not be an empty iterable", "io.missing", "subfolders"),
     ("OSError: [Errno 116] Stale file handle", "io.missing", "mount it again"),
     ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6", "driver.too_old", "image"),
 )

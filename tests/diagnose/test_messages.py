@@ -245,3 +245,11 @@ def test_a_character_is_looked_up_in_the_alphabet() -> None:
 def test_no_card_for_lightning_may_be_the_wheel_as_well(lines: tuple[str, ...]) -> None:
     causes = {cause.id: cause.confidence for cause in said(*lines).causes}
     assert causes["driver.no_visible_device"] == causes["build.cpu_only"] < 0.6
+
+
+def test_a_list_of_what_it_may_be_is_no_proof() -> None:
+    listed = "There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer (2) SIGSEGV"
+    died = "(raylet) A worker died or was killed while executing a task by an unexpected system error."
+    causes = said(f"{died} {'Worker ID: 2cf4 ' * 20} {listed}").causes
+    assert causes[0].id == "host.oom_kill"
+    assert causes[0].confidence < 0.6
