@@ -43,6 +43,18 @@ COOKIE = re.compile(
     r"\bcookie\\{0,3}[\"']?\s{0,2}:\s{0,2}\\{0,3}[\"']?((?!\()[\w.-]{1,60}=[^\r\n\"'<>\\]{6,})", re.IGNORECASE
 )
 LOGIN = re.compile(r"\bwandb login (?:--?[\w=-]{1,40} ){0,4}([0-9a-f]{40})(?![0-9a-f])")
+# Programs that take a password by a letter, or in a line of their own.
+CURL = re.compile(
+    r"\bcurl\b[^\n]{0,300}?\s(?:-u|--user|--proxy-user|-U)(?:\s{0,4}|=)[\"']?[^\s:\"'/]{1,80}:(?!//)"
+    r"((?!\()[^\s\"']{1,200})"
+)
+MYSQL = re.compile(r"\bmysql(?:dump|admin|import)?\b[^\n]{0,300}?\s-p((?!\()[^\s\"']{1,200})")
+SSHPASS = re.compile(r"\bsshpass\s{1,4}-p\s{0,4}[\"']?((?!\()[^\s\"']{1,200})")
+BASIC = re.compile(r"\bBasic +((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{12,200}={0,2})(?![\w=])")
+WORDS = (
+    *(("ookie", COOKIE), ("OOKIE", COOKIE), ("wandb login", LOGIN), ("curl", CURL), ("mysql", MYSQL)),
+    *(("sshpass", SSHPASS), ("Basic ", BASIC)),
+)
 # The secret half of an AWS key has 40 characters and nothing in front. Drawn at random its kind of character (upper,
 # lower, digit, other) changes 25 times, give or take 3; in a path or a name in CamelCase that long some 14 times.
 LONG = re.compile(r"[A-Za-z0-9/+]{40,}")
@@ -63,9 +75,9 @@ def spans(text: str) -> Iterator[Span]:
         )
     if "=" in text or "%3" in text:
         yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
-    for word, header in (("ookie", COOKIE), ("OOKIE", COOKIE), ("wandb login", LOGIN)):
+    for word, told in WORDS:
         if word in text:
-            yield from ((found.start(1), found.end(1), SECRET) for found in header.finditer(text))
+            yield from ((found.start(1), found.end(1), SECRET) for found in told.finditer(text))
     for prefix, pattern in PREFIXES:
         if prefix in text:
             for found in pattern.finditer(text):
