@@ -11,7 +11,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 OLDEST := .venv-oldest
 ARGS :=
-TESTS := -m pytest tests notebooks --nbval-lax --nbval-cell-timeout=300 --nbval-current-env
+TESTS := -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
+NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=300 --nbval-current-env
 
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
@@ -27,15 +28,25 @@ setup:  ## .venv with exactly requirements.lock, and this package
 train: setup  ## notebooks/03_train.ipynb -> reports/<time>-03_train.{ipynb,html,json}; ARGS="-p batch_size 2"
 	@$(PY) -m ocrlab run notebooks/03_train.ipynb $(ARGS)
 
+# Notebooks come alone, as they take all cores. Neither half hides what the other one has found.
 test: setup  ## all tests, then all notebooks
-	@$(PY) $(TESTS) $(ARGS)
+	@failed=0
+	$(PY) $(TESTS) $(ARGS) || failed=1
+	$(PY) $(NOTEBOOKS) || failed=1
+	exit $$failed
 
-test-all: setup  ## the slow ones too: kills, full matrices, trainings
-	@$(PY) $(TESTS) -m "slow or not slow" $(ARGS)
+test-all: setup  ## the slow ones too, one after the other: kills, full matrices, trainings
+	@failed=0
+	$(PY) -m pytest tests -m "slow or not slow" $(ARGS) || failed=1
+	$(PY) $(NOTEBOOKS) || failed=1
+	exit $$failed
 
 test-oldest:  ## the tests against the oldest versions that pyproject.toml allows (Python 3.11)
 	@.ci/setup $(OLDEST) requirements-oldest.lock 3.11
-	$(OLDEST)/bin/python $(TESTS) $(ARGS)
+	failed=0
+	$(OLDEST)/bin/python $(TESTS) $(ARGS) || failed=1
+	$(OLDEST)/bin/python $(NOTEBOOKS) || failed=1
+	exit $$failed
 
 # Jupyter cuts the line to the kernel at a message of more than 10 MB, without a word; an uploaded scan may be larger.
 UPLOADS := tornado_settings='{"websocket_max_message_size": 268435456}'

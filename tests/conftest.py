@@ -23,14 +23,15 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQU
         signal.signal(number, usual)
 
 ROOT = Path(__file__).parents[1]
-THREADS = host.physical_cores()
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # processes that run tests at the same time
+THREADS = max(1, host.physical_cores() // WORKERS)
 LIBRARY = re.compile(r"lib(GL|glib|gthread)[\w.-]*: cannot open shared object file")
 COMPILER = re.compile(r"InvalidCxxCompiler|No working C\+\+ compiler|Python\.h: No such file")
 
 # Before torch, NumPy and numba are imported, and for every child that a test starts. One pool at a time is busy here:
 # with two, OpenMP's waiting threads make each step many times slower.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(_name, str(THREADS))
+    os.environ[_name] = str(min(THREADS, int(os.environ.get(_name, THREADS))))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 

@@ -16,6 +16,8 @@ from ocrlab.model.detector import Detector
 ENCODERS = ("resnet18_slim", "resnet18", "resnet34", "resnet50", "mobilenet_v3_large")
 DECODERS = ("fpn", "unet")
 PAIRS = list(itertools.product(ENCODERS, DECODERS))
+DEEP = ("resnet34", "resnet50")  # of the same blocks as the others, and four times as long to compile
+MOST = [pytest.param(pair, marks=pytest.mark.slow) if pair[0] in DEEP else pair for pair in PAIRS]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def test_odd_sizes_are_refused_by_name_or_letterboxed(built, pair):
     assert all(m.shape == (2, 1, 61, 97) for m in maps)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", MOST, ids="+".join)
 def test_bf16_and_channels_last_stay_close(built, pair):
     model = built[pair].eval()
     x = images()
@@ -90,7 +92,7 @@ def test_probability_is_the_same_map(built, pair):
         assert torch.equal(model.probability(x), model(x).probability)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", MOST, ids="+".join)
 def test_export_gives_the_same_maps(built, pair):
     model = built[pair].eval()
     x = images()
@@ -100,7 +102,7 @@ def test_export_gives_the_same_maps(built, pair):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", MOST, ids="+".join)
 def test_compiles_without_a_break(built, pair):
     torch._dynamo.reset()
     model = built[pair].eval()

@@ -40,6 +40,7 @@ def html_of(path: Path) -> str:
     return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
 
 
+@pytest.mark.slow
 def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: Path) -> None:
     path = execute(**TINY)
     result = results.load(path)

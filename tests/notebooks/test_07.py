@@ -27,6 +27,7 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
+@pytest.mark.slow
 def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute: Any, root: Path, tmp_path: Path) -> None:
     folders = []
     for rate in (0.001, 0.002):
