@@ -25,7 +25,7 @@ def configure(values: Mapping[str, Any]) -> Config:
 
     A parameter named like a config field sets it, `overrides` come on top, other names are the notebook's own. An empty
     `data` means the samples of this checkout, an empty or missing `runs` the folder beside them. Somebody is watching:
-    unless told otherwise, a run says 60 times how it goes and is measured 4 times, on a few pages.
+    unless told otherwise, a run says 60 times how it goes and is measured 3 times, on a few pages.
     """
     known = fields()
     for name in values:
@@ -38,7 +38,7 @@ def configure(values: Mapping[str, Any]) -> Config:
     if said.get("trainer.max_epochs") is not None:
         said.pop("trainer.max_steps", None)  # the notebook always has a number of steps, which epochs replace
     steps = config.load(overrides=said).trainer.max_steps
-    pace = {"trainer.log_every": -(-steps // 60), "trainer.val_every": -(-steps // 4), "trainer.val_pages": 16}
+    pace = {"trainer.log_every": -(-steps // 60), "trainer.val_every": -(-steps // 3), "trainer.val_pages": 16}
     return config.apply(config.load(overrides=pace | said), values.get("overrides") or [])
 
 

@@ -60,7 +60,7 @@ def test_a_checkout_that_cannot_be_written_gets_no_runs(tmp_path: Path, monkeypa
 
 def test_a_notebook_is_watched() -> None:
     trainer = configure.configure({"data": "", "max_steps": 300}).trainer
-    assert (trainer.log_every, trainer.val_every, trainer.val_pages) == (5, 75, 16)
+    assert (trainer.log_every, trainer.val_every, trainer.val_pages) == (5, 100, 16)
     told = configure.configure(
         {"data": "", "max_steps": 300, "val_every": 300, "overrides": ["trainer.val_pages=none"]}
     )
