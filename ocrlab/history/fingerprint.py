@@ -133,6 +133,7 @@ def _made(symptom: str, cause: str, kind: str, file: str, function: str, message
     return Fingerprint(name, title, kind, cause, symptom, place)
 
 
+@lru_cache(maxsize=512)  # the same failure often comes again, to the letter
 def _innermost(text: str) -> tuple[str, str] | None:
     """Return file and function of the innermost own frame of the last traceback in a text: the user's, else ours."""
     block = text[text.rfind(TRACEBACK) :] if TRACEBACK in text else ""

@@ -39,12 +39,11 @@ def parse(text: str, path: str = "config.yaml") -> Settings:
     """Return the dotted settings of a config, lists as tuples, without `schema`; raises ConfigError."""
     found: Settings = {}
     try:
-        for block in BLOCK.split(text):
-            if block:
-                new = _block(block)
-                if not found.keys().isdisjoint(new):
-                    raise NotPlain  # given twice: the real parser says so
-                found.update(new)
+        blocks = [_block(block) for block in BLOCK.split(text) if block]
+        for block in blocks:
+            found.update(block)
+        if len(found) < sum(map(len, blocks)):
+            raise NotPlain  # given twice: the real parser says so
     except NotPlain:
         found = _parsed(path)
     found.pop("schema", None)
