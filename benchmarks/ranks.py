@@ -23,6 +23,7 @@ from table import markdown, page, parser, publish
 
 from ocrlab.probes import host
 
+DATA = Path(__file__).parents[1] / "data_samples"
 SKIP = 5  # first rows, in which kernels are compiled and caches filled
 BUCKET = 25 * 2**20  # bytes: DDP's default bucket_cap_mb
 BACKWARD = 2 / 3  # share of a step that is its backward pass: twice the forward's work
@@ -67,8 +68,8 @@ def waited(ranks: int, network: tuple[float, float], gigabytes: float, step: flo
 def measured(ranks: int, threads: int, steps: int, folder: Path) -> tuple[float, float]:
     """Return images a second and the median seconds of a step, from a training that is ours from end to end."""
     runs = folder / f"runs-{ranks}-{threads}"
-    words = [f"runs={runs}", "batch_size=2", "crop=512", f"trainer.max_steps={steps}", "trainer.log_every=1"]
-    words += [f"runtime.threads={threads}", "runtime.workers=0", "trainer.precision=bf16", "trainer.val_pages=1"]
+    words = [f"data={DATA}", f"runs={runs}", "batch_size=2", "crop=512", f"trainer.max_steps={steps}", "trainer.log_every=1"]
+    words += [f"runtime.threads={threads}", "runtime.workers=0", "trainer.precision=fp32", "trainer.val_pages=1"]
     words += [
         "trainer.accelerator=cpu",
         "recorder.on=false",
@@ -109,7 +110,7 @@ def table_of_measured(steps: int) -> str:
         )
     head = ("ranks", "threads each", "images/s", "seconds of a step", "times 1 rank, 1 thread", "of the cores given")
     words = (
-        f"Measured: resnet18_slim + FPN, bf16, batch_size 2 of 512 px on each rank, {steps} steps, median without the "
+        f"Measured: resnet18_slim + FPN, fp32, batch_size 2 of 512 px on each rank, {steps} steps, median without the "
     )
     return f"{words}first {SKIP}. Gloo over the loopback of one machine.\n\n{markdown(head, rows)}"
 
