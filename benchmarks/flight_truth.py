@@ -58,7 +58,7 @@ class Truth:
 
 def slots(folder: Path) -> dict[int, Word]:
     """Return the last word of every slot that has spoken."""
-    data, found = (folder / "truth.bin").read_bytes(), {}
+    data, found = (folder / "truth.bin").read_bytes().ljust(SLOTS * SIZE, b"\0"), {}  # it is there before its size is
     for slot in range(SLOTS):
         side = data[slot * SIZE]
         if side:
