@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> Answer:
     mine = ranks.found()
     count = processes(args, mine)
     if not (args.in_process or mine.several) and (count > 1 or not handover.watched()):
+        look_for_data(args.settings)
         return watched(args, count)
     config = resumed(args) if args.resume else loaded(args)
     config.trainer.devices = config.trainer.devices if args.nproc is None else count
@@ -93,6 +95,17 @@ def run(args: argparse.Namespace) -> Answer:
     rows: list[tuple[str, object]] = [(name, f"{value:.4g}") for name, value in result.metrics.items()]
     rows += [("status", result.status), ("run", result.folder), ("checkpoint", record["checkpoint"])]
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
+
+
+def look_for_data(settings: Sequence[str]) -> None:
+    """Raise DataError where `data=` names nothing that is there, before anybody waits for torch."""
+    for word in settings:
+        key, _, value = word.partition("=")
+        place = Path(value).expanduser()
+        if key == "data" and value and not place.exists():
+            from ocrlab.data import folder
+
+            folder.find(place, "train")
 
 
 def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:

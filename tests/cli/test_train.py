@@ -139,6 +139,12 @@ def test_by_default_a_child_trains_under_watch(watched, calls, capsys):
     assert watched.words[3:] == ["--resume", "runs/x"]
 
 
+def test_data_that_is_not_there_is_said_before_anything_is_started(watched, capsys, tmp_path):
+    assert main(["train", f"data={tmp_path / 'receipts'}"]) == 1
+    assert "receipts does not exist" in capsys.readouterr().err
+    assert not hasattr(watched, "words")
+
+
 def test_json_is_the_answer_of_the_child(watched, capsys):
     watched.said = b'{"schema": 1, "status": "success", "metrics": {"hmean@0.5": 0.5}}\n'
     assert main(["train", "--json"]) == 0
