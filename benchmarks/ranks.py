@@ -68,11 +68,12 @@ def waited(ranks: int, network: tuple[float, float], gigabytes: float, step: flo
 def measured(ranks: int, threads: int, steps: int, folder: Path) -> tuple[float, float]:
     """Return images a second and the median seconds of a step, from a training that is ours from end to end."""
     runs = folder / f"runs-{ranks}-{threads}"
-    words = [f"data={DATA}", f"runs={runs}", "batch_size=2", "crop=512", f"trainer.max_steps={steps}", "trainer.log_every=1"]
+    words = [f"data={DATA}", f"runs={runs}", "batch_size=2", "crop=512", f"trainer.max_steps={steps}"]
     words += [f"runtime.threads={threads}", "runtime.workers=0", "trainer.precision=fp32", "trainer.val_pages=1"]
     words += [
         "trainer.accelerator=cpu",
         "recorder.on=false",
+        "trainer.log_every=1",
         "runtime.channels_last=true",
         f"trainer.val_every={steps}",
     ]
