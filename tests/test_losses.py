@@ -178,6 +178,7 @@ def test_device_path_never_reads_a_value_back():
         float(x.detach().sum())
 
 
+@pytest.mark.slow
 def test_device_path_compiles_without_a_break():
     torch._dynamo.reset()
     x, y, t = page(torch.float32)

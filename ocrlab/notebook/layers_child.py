@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -25,9 +25,9 @@ from ocrlab.predict import Detector
 from ocrlab.trace import layers, tensors
 from ocrlab.trace.layers_names import Named, chosen
 from ocrlab.trace.layers_nested import inside
-from ocrlab.train import fit
-from ocrlab.train.machine import Machine
-from ocrlab.train.module import Training
+
+if TYPE_CHECKING:
+    from ocrlab.train.module import Training
 
 MOST = 20_000  # values kept of a tensor for its histogram: every n-th of them
 
@@ -80,6 +80,10 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 def learn(config: Config, module: str, every: int, progress: Progress) -> Learned:
     """Train from random weights for `trainer.max_steps` and return what was seen of the modules; raises DataError."""
+    from ocrlab.train import fit
+    from ocrlab.train.machine import Machine
+    from ocrlab.train.module import Training  # it loads Lightning, which a look at one page does without
+
     _one_thread()
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
@@ -134,6 +138,10 @@ def _some(tensor: Tensor) -> NDArray[np.float32]:
 
 def plant(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
     """Plant three faults in a training step of a trained detector, where the seed says, and return what is found."""
+    from ocrlab.train import fit
+    from ocrlab.train.machine import Machine
+    from ocrlab.train.module import Training
+
     _one_thread()
     torch.manual_seed(config.seed)
     config = config.model_copy(deep=True)

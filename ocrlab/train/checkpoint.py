@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 
 from ocrlab import pretrained
 from ocrlab.config import Config
@@ -22,16 +21,6 @@ from ocrlab.model.detector import Detector
 
 SCHEMA = 1
 PRIVATE = ("data", "train_split", "val_split", "runs", "name", "tracking", "runtime")  # of the machine it was made on
-
-
-class AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoint reader and writer with `save` and `load` below in place of its own."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        save(checkpoint, Path(path))
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        return load(Path(path), map_location=map_location)
 
 
 def save(content: dict[str, Any], path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import lightning
 import numpy as np
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 from ocrlab import config as configuration
@@ -32,6 +33,7 @@ from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import host
 from ocrlab.train import checkpoint, cuda_info, pages, ranks, shared_folder, tracking, tracking_files
+from ocrlab.train.checkpoint import save
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training, figures
 from ocrlab.train.recorder import Recorder
@@ -258,6 +260,16 @@ def _run(
         raise RunError("Training made no step", need="trainer.max_steps or trainer.max_minutes long enough for one")
 
 
+class AtomicIO(TorchCheckpointIO):
+    """Lightning's checkpoint reader and writer with `checkpoint.save` and `load` in place of its own."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        save(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return checkpoint.load(Path(path), map_location=map_location)
+
+
 def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: int = 0) -> lightning.Trainer:
     """Return the trainer of a run; its devices and hints stay unsaid, ours say what was chosen."""
     config, machine = module.config, module.machine
@@ -279,7 +291,7 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
         check_val_every_n_epoch=None,
         num_sanity_val_steps=sanity,
         callbacks=callbacks,
-        plugins=[checkpoint.AtomicIO()],
+        plugins=[AtomicIO()],
         default_root_dir=folder,
         logger=False,
         enable_checkpointing=False,

@@ -86,6 +86,7 @@ def test_a_loss_with_its_graph() -> None:
     assert leak.mib_per_step > 1
 
 
+@pytest.mark.slow
 def test_a_hook_that_keeps_what_passes() -> None:
     model, kept = net(), []
 
@@ -108,6 +109,7 @@ class Recorder:
         self.features[len(self.features)] = output  # leaks: attribute
 
 
+@pytest.mark.slow
 def test_an_attribute_of_an_object() -> None:
     model, recorder = net(), Recorder()
     model[2].register_forward_hook(recorder)
@@ -124,6 +126,7 @@ def test_a_validation_without_no_grad() -> None:
     assert "no_grad" in only(seen, "validation", "evaluation").fix
 
 
+@pytest.mark.slow
 def test_images_that_are_cached_on_the_host() -> None:
     model, cache = net(), {}
 
@@ -200,6 +203,7 @@ def test_no_alarm_where_nothing_leaks(after: Callable[[int], Callable[[Tensor], 
     assert seen.leaks == [], seen.finding()
 
 
+@pytest.mark.slow
 def test_no_alarm_for_varying_sizes_averaged_weights_and_validation() -> None:
     model = net()
     averaged = copy.deepcopy(model)
