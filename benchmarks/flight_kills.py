@@ -72,22 +72,31 @@ def once(plan: Plan, death: str, moment: float, score: Score) -> None:
     plan = Plan(**{**plan.__dict__, "die": own, "die_after": moment})
     folder = Path(plan.folder)
     pid = started(plan)
-    end = time.monotonic() + PATIENCE
-    while not begun(folder) and time.monotonic() < end:
-        time.sleep(0.002)
-    if own is None:
-        time.sleep(moment)
-        os.kill(pid, signal.SIGKILL)
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
+    try:
+        wait(pid, folder, moment if own is None else None)
+    except BaseException:
+        os.killpg(pid, signal.SIGKILL)  # it leads its session, and would train for hours
+        raise
     for word in flight_truth.slots(folder).values():
         if word.pid != pid:
             with contextlib.suppress(OSError):
                 os.kill(word.pid, signal.SIGKILL)
     time.sleep(0.05)
     compare(plan, score)
+
+
+def wait(pid: int, folder: Path, moment: float | None) -> None:
+    """Wait for a program's death; `moment` seconds after its first step it is killed, None: it sees to that itself."""
+    end = time.monotonic() + PATIENCE
+    while not begun(folder) and time.monotonic() < end:
+        time.sleep(0.002)
+    if moment is not None:
+        time.sleep(moment)
+        os.kill(pid, signal.SIGKILL)
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
 
 
 def started(plan: Plan) -> int:
