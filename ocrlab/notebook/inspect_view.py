@@ -64,7 +64,7 @@ STYLE = f"""{CSS}
 .ocrlab .list table.listed {{ border-collapse: collapse; font-size: 12.5px; width: 100%; border: 0; margin: 0;
   table-layout: auto; }}
 .ocrlab .list table.listed th {{ position: sticky; top: 0; font-weight: 600; text-align: right; padding: 3px 10px 3px 0;
-  background: var(--jp-layout-color0, #fff); border: 0; border-bottom: 2px solid var(--jp-border-color2, #d8dee6); }}
+  background: var(--jp-layout-color0, Canvas); border: 0; border-bottom: 2px solid var(--jp-border-color2, #d8dee6); }}
 .ocrlab .list table.listed td {{ text-align: right; padding: 2px 10px 2px 0; border: 0; background: none;
   border-bottom: 1px solid var(--jp-border-color2, #d8dee6); white-space: nowrap; }}
 .ocrlab .list table.listed tr {{ background: none !important; }}
