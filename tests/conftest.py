@@ -31,7 +31,8 @@ COMPILER = re.compile(r"InvalidCxxCompiler|No working C\+\+ compiler|Python\.h: 
 # Before torch, NumPy and numba are imported, and for every child that a test starts. One pool at a time is busy here:
 # with two, OpenMP's waiting threads make each step many times slower.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ[_name] = str(min(THREADS, int(os.environ.get(_name, THREADS))))
+    if WORKERS > 1 or _name not in os.environ:  # a worker inherits what its master has set for itself
+        os.environ[_name] = str(THREADS)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 

@@ -99,13 +99,14 @@ def run(args: argparse.Namespace) -> Answer:
 
 def look_for_data(settings: Sequence[str]) -> None:
     """Raise DataError where `data=` names nothing that is there, before anybody waits for torch."""
-    for word in settings:
-        key, _, value = word.partition("=")
-        place = Path(value).expanduser()
-        if key == "data" and value and not place.exists():
-            from ocrlab.data import folder
+    from ocrlab.settings.overrides import from_lines
 
-            folder.find(place, "train")
+    said = from_lines([word for word in settings if word.startswith(("data=", "+data="))])
+    place = Path(str(said[-1].value)).expanduser() if said and not said[-1].empty else None
+    if place is not None and not place.exists():
+        from ocrlab.data import folder
+
+        folder.find(place, "train")
 
 
 def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:

@@ -33,7 +33,7 @@ from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import host
 from ocrlab.train import checkpoint, cuda_info, pages, ranks, shared_folder, tracking, tracking_files
-from ocrlab.train.checkpoint import save
+from ocrlab.train.checkpoint import save  # where Lightning's own argument is called `checkpoint`
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training, figures
 from ocrlab.train.recorder import Recorder

@@ -143,6 +143,7 @@ def test_data_that_is_not_there_is_said_before_anything_is_started(watched, caps
     assert main(["train", f"data={tmp_path / 'receipts'}"]) == 1
     assert "receipts does not exist" in capsys.readouterr().err
     assert not hasattr(watched, "words")
+    assert main(["train", f"data={tmp_path / 'receipts'}", f"data='{tmp_path}'"]) == 0, "the last one counts, unquoted"
 
 
 def test_json_is_the_answer_of_the_child(watched, capsys):
