@@ -20,6 +20,7 @@ from ocrlab.notebook import apart, inspect_view
 from ocrlab.notebook.inspect_link import Link
 from ocrlab.notebook.inspect_page import Judged, Opened, Seen, Source
 from ocrlab.redact import clean
+from ocrlab.report.view import CSS
 
 LISTED = 2000  # pages that one list can offer
 HEIGHT = 660  # pixels of a page that is shown whole
@@ -105,7 +106,7 @@ class Panel:
         at["annotation"] = w.Checkbox(False, description="annotation", **box)
         for name in ("style", "facts", "legend", "message", "lists", "picture", "overlay"):
             at[name] = w.HTML(layout=w.Layout(width="100%", margin="0"))
-        at["style"].value = f"<style>{inspect_view.STYLE}</style>"
+        at["style"].value = f"<style>{CSS}{inspect_view.STYLE}</style>"
         at["root"] = self._laid_out()
 
     def _laid_out(self) -> Any:

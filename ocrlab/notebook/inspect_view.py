@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ocrlab.notebook.inspect_page import Judged, Seen
 from ocrlab.records import Prediction, to_json
 from ocrlab.report.pictures import Layer
-from ocrlab.report.view import ACCENT, BAD, CSS, GOOD, IGNORED, MISSED
+from ocrlab.report.view import ACCENT, BAD, GOOD, IGNORED, MISSED
 
 RIGHT, WRONG, LOST, NOT_COUNTED, SPARE, PLAIN, NOTED = (
     "found",
@@ -40,7 +40,7 @@ COLOURS = {
 FILLS = {WRONG: 0.14, LOST: 0.16, NOT_COUNTED: 0.18}
 NAME = 80  # characters of an uploaded file's name
 LISTED = 400  # rows of a list; a browser bears no more of them at each move of a slider
-STYLE = f"""{CSS}
+STYLE = f"""
 .ocrlab-inspect .ocrlab {{ max-width: none; margin: 0; }}
 .ocrlab-stack.ocrlab-stack {{ display: grid; overflow: hidden; border-radius: 4px; background: #fff;
   border: 1px solid var(--jp-border-color2, #d8dee6); }}

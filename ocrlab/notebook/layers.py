@@ -104,6 +104,22 @@ class Fault:
     spread: list[tuple[str, float]]
 
 
+@dataclass(frozen=True)
+class Found:
+    """All that the notebook shows: maps of a page, a short training, and planted faults."""
+
+    looked: Looked
+    learned: Learned
+    faults: list[Fault]
+
+
+def found(config: Config, module: str, page: int, checkpoint: str, every: int, progress: Progress) -> Found:
+    """Look, train and plant in this process, as most of a short child's time goes into importing torch."""
+    maps = looked(config, module, page, checkpoint)
+    trained = learned(config, module, every, progress)
+    return Found(maps, trained, planted(config, checkpoint, progress))
+
+
 def looked(config: Config, module: str, page: int, checkpoint: str) -> Looked:
     """Look at a page in this process; see `layers_child.look`."""
     from ocrlab.notebook import layers_child
@@ -125,24 +141,11 @@ def planted(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
     return layers_child.plant(config, checkpoint, progress)
 
 
-def look(lab: Lab, module: str, page: int, checkpoint: str = "") -> Looked:
-    """Return what a module of a trained detector gives on a page, from a watched child; raises ChildFailed."""
-    found: Looked = lab.run(looked, lab.config, module, page, checkpoint)
-    return found
-
-
-def learn(lab: Lab, module: str, every: int) -> Learned:
-    """Return a short training with every module watched, from a watched child; raises ChildFailed."""
-    found: Learned = lab.run(
-        learned, lab.config, module, every, title=f"Training with {module} and every other module watched"
-    )
-    return found
-
-
-def plant(lab: Lab, checkpoint: str = "") -> list[Fault]:
-    """Return three planted faults and what was found, from a watched child; raises ChildFailed."""
-    found: list[Fault] = lab.run(planted, lab.config, checkpoint, title="Planting faults and looking for them")
-    return found
+def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> Found:
+    """Return maps of a page, a short training with every module watched, and planted faults; raises ChildFailed."""
+    title = f"Looking at a page, training with {module} and every other module watched, planting faults"
+    seen: Found = lab.run(found, lab.config, module, page, checkpoint, every, title=title)
+    return seen
 
 
 def maps(seen: Looked) -> View:

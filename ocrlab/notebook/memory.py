@@ -8,7 +8,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.notebook.memory_child import Planted, Seen, needed, planted, steps
+from ocrlab.notebook.memory_child import Looked, Planted, Seen
+from ocrlab.notebook.memory_child import look as looked
 from ocrlab.report import plots, tables
 from ocrlab.report.view import BAD, LINE, View, say
 from ocrlab.trace import memory_plot
@@ -18,7 +19,7 @@ from ocrlab.trace.memory_words import size
 if TYPE_CHECKING:
     from ocrlab.notebook.lab import Lab
 
-__all__ = ["account", "estimate", "expected", "judge", "leak", "look", "modules", "plant", "processes", "timeline"]
+__all__ = ["account", "estimate", "judge", "leak", "look", "modules", "processes", "timeline"]
 
 CSS = f"""
 .ocrlab pre.program {{ font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 6px 0;
@@ -34,21 +35,11 @@ BARS = ("parameters", "optimizer", "gradients", "activations", "workspace")
 AROUND = 6  # lines of a program shown around the guilty one
 
 
-def look(lab: Lab, workers: int, count: int) -> Seen:
-    """Follow the memory of some training steps in a child of the notebook; raises ConfigError, ChildFailed."""
-    found: Seen = lab.run(steps, lab.config, workers, count)
-    return found
-
-
-def expected(lab: Lab) -> dict[str, Any]:
-    """Estimate in a child of the notebook what the training will need; raises ConfigError, ChildFailed."""
-    found: dict[str, Any] = lab.run(needed, lab.config)
-    return found
-
-
-def plant(lab: Lab, name: str) -> Planted:
-    """Plant a leak in a child of the notebook and look for it there; raises ConfigError, ChildFailed."""
-    found: Planted = lab.run(planted, name)
+def look(lab: Lab, workers: int, count: int, leak: str) -> Looked:
+    """Follow steps, estimate a training and plant a leak, all in a child; raises ConfigError, ChildFailed."""
+    found: Looked = lab.run(
+        looked, lab.config, workers, count, leak, title="Following some steps, estimating a training, planting a leak"
+    )
     return found
 
 
@@ -160,10 +151,10 @@ def leak(found: Planted) -> View:
     return View(html, f"{finding}. {note}")
 
 
-def judge(lab: Lab, seen: Seen, found: Planted) -> None:
+def judge(lab: Lab, found: Looked) -> None:
     """Judge how much of the process was accounted for, and whether the planted leak was found with its line."""
-    lab.outcome("share of the high-water mark accounted for", seen.share, limit=0.75, warn=0.5)
-    lab.outcome("share of planted leaks found with their line", float(found.right), limit=1.0)
+    lab.outcome("share of the high-water mark accounted for", found.seen.share, limit=0.75, warn=0.5)
+    lab.outcome("share of planted leaks found with their line", float(found.planted.right), limit=1.0)
 
 
 def _whole(row: Row) -> int:

@@ -1,10 +1,14 @@
-"""What the memory notebook does in children: training steps whose memory is followed, and a leak that is planted."""
+"""What the memory notebook does in its child: steps whose memory is followed, an estimate, a leak that is planted.
+
+All of it in one child, as most of a short one's time goes into importing torch.
+"""
 
 from __future__ import annotations
 
 import os
 import runpy
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -64,6 +68,28 @@ class Seen:
     batch: tuple[int, int]  # crops, pixels of a side
     processes: dict[str, Any] = field(default_factory=dict)
     share: float = 0.0  # of the process's high-water mark that is accounted for
+
+
+@dataclass
+class Looked:
+    """All that the notebook shows: steps that were followed, what a whole training needs, and the planted leak."""
+
+    seen: Seen
+    needed: dict[str, Any]
+    planted: Planted
+
+
+def look(config: Config, workers: int, count: int, leak: str, progress: Callable[[dict[str, Any]], None]) -> Looked:
+    """Follow steps, estimate a training, and look for a planted leak; raises ConfigError, DataError."""
+    program(leak)  # a wrong name is told before anything else is done
+    parts = (lambda: steps(config, workers, count), lambda: needed(config), lambda: planted(leak))
+    found: list[Any] = []
+    progress({"kind": "start", "step": 0, "total": len(parts)})
+    for number, part in enumerate(parts, 1):
+        found.append(part())
+        progress({"kind": "measure", "step": number, "total": len(parts)})
+    progress({"kind": "end", "step": len(parts), "total": len(parts)})
+    return Looked(*found)
 
 
 def steps(config: Config, workers: int, count: int) -> Seen:
@@ -137,17 +163,21 @@ class Planted:
         return lines == ([str(self.line)] if self.line else [])
 
 
-def planted(name: str) -> Planted:
-    """Run a small training that leaks as `name` says, and return what was found of it; raises ConfigError."""
+def program(name: str) -> tuple[str, int]:
+    """Return a small training that leaks as `name` says, and its guilty line, 0 for none; raises ConfigError."""
     if name not in PLANTS:
         raise ConfigError(f"There is no leak {name!r}", need=f"one of {', '.join(PLANTS)}")
     before, retain, after = PLANTS[name]
-    body = BODY.format(before=before or "model.train()", retain=retain, after=after or "model.train()")
-    program = HEAD + body
+    text = HEAD + BODY.format(before=before or "model.train()", retain=retain, after=after or "model.train()")
     guilty = "" if name == "none" else (after or before)
-    line = next((number for number, text in enumerate(program.splitlines(), 1) if guilty and guilty in text), 0)
+    return text, next((at for at, line in enumerate(text.splitlines(), 1) if guilty and guilty in line), 0)
+
+
+def planted(name: str) -> Planted:
+    """Run a small training that leaks as `name` says, and return what was found of it; raises ConfigError."""
+    text, line = program(name)
     with tempfile.TemporaryDirectory(prefix="ocrlab-leak-") as folder:
         path = Path(folder) / "planted.py"
-        path.write_text(program, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         seen = runpy.run_path(str(path))["seen"]
-    return Planted(name, program, line, seen.leaks, seen.finding(), seen.ticks)
+    return Planted(name, text, line, seen.leaks, seen.finding(), seen.ticks)

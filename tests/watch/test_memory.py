@@ -63,7 +63,7 @@ def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
 
 def test_a_watched_program_that_fails_leaves_its_memory(tmp_path: Path) -> None:
     code = (
-        "import time; kept = []\nfor _ in range(8): kept.append(b'x' * (8 << 20)); time.sleep(0.1)\nraise MemoryError"
+        "import time; kept = []\nfor _ in range(16): kept.append(b'x' * (8 << 20)); time.sleep(0.2)\nraise MemoryError"
     )
     watch([sys.executable, "-c", code], Options(tmp_path / "run"), output=lambda _stream, _data: None)
     told = read.incident(str(tmp_path / "run")).facts["memory"]
