@@ -37,7 +37,7 @@ TINY = (
     "runtime.channels_last=true",
     "evaluate.long_side=320",
 )
-LIMITS = {"control group, version 1": 900 * MIB, "RLIMIT_AS": 5100 * MIB}
+LIMITS = {"control group, version 1": 900 * MIB, "RLIMIT_AS": 5300 * MIB}
 BF16, FP32 = "trainer.precision=bf16", "trainer.precision=fp32"
 LAST, PLAIN = "runtime.channels_last=true", "runtime.channels_last=false"
 CONFIGS = (

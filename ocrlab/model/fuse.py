@@ -87,6 +87,7 @@ class Convolution(nn.Module):
         usual = [1, plain.in_channels, 160, 160]
         geometry = (plain.padding, plain.stride, plain.dilation, plain.groups)
         self.packed = torch.ops.mkldnn._reorder_convolution_weight(plain.weight.detach(), *geometry, usual)
+        plain.weight = nn.Parameter(plain.weight.new_empty(0), requires_grad=False)  # nobody reads it any more
 
 
 def fused(detector: Detector, *, bf16: bool) -> Fused:
@@ -103,9 +104,9 @@ def build(detector: Detector, kind: torch.dtype) -> Fused:
     """Return the inference form of a detector that computes in `kind`; see `fused`."""
     check_finite(detector)
     device = detector.mean.device
-    layers = traced(Layers(copy.deepcopy(detector).double().eval()))  # folded weights are rounded once
-    fold_norms(layers)
-    wrap_convolutions(layers, 1 / detector.std.double())
+    layers = traced(Layers(copy.deepcopy(detector).requires_grad_(False).eval()))
+    fold(layers, 1 / detector.std.double(), kind)
+    wrap_convolutions(layers)
     join_sums(layers)
     join_relus(layers)
     layers.graph.lint()
@@ -152,28 +153,37 @@ def module_of(layers: fx.GraphModule, node: Any) -> nn.Module | None:
     return layers.get_submodule(str(node.target)) if isinstance(node, fx.Node) and node.op == "call_module" else None
 
 
-def fold_norms(layers: fx.GraphModule) -> None:
-    """Fold each BatchNorm into the (transposed) convolution before it."""
+def fold(layers: fx.GraphModule, scale: Tensor | None, kind: torch.dtype) -> None:
+    """Fold each BatchNorm into the (transposed) convolution before it, and `scale` into the first convolution.
+
+    Folded weights are rounded once, from float64; one convolution at a time, as all of them would take four times the
+    memory of the weights.
+    """
     for node in list(layers.graph.nodes):
-        before: Any = node.args[0] if node.args else None
-        norm, convolution = module_of(layers, node), module_of(layers, before)
-        if not isinstance(norm, nn.BatchNorm2d) or not isinstance(convolution, nn.Conv2d | nn.ConvTranspose2d):
+        convolution = module_of(layers, node)
+        if not isinstance(convolution, nn.Conv2d | nn.ConvTranspose2d):
             continue
-        turned = isinstance(convolution, nn.ConvTranspose2d)
-        layers.set_submodule(before.target, fuse_conv_bn_eval(convolution, norm, transpose=turned))
-        replace(node, before)
+        [after, *others] = node.users
+        norm = None if others else module_of(layers, after)
+        if scale is None and not isinstance(norm, nn.BatchNorm2d):
+            continue
+        exact = convolution.double()
+        if scale is not None:
+            exact.weight.data *= scale
+            scale = None
+        if isinstance(norm, nn.BatchNorm2d):
+            turned = isinstance(exact, nn.ConvTranspose2d)
+            exact = fuse_conv_bn_eval(exact, norm.double(), transpose=turned)
+            replace(after, node)
+        layers.set_submodule(node.target, exact.to(kind))
 
 
-def wrap_convolutions(layers: fx.GraphModule, scale: Tensor) -> None:
-    """Put a Convolution in the place of each plain one; the first one's weights are multiplied by `scale`."""
-    first = True
+def wrap_convolutions(layers: fx.GraphModule) -> None:
+    """Put a Convolution in the place of each plain one."""
     for node in layers.graph.nodes:
         plain = module_of(layers, node)
         if isinstance(plain, nn.Conv2d):
-            if first:
-                plain.weight.data *= scale
             layers.set_submodule(node.target, Convolution(plain))
-            first = False
 
 
 def join_sums(layers: fx.GraphModule) -> None:

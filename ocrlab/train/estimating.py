@@ -19,7 +19,7 @@ from ocrlab.train import fit, fitting, weighing
 from ocrlab.train.machine import choose
 
 LIBRARIES = 60 << 20  # bytes that oneDNN, OpenCV, Lightning and compiled loops take when they first run
-VALIDATING = 26  # bytes a parameter, at most: the averaged weights folded in double precision, then packed
+VALIDATING = 12  # bytes a parameter, at most: the averaged weights copied, folded, and packed
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
 
 

@@ -68,7 +68,7 @@ def measure(config: Config, out: Path, usable: int | None, kind: str) -> None:
 
     crops = config.batch_size * config.trainer.accumulate_grad_batches
     config.trainer.max_steps = max(STEPS[0], min(STEPS[1], CROPS // crops))
-    config.trainer.val_every = 1  # what validation and checkpoints leave behind makes holes for the next steps
+    config.trainer.val_every = config.recorder.snapshot_every = 1  # what they leave makes holes for the next steps
     config.trainer.max_epochs = config.trainer.max_minutes = None
     fit.load, fit.trainer_for = worst_only, weighed
     try:

@@ -84,6 +84,7 @@ class Training(lightning.LightningModule):
             self.judged[index * self.ranks.world + self.ranks.rank] = score.counts
 
     def on_validation_epoch_end(self) -> None:
+        pages.forget(self.averaged)
         if not self.trainer.sanity_checking:  # of which not every rank may have a page
             loaders: Any = self.trainer.val_dataloaders
             self.scores = figures(ranks.added(self.ranks, self.judged, len(loaders.dataset)))
