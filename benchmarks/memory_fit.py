@@ -156,7 +156,7 @@ def rows(folder: Path, count: int = len(CONFIGS), *, fits: bool = True) -> list[
         else:
             found.append(fit_row(name, folder))
             print(found[-1][:2], file=sys.stderr, flush=True)
-    return [*found, *estimate_rows(folder, count)]
+    return [*found, *(estimate_rows(folder, count) if count else ())]
 
 
 def main() -> None:

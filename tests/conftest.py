@@ -18,8 +18,12 @@ import pytest
 
 from ocrlab.probes import host
 
-for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
-    if signal.getsignal(number) is signal.SIG_IGN:  # as in a background job; programs would inherit it
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:  # as in a background job or under nohup; programs would inherit it
         signal.signal(number, usual)
 
 ROOT = Path(__file__).parents[1]

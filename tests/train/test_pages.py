@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import numpy as np
 import pytest
@@ -47,6 +48,10 @@ def test_the_detector_is_fused_once_for_its_weights(model):
     assert pages.fused_once(mine, bf16=False) is not before
     assert (pages.probability(mine, canvas, bf16=False) > first).all()
     assert pages.fused_once(mine, bf16=True) is not pages.fused_once(mine, bf16=False)
+    form = weakref.ref(pages.fused_once(mine, bf16=False))
+    pages.forget(mine)
+    assert form() is None, "what nobody uses before the next validation takes no memory"
+    pages.forget(mine)
 
 
 def test_pages_of_one_size_go_together(model):
