@@ -12,7 +12,7 @@ PY := $(VENV)/bin/python
 OLDEST := .venv-oldest
 ARGS :=
 TESTS := -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
-NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=300 --nbval-current-env
+NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=600 --nbval-current-env
 
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
