@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         reasons = [lacks() for name, lacks in NEEDS.items() if item.get_closest_marker(name)]
         if item.path.suffix == ".ipynb":
-            item.add_marker(pytest.mark.timeout(360))
+            item.add_marker(pytest.mark.timeout(660))
             reasons.append(_no_opencv())
         for reason in filter(None, reasons):
             item.add_marker(pytest.mark.skip(reason=reason))
