@@ -163,8 +163,8 @@ def fold(layers: fx.GraphModule, scale: Tensor | None, kind: torch.dtype) -> Non
         convolution = module_of(layers, node)
         if not isinstance(convolution, nn.Conv2d | nn.ConvTranspose2d):
             continue
-        [after, *others] = node.users
-        norm = None if others else module_of(layers, after)
+        after = next(iter(node.users)) if len(node.users) == 1 else None
+        norm = module_of(layers, after)
         if scale is None and not isinstance(norm, nn.BatchNorm2d):
             continue
         exact = convolution.double()
@@ -174,7 +174,7 @@ def fold(layers: fx.GraphModule, scale: Tensor | None, kind: torch.dtype) -> Non
         if isinstance(norm, nn.BatchNorm2d):
             turned = isinstance(exact, nn.ConvTranspose2d)
             exact = fuse_conv_bn_eval(exact, norm.double(), transpose=turned)
-            replace(after, node)
+            replace(cast(fx.Node, after), node)
         layers.set_submodule(node.target, exact.to(kind))
 
 

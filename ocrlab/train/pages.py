@@ -58,7 +58,7 @@ def fused_once(model: Detector, *, bf16: bool) -> Fused:
     weights = (bf16, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors))
     kept = _FUSED.get(model)
     if kept is None or kept[0] != weights:
-        _FUSED.pop(model, None)  # the old one goes before the new one comes
+        forget(model)  # the old one goes before the new one comes
         kept = _FUSED[model] = (weights, fused(model, bf16=bf16))
     return kept[1]
 

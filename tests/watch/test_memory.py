@@ -62,7 +62,7 @@ def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
 
 
 def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The program holds what it has until a sample shows it: on a busy machine the watcher may sleep for seconds."""
+    """The program holds what it has until a sample shows it: with a fixed time, whole runs of the suite had none."""
     look, mark = memory.Memory.look, tmp_path / "seen"
 
     def looked(self: memory.Memory, passed: float, pid: int) -> None:
