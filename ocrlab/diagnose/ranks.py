@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocrlab.diagnose.evidence import Hit
+from ocrlab.diagnose.uncaught import TOLD
 from ocrlab.flight.ranks import secondary
 from ocrlab.records import Evidence, Incident, Verdict
 
 FILE = "ranks.txt"
 LOG = "log_tail.txt"
-MARK = re.compile(r"^\[(?:default|rank)?(\d{1,5})\]:")
+MARK = re.compile(r"^\[(?:default|rank)?(\d{1,5})\]: ?")
 LAUNCHER = re.compile(
     r"failed \(exitcode: |Sending process \d+ closing signal|\bis receiving \d+ signal\b|^ocrlab: rank \d+ "
 )
+RAISED = re.compile(r"((?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::\s?(.*))?$")
 ENDED = ("SIGTERM", "SIGINT")  # what a launcher ends the others with
 DESYNC = "dist.timeout_desync"
 
@@ -42,11 +44,11 @@ def first(incident: Incident) -> First | None:
         return _standing(rows, incident)
     if incident.facts.get("ended_by") in ("user", "outside"):
         return None  # all of them were told to end
-    for choose in (_killed, _failed, _silent, _left):
+    for choose in (_killed, _failed):
         found = choose(rows)
         if found is not None:
             return found
-    return None
+    return _silent(rows, incident.texts.get(LOG, "")) or _left(rows)
 
 
 def of_it(incident: Incident, one: First) -> Incident:
@@ -132,14 +134,40 @@ def _failed(rows: list[Mapping[str, Any]]) -> First | None:
     return _found(one, at, "failed", f"failed first: {error['type']}: {_line(error['message'])}", rows)
 
 
-def _silent(rows: list[Mapping[str, Any]]) -> First | None:
-    """Return a rank that is gone and has left no word: it ended past every handler."""
-    for at, one in enumerate(rows, 1):
+def _silent(rows: list[Mapping[str, Any]], log: str) -> First | None:
+    """Return a rank that is gone and has left no record: by the error in its lines, else it ended past every handler."""
+    gone = [
+        (at, one)
+        for at, one in enumerate(rows, 1)
+        if not one.get("end") and not one.get("state") and one.get("signal") not in ENDED
+    ]
+    said = _raised(log)
+    raised = {at: said[one["rank"]] for at, one in gone if one["rank"] in said}
+    own = [at for at, (_, error) in raised.items() if not secondary(error)]
+    if own:
+        at = min(own, key=lambda at: raised[at][0])
+        one, error = rows[at - 1], raised[at][1]
+        return _found(one, at, "failed", f"failed first: {error['type']}: {_line(error['message'])}", rows)
+    if None in said and not secondary(said[None][1]):
+        return None  # somebody's, and nobody knows whose
+    for at, one in gone:
+        if at in raised:
+            continue  # it has lost the connection to another one
         code = one.get("exit_code")
-        if not one.get("end") and not one.get("state") and one.get("signal") not in ENDED:
-            how = f"ended with exit status {code}" if code is not None else "ended"
-            return _found(one, at, "silent", f"{how}, without an error and without the others", rows)
+        how = f"ended with exit status {code}" if code is not None else "ended"
+        return _found(one, at, "silent", f"{how}, without an error and without the others", rows)
     return None
+
+
+def _raised(log: str) -> dict[int | None, tuple[int, dict[str, str]]]:
+    """Return the last exception in the lines of each rank, with its line; None for lines that nobody has marked."""
+    found: dict[int | None, tuple[int, dict[str, str]]] = {}
+    for number, line in enumerate(log.split("\n")):
+        mark = MARK.match(line)
+        error = RAISED.match(MARK.sub("", line[mark.end() :] if mark else line))
+        if error and not TOLD.search(error[0]):
+            found[int(mark[1]) if mark else None] = number, {"type": error[1], "message": error[2] or ""}
+    return found
 
 
 def _left(rows: list[Mapping[str, Any]]) -> First | None:

@@ -88,6 +88,34 @@ def test_an_own_error_without_a_cause_still_names_the_rank():
     assert verdict.missing[0].startswith("rank 1 of 2 (process 12) failed first: ValueError: no corner")
 
 
+TORCHRUN = """[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/p/train.py", line 7, in <module>
+[rank{0}]:     dist.barrier()
+[rank{0}]: RuntimeError: [pair.cc:561] Connection closed by peer [127.0.0.1]:54160.
+[rank{1}]: Traceback (most recent call last):
+[rank{1}]:   File "/p/train.py", line 4, in log_best
+[rank{1}]:     return m["val/hmean"]
+[rank{1}]: KeyError: 'val/hmean'
+E1122 10:24:42 27784 elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 12)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_a_rank_without_a_record_is_judged_by_the_lines_that_are_marked_as_its_own(guilty):
+    rows = [row(number, exit_code=1) for number in range(2)]
+    verdict = classify(failed(*rows, log=TORCHRUN.format(1 - guilty, guilty)))
+    assert verdict.causes == []
+    assert f"rank {guilty} of 2 (process {11 + guilty}) failed first: KeyError: 'val/hmean'" in verdict.missing[0]
+    assert "in log_best (train.py:4)" in verdict.missing[1]
+
+
+def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
+    log = "Traceback (most recent call last):\nValueError: no such data set\n"
+    assert ranks.first(failed(row(0, exit_code=1), row(1, exit_code=1), log=log)) is None
+    assert ranks.first(failed(row(0, exit_code=1, signal="SIGTERM"), row(1, exit_code=1), log="")).how == "silent"
+
+
 @pytest.mark.parametrize(("state", "what"), [("T", "is stopped"), ("", "is gone, and the others wait for it")])
 def test_of_ranks_that_stand_still_one_that_is_stopped_or_gone_is_named(state, what):
     rows = [row(0, state="S", pids=[11]), row(1, state=state, pids=[12])]
