@@ -7,6 +7,8 @@ import fcntl
 import os
 import selectors
 import signal
+import sys
+import termios
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,11 +88,15 @@ class Session:
 
     def step(self, wait: float) -> None:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
-        for key, _mask in self.selector.select(wait):
-            if isinstance(key.data, int):
-                self._read(key.data)
-            else:
-                key.data()
+        ready = [key.data for key, _mask in self.selector.select(wait)]
+        streams = sorted((one for one in ready if isinstance(one, int)), key=lambda one: self.sources.get(one, 0))
+        for descriptor in streams:
+            self._read(descriptor)
+            if descriptor is not streams[-1]:
+                self._catch_up(descriptor)
+        for act in ready:
+            if not isinstance(act, int):
+                act()
         if self.came or (self.child and self.child.stopped):
             self._signals()
         if self.paused or any(sink.pending for sink in self.sinks.values()) or self.keys:
@@ -219,6 +225,13 @@ class Session:
             time.sleep(TYPED if self.terminal else NAP)
         self.quiet.moved(now, "output")
         self.sinks[stream].put(data)
+
+    def _catch_up(self, descriptor: int) -> None:
+        """Read what has heaped up in stdout before stderr is read: a traceback comes after what was printed before it."""
+        for _ in range(PIPE_SIZE // CHUNK):
+            if descriptor not in self.sources or not _holds(descriptor):
+                return
+            self._read(descriptor)
 
     def _drop(self, descriptor: int) -> None:
         """Close a stream that has ended, or that nobody wants any more: the program then sees SIGPIPE or EIO."""
@@ -354,6 +367,13 @@ class Session:
         if self.terminal:
             self.terminal.enter()
         self.child.signal(signal.SIGCONT)
+
+
+def _holds(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe."""
+    held = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, held)
+    return int.from_bytes(held, sys.byteorder)
 
 
 def _is_open(descriptor: int) -> bool:

@@ -1,17 +1,21 @@
-"""Job control under a real shell: Ctrl-Z stops, fg goes on, and in the background the terminal is left alone."""
+"""Streams in the order in which they were written, and job control under a real shell: Ctrl-Z, fg, the background."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
+import selectors
 import shutil
 import sys
 import time
 
 import pytest
 
-from ocrlab.watch.session import GRACE, LINGER
+from ocrlab.watch.quiet import Quiet
+from ocrlab.watch.session import F_SETPIPE_SZ, GRACE, LINGER, PIPE_SIZE, Session
+from ocrlab.watch.stream import CHUNK, Call
 
 
 @pytest.fixture
@@ -75,6 +79,24 @@ def test_in_the_background_it_runs_on(shell):
     say(f"{sys.executable} -m ocrlab watch --run-dir out -- sh -c 'echo from be''low' & wait; echo en''d\n".encode())
     assert b"from below" in until(b"end\r\n")
     say(b"exit\n")
+
+
+def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
+    session = Session(Quiet(60.0, tmp_path), lambda stream, data: None)
+    writers = {}
+    for stream in (2, 1):
+        reading, writers[stream] = os.pipe()
+        fcntl.fcntl(writers[stream], F_SETPIPE_SZ, PIPE_SIZE)
+        os.set_blocking(reading, False)
+        session.sources[reading], session.sinks[stream] = stream, Call(stream, lambda stream, data: None)
+        session.selector.register(reading, selectors.EVENT_READ, reading)
+    os.write(writers[1], b"step 1\n" * (3 * CHUNK // 7))
+    os.write(writers[2], b"Traceback (most recent call last):\n")
+    session.step(0.0)
+    for descriptor in writers.values():
+        os.close(descriptor)
+    session.close()
+    assert session.ring.text().endswith("step 1\nTraceback (most recent call last):\n")
 
 
 def test_nobody_waits_for_ever():
