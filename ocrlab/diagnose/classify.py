@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from ocrlab.diagnose import catalogue, doubts, evidence, exits, facts, ranks, remains, stacks, stored, uncaught, where
+from ocrlab.diagnose import catalogue, doubts, evidence, facts, ranks, remains, stacks, stored, uncaught, unknown, where
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
@@ -79,7 +79,7 @@ def classify(incident: Incident) -> Verdict:
         for one in candidates.values():
             seen = one.id in {hit.cause for hit in hung} or facts.MEASURED in {hit.order for hit in one.hits}
             one.confidence *= 1.0 if seen else PRINTED
-    ruled = [] if well else uncaught.passed(told, hits)
+    ruled = [] if well else uncaught.passed(doubts.weighed(told, texts), hits)
     ruled += _disproved(candidates, incident) + _wrappers(candidates)
     ruled += _survived(candidates, texts) + _follow_ups(candidates)
     ranked = sorted(candidates.values(), key=lambda one: (-round(one.confidence, 3), one.first or (99, 0)))
@@ -98,7 +98,7 @@ def classify(incident: Incident) -> Verdict:
         symptom=_symptom(hits),
         causes=causes,
         ruled_out=ruled,
-        missing=_missing(incident, causes, texts),
+        missing=[] if causes and causes[0].confidence >= SURE else unknown.missing(incident, causes, texts),
     )
     return ranks.named(verdict, guilty, whole)
 
@@ -276,49 +276,3 @@ def _symptom(hits: list[Hit]) -> str | None:
     if placed:
         return max(placed, key=lambda hit: (hit.order or (0, 0), hit.confidence)).cause
     return hits[0].cause if hits else None
-
-
-def _raised(texts: list[Page]) -> str:
-    """Return where to look for an exception that no signature explains, the program's own; or what is needed."""
-    end = uncaught.find(texts)
-    if end is not None:
-        told = f"`{end.own.text.strip()[:160]}`{where.place(end.page, end.own.number)}"
-        return f"nothing from outside: this is the program's own error, {told} ({end.page.name} line {end.own.number})"
-    if uncaught.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
-        return "no error in this log; if the program failed, the first error line with its traceback"
-    return "the first error line with its traceback"
-
-
-def _missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[str]:
-    """Return what would make the verdict certain."""
-    if causes and causes[0].confidence >= SURE:
-        return []
-    name, wanted = causes[0].id if causes else "", []
-    hung = incident.status in ("hung", "suspected")
-    if hung and not causes and "stacks.txt" in incident.texts:
-        wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
-    if not causes and not hung:
-        wanted += [_raised(texts)]
-        wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
-    if name.startswith(("kernel.", "data.index_range", "hw.")):
-        wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")
-    if name.startswith("gpumem."):
-        wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
-    if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
-        wanted += remains.counters(incident)
-    if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or hung:
-        wanted += [] if "stacks.txt" in incident.texts else ["stacks of every process (ocrlab watch --silence 60)"]
-    if name.startswith("loader.") or name == "data.sample":
-        wanted.append("the output with num_workers=0")
-    if name.startswith(("build.", "driver.")):
-        wanted.append("ocrlab doctor --json of that machine")
-    ended_itself = incident.exit_code is not None and exits.name(incident.exit_code) is None
-    if (
-        not ended_itself
-        and (not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver.")))
-        and evidence.KERNEL_LOG not in incident.texts
-        and not incident.facts.get("kernel_log_read")
-        and not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
-    ):
-        wanted.append("kernel log (dmesg) of the time of the failure")
-    return wanted

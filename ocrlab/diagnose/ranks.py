@@ -135,7 +135,7 @@ def _failed(rows: list[Mapping[str, Any]]) -> First | None:
 
 
 def _silent(rows: list[Mapping[str, Any]], log: str) -> First | None:
-    """Return a rank that is gone and has left no record: by the error in its lines, else it ended past every handler."""
+    """Return a rank that is gone without a record: by the error in its lines, else it ended past every handler."""
     gone = [
         (at, one)
         for at, one in enumerate(rows, 1)

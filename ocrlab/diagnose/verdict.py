@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from ocrlab import flight, redact
-from ocrlab.diagnose import catalogue, where
+from ocrlab.diagnose import catalogue, unknown, where
 from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
 
 ENDED = {
@@ -28,7 +28,9 @@ def sentence(verdict: Verdict) -> str:
     """Return the verdict in one sentence: how it ended and where, the cause, how sure, and the line that says so."""
     how = _how(verdict)
     if not verdict.causes:
-        return f"{how}; the cause is unknown." if how else "The cause is unknown."
+        own = unknown.own(verdict)
+        said = f"it is an error of its own: {own}" if own else "the cause is unknown"
+        return f"{how}; {said}." if how else f"{said[0].upper()}{said[1:]}."
     first = verdict.causes[0]
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
@@ -84,8 +86,9 @@ def markdown(verdict: Verdict) -> str:
         first = verdict.causes[0]
         parts += ["## Next experiment", _experiment(first)] if first.experiment else []
         parts += ["## Fix", first.fix] if first.fix else []
-    if verdict.missing:
-        parts += ["## What would make it certain", "\n".join(f"- {thing}" for thing in verdict.missing)]
+    wanted = [thing for thing in verdict.missing if verdict.causes or not thing.startswith(unknown.OWN)]
+    if wanted:
+        parts += ["## What would make it certain", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"
 
 

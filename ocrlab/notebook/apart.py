@@ -37,7 +37,7 @@ LONGEST = 2_000_000  # characters of output that one cell takes; all of it is in
 POLL = 0.05  # seconds between two looks at output and events
 GRACE = 20.0  # seconds that a child has after an interrupt, to finish a step and save; a second interrupt ends it
 PATIENCE = 5.0  # seconds for the watch to write down how a child ended that was killed
-ENDED = re.compile(rb"ocrlab watch: the program .* ended\n +cause +cause unknown")  # worth reading: no block tells it
+ENDED = re.compile(rb"ocrlab watch: the program .* ended\n +cause +unknown")  # worth reading: no block tells it
 MARK = "OCRLAB_CHILD"  # an environment variable that every process below the child inherits
 
 Event = dict[str, Any]

@@ -88,9 +88,21 @@ def write(place: Path, verdict: Verdict, incident: Incident) -> None:
 def outline(verdict: Verdict) -> str:
     """Return the verdict in one line."""
     if not verdict.causes:
-        return "cause unknown" + (f" (missing: {'; '.join(verdict.missing)})" if verdict.missing else "")
+        return _unknown(verdict)
     best = verdict.causes[0]
     return f"{best.id}, {100 * best.confidence:.0f} % sure"
+
+
+def _unknown(verdict: Verdict) -> str:
+    """Return what is said where no cause is known: the error of the program itself, or what would tell more."""
+    with contextlib.suppress(Exception):
+        from ocrlab.diagnose import unknown
+
+        own = unknown.own(verdict)
+        if own:
+            more = [thing for thing in verdict.missing if not thing.startswith(unknown.OWN)]
+            return "; ".join([f"the program's own error, {own}", *more])
+    return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
 
 
 def summary(what: str, verdict: Verdict, place: Path) -> str:

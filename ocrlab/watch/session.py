@@ -227,7 +227,7 @@ class Session:
         self.sinks[stream].put(data)
 
     def _catch_up(self, descriptor: int) -> None:
-        """Read what has heaped up in stdout before stderr is read: a traceback comes after what was printed before it."""
+        """Read what has heaped up in stdout before stderr is read: what was printed first stands first."""
         for _ in range(PIPE_SIZE // CHUNK):
             if descriptor not in self.sources or not _holds(descriptor):
                 return
