@@ -109,7 +109,7 @@ def _program(
         why = f"process {stack.process.pid} {WORDS[kind]} {spots.place(main.frames[index])}"
         slower = 0.3 if spots.moved(main, before.get(stack.process.pid)) else 0.0
         return [Finding(kind, 0.85 - slower, stack.process.pid, why, main.frames[: index + 3])]
-    return hang_locks.judge(stack, stacks, before, seconds)
+    return hang_locks.judge(stack, stacks, before, seconds, log)
 
 
 def _reads_terminal(stack: Stack, index: int) -> Finding:

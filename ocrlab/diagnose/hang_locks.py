@@ -8,23 +8,30 @@ from collections.abc import Mapping
 from ocrlab.diagnose import hang_loader, spots
 from ocrlab.diagnose.spots import Finding
 from ocrlab.probes.frames import Frame, Stack, Thread
+from ocrlab.probes.stacks import short
 
 WAITS_FOR_A_CHILD = re.compile(
     r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py|torch/multiprocessing/spawn\.py|torch/distributed/(elastic|run|launch)"
 )
 JOINS = re.compile(r"^(wait|_wait|_try_wait|poll|join|communicate|_communicate|_invoke_run|run|check_output)$")
 WAITS_IN_PYTHON = ("threading.py", "queue.py", "concurrent/futures/_base.py", "synchronize.py", "queues.py")
+ENDS = re.compile(r"(^|/)threading\.py _shutdown$|(^|/)concurrent/futures/thread\.py _python_exit$")
+POOL = re.compile(r"(^|/)multiprocessing/pool\.py (\w+\.)?(wait|get|next)$")
+POOLED = re.compile(r"(^|/)multiprocessing/pool\.py$")
+DEAD = re.compile(  # what threading prints of a thread that an exception has ended
+    r"^Exception in thread ([^\n]{1,80}):\n(?:Traceback [^\n]*\n)(?:[ \t][^\n]*\n){0,200}(\w[^\n]{0,300})", re.MULTILINE
+)
 SAME_VALUES = 0.7  # a loop in which no variable changes; what it does to objects and files cannot be seen
 MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no stack tells it from a long computation
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
 
 
 def judge(
-    stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], seconds: float | None = None
+    stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], seconds: float | None = None, log: str = ""
 ) -> list[Finding]:
     """Return what the main thread of a process waits for, or loops in, when no frame of a library tells.
 
-    `seconds` is for how long nothing has moved, where that is known.
+    `seconds` is for how long nothing has moved, where that is known; `log` is what the program has printed.
     """
     parent = next((other for other in stacks if other.process.pid == stack.process.parent), None)
     locked = hang_loader.fork_lock(stack, parent)
@@ -47,20 +54,52 @@ def judge(
     if elsewhere:
         return [elsewhere]
     if _sleeps_on_a_lock(main, file):
-        blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
-        if blocked:
-            names = ", ".join(
-                f"{thread.name or thread.id} in {spots.place(spots.best(thread.frames))}" for thread in blocked
-            )
-            why = f"the main thread waits for a lock or a thread in {at}, and so does {names}"
-            return [Finding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])]
-        return [Finding("hang.deadlock", 0.7, pid, f"the main thread waits for a lock in {at}", frames[:6])]
+        return [_lock(stack, stacks, others, log)]
     if file.endswith(MESSAGES):
         why = f"it waits in {at} for a message of another process that does not come"
         return [Finding("hang.deadlock", 0.5, pid, why, frames[:6])]
     if inner and not spots.is_library(inner[0]):
-        return [Finding("hang.deadlock", 0.4, pid, f"the main thread does not leave {at}", frames[:6])]
+        does = "sleeps, wakes and sleeps again in" if "nanosleep" in main.call + main.wchan else "does not leave"
+        return [Finding("hang.deadlock", 0.4, pid, f"the main thread {does} {at}", frames[:6])]
     return []
+
+
+def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> Finding:
+    """Return what the lock is that the main thread sleeps on: who should have let it go, as far as that shows."""
+    main, pid = stack.threads[0], stack.process.pid
+    frames, at = main.frames, spots.place(spots.best(main.frames))
+    living = [thread for thread in stack.threads[1:] if spots.own(thread.frames)]
+    if frames and living and ENDS.search(f"{short(frames[0].file)} {frames[0].function}"):
+        named = ", ".join(f"{_called(thread)} in {spots.place(spots.best(thread.frames))}" for thread in living)
+        why = f"the program is at its end, and Python waits for thread {named}, which is no daemon"
+        return Finding("hang.deadlock", 0.85, pid, why, living[0].frames[:4] + frames[:2])
+    blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
+    if blocked:
+        named = ", ".join(f"{_called(thread)} in {spots.place(spots.best(thread.frames))}" for thread in blocked)
+        why = f"the main thread waits for a lock or a thread in {at}, and so does {named}"
+        return Finding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])
+    if _lost_by_a_pool(stack, stacks):
+        why = f"the main thread waits for a pool in {at}, and every worker of it waits for work: "
+        why += "the task was lost with a worker that has died"
+        return Finding("hang.deadlock", 0.8, pid, why, frames[:6])
+    dead = DEAD.search(log)
+    if dead:
+        why = f"the main thread waits in {at}, and thread {dead[1]} has died: {dead[2][:120]}"
+        return Finding("hang.deadlock", 0.8, pid, why, frames[:6])
+    what = "a lock on a file" if main.call.startswith(("flock", "fcntl")) else "a lock"
+    return Finding("hang.deadlock", 0.7, pid, f"the main thread waits for {what} in {at}", frames[:6])
+
+
+def _lost_by_a_pool(stack: Stack, stacks: list[Stack]) -> bool:
+    """Tell whether a process waits for a result of multiprocessing.Pool while none of the pool's workers is at work."""
+    inside = any(POOL.search(f"{short(frame.file)} {frame.function}") for frame in stack.threads[0].frames)
+    children = [one for one in stacks if one.process.parent == stack.process.pid and one.threads]
+    workers = [one for one in children if any(POOLED.search(frame.file) for frame in one.threads[0].frames)]
+    return inside and bool(workers) and all(spots.idle(one.threads[0].frames) for one in workers)
+
+
+def _called(thread: Thread) -> str:
+    return thread.name or str(thread.id)
 
 
 def _waits_for_a_child(frame: Frame) -> bool:
