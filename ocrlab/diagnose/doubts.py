@@ -20,10 +20,12 @@ class Doubt:
 
 
 DATA = re.compile(
-    r"(?i)data_?(?:set|loader)|annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|[/\\]datas?[/\\]"
-    r"|^ *File \"[^\"\n]{0,200}data\w*\.py|\.(?:csv|xml|txt|jsonl?|ya?ml)\b(?!\.py)|img_\d|\bimage",
+    r"(?i)data_?(?:set|loader)|(?<!c)annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|[/\\]datas?[/\\]"
+    r"|^ *File \"[^\"\n]{0,200}data\w*\.py|\bdata\w*\.ya?ml|(?<!config)(?<!conf)(?<!cfg)(?<!settings)(?<!params)"
+    r"(?<!args)(?<!state)(?<!metrics)(?<!results)\.(?:csv|xml|txt|jsonl?)\b(?!\.py)|img_\d|\bimage",
     re.MULTILINE,
 )
+SAMPLE = re.compile(r"_utils/(?:fetch|collate)\.py|__getitem__|collate")
 RANKS = re.compile(
     r"(?i)torch[./]distributed|\bnccl\w*|\bgloo\b|c10d|rendezvous|rdzv|MASTER_(?:ADDR|PORT)|torchrun|torch_?elastic"
     r"|ProcessGroup|TCPStore|\bDDP\b|\bddp\b|init_process_group|torch\.distributed|multi-?node|multi-?gpu"
@@ -44,7 +46,9 @@ ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such fil
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
+    Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
+    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), SAMPLE, 0.0),
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),

@@ -11,7 +11,7 @@ from ocrlab.diagnose.log import Line, Page
 from ocrlab.records import RuledOut
 
 TRACEBACK = "Traceback (most recent call last)"
-NOTEBOOK = re.compile(r"^([A-Z]\w{1,60}) +Traceback")
+NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback")
 NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
 RAISED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::|$)")
 TOLD = re.compile(r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|ProcessRaisedException")  # another's

@@ -18,6 +18,7 @@ DUMP = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+[^\n]{0,60}\(most rece
 RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: another process's exception, told again
 ANONYMOUS = re.compile(r"in <(?!module)\w+>")
 FATAL = "Current thread"
+CHAINED = 4  # lines from a traceback to the one that it was the cause of
 MOST = 4  # lines of evidence
 
 
@@ -94,6 +95,8 @@ def _beside(told: Evidence | None, blocks: dict[str, list[Block]]) -> tuple[str,
         within += 1
     if within is not None and around[within].own:
         return told.file, around[within]
+    if within and around[within].first - around[within - 1].last <= CHAINED and around[within - 1].own:
+        return told.file, around[within - 1]  # the exception that this one comes from
     if fatal:
         return fatal
     after = next((one for one in around if one.first > number), None)

@@ -60,3 +60,23 @@ def test_a_refused_global_is_mended_by_weights_only() -> None:
     assert raised(message).causes[0].fix.startswith("weights_only")
     other = raised("RuntimeError: PytorchStreamReader failed reading zip archive").causes[0]
     assert not other.fix.startswith("weights")
+
+
+TRACED = "Traceback (most recent call last):"
+YAML = "yaml.scanner.ScannerError: while scanning for the next token\nfound character '\\t' that cannot start any token"
+
+
+def test_a_file_of_settings_is_no_annotation() -> None:
+    assert raised(f'{YAML}\n  in "cfg.yaml", line 3').causes == []
+    assert raised("json.decoder.JSONDecodeError: Expecting value: line 3", 'read("train_config.json")').causes == []
+    causes = raised(f'{YAML}\n  in "labels/7.yaml", line 3').causes
+    assert causes[0].id == "data.annotation"
+
+
+def test_an_error_of_a_worker_that_read_no_sample_is_no_samples() -> None:
+    frame = '  File "/v/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 307, in _worker_loop\n'
+    told = f"Caught AttributeError in DataLoader worker process 0.\nOriginal {TRACED}\n{frame}"
+    told = f'AttributeError: {told}  File "/p/fit.py", line 5, in init_worker\n    open(path)\n'
+    verdict = raised(f"{told}AttributeError: no lmdb_path")
+    assert verdict.causes == []
+    assert "`AttributeError: no lmdb_path` in init_worker (fit.py:5)" in verdict.missing[0]

@@ -25,6 +25,8 @@ MESSAGES = (
     ("FatalError: `Segmentation fault` is detected by the operating system.", "native.segv"),
     ("Unknown CU result: 700", "kernel.illegal_address"),
     ("OSError: Can't read data (inflate() failed)", "data.corrupt"),
+    ("OSError: 1000000 requested and 131056 written", "io.disk_full"),
+    ('python: csrc/bad.c:6: fill: Assertion `n > 0 && "width must be positive"\' failed.', "native.abort"),
     ("lmdb.InvalidError: img.lmdb: MDB_INVALID: File is not an LMDB file", "data.corrupt"),
     (
         "InvalidArgumentError: Saw a non-null label (index >= num_classes - 1) following a null label",
@@ -253,3 +255,17 @@ def test_a_list_of_what_it_may_be_is_no_proof() -> None:
     causes = said(f"{died} {'Worker ID: 2cf4 ' * 20} {listed}").causes
     assert causes[0].id == "host.oom_kill"
     assert causes[0].confidence < 0.6
+
+
+def test_a_child_that_failed_while_it_ran_the_programs_file_again_lacks_the_guard_of_its_main_part() -> None:
+    verdict = said(
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 297, in _fixup_main_from_path',
+        '  File "/p/fit.py", line 4, in <module>',
+        "RuntimeError: context has already been set",
+        "Traceback (most recent call last):",
+        '  File "/p/fit.py", line 9, in <module>',
+        "RuntimeError: DataLoader worker (pid(s) 22559) exited unexpectedly",
+    )
+    assert verdict.causes[0].id == "loader.pickling"
+    assert "__main__" in verdict.causes[0].fix

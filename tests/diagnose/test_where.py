@@ -61,3 +61,15 @@ def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:
     runs = '  File "/somewhere/ocrlab/notebook/child.py", line 178 in _run'
     assert where.frame(runs) is None
     assert where.frame('  File "<isolated cell>", line 2 in <module>') == "<module> (<isolated cell>:2)"
+
+
+def test_an_exception_that_only_libraries_show_stands_where_the_one_it_comes_from_does() -> None:
+    chain = (
+        'Traceback (most recent call last):\n  File "/p/lines.py", line 6, in read\n    next(lines)\nStopIteration\n\n'
+        "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        '  File "/v/site-packages/torch/utils/data/_utils/fetch.py", line 35, in fetch\n    next(it)\n'
+        "RuntimeError: generator raised StopIteration\n"
+    )
+    told = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
+    found = where.located(Cause("data.sample", 0.8, [told]), [page("log_tail.txt", chain)]).evidence
+    assert [line.line for line in found] == [11, 2]
