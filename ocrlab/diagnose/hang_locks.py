@@ -79,8 +79,8 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
         why = f"the main thread waits for a lock or a thread in {at}, and so does {named}"
         return Finding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])
     if _lost_by_a_pool(stack, stacks):
-        why = f"the main thread waits for a pool in {at}, and every worker of it waits for work: "
-        why += "the task was lost with a worker that has died"
+        why = f"a worker of the pool has died with its task: the main thread waits for it in {at}, and all its workers "
+        why += "wait for work"
         return Finding("hang.deadlock", 0.8, pid, why, frames[:6])
     dead = DEAD.search(log)
     if dead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ocrlab.records import Cause, Incident
@@ -14,6 +15,7 @@ SENDER = (
 )
 READS = "a name of a program: that sent it; a line of the OOM killer: memory; the scheduler's State: the scheduler"
 COPIES = "COMMAND with num_workers=0    (fits: copies in the workers; killed again: the main process)"
+LOOP = re.compile(r"^the main thread (?:sleeps, wakes and sleeps again|is busy)")
 LEFT = {
     "host.oom_kill": f"{SENDER}    ({READS})",
     "ext.signal": f"{SENDER}    ({READS}; with auditd: ausearch -sc kill)",
@@ -32,7 +34,12 @@ def told(causes: list[Cause], incident: Incident) -> list[Cause]:
     if not watched(incident):
         return causes
     left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
-    return [replace(cause, experiment=left.get(cause.id, cause.experiment)) for cause in causes]
+    return [one if _loops(one) else replace(one, experiment=left.get(one.id, one.experiment)) for one in causes]
+
+
+def _loops(cause: Cause) -> bool:
+    """Tell whether the main thread was seen in a loop: no lock is to be looked for."""
+    return cause.id == "hang.deadlock" and any(LOOP.search(one.text) for one in cause.evidence)
 
 
 def watched(incident: Incident) -> bool:

@@ -9,6 +9,7 @@ from ocrlab.flight.files import write_text
 
 FOLDER = "OCRLAB_WATCH"
 RUNS = "runs"  # file in it: the folder in which the program makes its run folder
+RECORD = "record"  # file in it: the folder that holds the flight record of the program, wherever that is
 RUN = "run"  # file in it: the run folder itself, and the process that owns it, where that is not the program
 
 
@@ -25,6 +26,17 @@ def tell_runs(runs: Path | str) -> None:
 def tell_run(run: Path | str) -> None:
     """Tell the watcher, if there is one, that this process owns a run folder, though a launcher started it."""
     _tell(RUN, f"{os.getpid()} {Path(run).absolute()}")
+
+
+def tell_record(folder: Path | str) -> None:
+    """Tell the watcher, if there is one, which folder `ocrlab replay` takes for this program; never raises."""
+    _tell(RECORD, str(Path(folder).absolute()))
+
+
+def record_told(folder: Path) -> Path | None:
+    """Return what `tell_record` has told in a hand-over folder, None for nothing."""
+    text = _told(folder / RECORD)
+    return Path(text) if text else None
 
 
 def runs_told(folder: Path) -> Path | None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ocrlab.flight import record_program, ring
+from ocrlab.flight import handover, record_program, ring
 from ocrlab.recording import generators, names, walks
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.recording.raw import Raw
@@ -67,6 +67,8 @@ class Tape:
         self.rank = rank
         self.writer, self.start = ring.create(self.folder, rank=rank, slots=steps)
         record_program.write(self.folder, kind, rank=rank)
+        if rank == 0:
+            handover.tell_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
         self.snapshots.written = self.saved
         self.snapshots.cuda = lambda: self.cuda

@@ -142,13 +142,13 @@ class Case:
             found = self._gather(status)
             self.verdict = incident.judge(found)
             place = self._write(folder, self.verdict, found)
-            self.session.say(incident.summary(self._what(code, name), self.verdict, place))
+            self._say(self._what(code, name), self.verdict, place)
         self._fail(folder, status, name)
         return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
 
     def _did_well(self, exit_status: int) -> Ended:
-        hidden = last_words.traceback(self.session.ring.text())
-        if hidden:
+        log = self.session.ring.text()
+        for hidden in filter(None, (last_words.traceback(log), last_words.loss(log))):
             self.session.say(f"ocrlab watch: {hidden}")
         if self.folder:
             self._succeed(self.folder)
@@ -179,7 +179,7 @@ class Case:
         self.stuck = {name: text for name, text in found.texts.items() if name == incident.STACKS}
         verdict = incident.judge(found)
         self.suspected = self._write(folder, verdict, found)
-        self.session.say(incident.summary(f"{what}; the program goes on", verdict, self.suspected))
+        self._say(f"{what}; the program goes on", verdict, self.suspected)
 
     def _end(self, why: str, now: float) -> None:
         """Write down where the program hangs, then end it."""
@@ -191,8 +191,11 @@ class Case:
         best = self.verdict.causes[0].confidence if self.verdict.causes else 0.0
         unsure = self.options.on_hang == "kill" and not self.session.quiet.has_heartbeat and best < EVEN
         doubt = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
-        self.session.say(incident.summary(f"the program {why} it is ended{doubt}", self.verdict, place))
+        self._say(f"the program {why} it is ended{doubt}", self.verdict, place)
         self.session.end(now)
+
+    def _say(self, what: str, verdict: Verdict, place: Path) -> None:
+        self.session.say(incident.summary(what, verdict, place, handover.record_told(self.scratch)))
 
     def _clear(self) -> None:
         """Take a suspicion back."""

@@ -105,8 +105,11 @@ def _unknown(verdict: Verdict) -> str:
     return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
 
 
-def summary(what: str, verdict: Verdict, place: Path) -> str:
-    """Return what a person is told at the end: what happened, why, where the verdict is, what to do next."""
+def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None) -> str:
+    """Return what a person is told at the end: what happened, why, where the verdict is, what to do next.
+
+    `record` is the folder of the program's flight record, where that is not the run folder.
+    """
     lines = [f"ocrlab watch: {what}", f"  cause    {outline(verdict)}"]
     best = verdict.causes[0] if verdict.causes else None
     if best and best.evidence:
@@ -118,8 +121,10 @@ def summary(what: str, verdict: Verdict, place: Path) -> str:
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
-    if next(place.parent.glob("flight/ring-*.bin"), None) is not None:
-        lines.append(f"  replay   ocrlab replay {shlex.quote(short(place.parent))}")
+    for run in (place.parent, record):
+        if run is not None and next(run.glob("flight/ring-*.bin"), None) is not None:
+            lines.append(f"  replay   ocrlab replay {shlex.quote(short(run))}")
+            break
     return clean("\n".join(lines))
 
 

@@ -127,7 +127,7 @@ RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfe
     ("code", "word", "least", "most"),
     [
         (DIED, "thread writer has died: ValueError: invalid literal", 0.8, 0.8),
-        (POOL, "the task was lost with a worker that has died", 0.8, 0.8),
+        (POOL, "a worker of the pool has died with its task: the main thread waits", 0.8, 0.8),
         (ALIVE, "Python waits for thread uploader in upload (", 0.85, 0.85),
         (FILE, "the main thread waits for a lock on a file in <module> (", 0.7, 0.7),
         (RETRY, "sleeps, wakes and sleeps again in fetch (", 0.4, 0.4),

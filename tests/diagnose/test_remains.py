@@ -33,3 +33,11 @@ def test_who_has_only_a_log_is_told_to_watch(status: str) -> None:
     verdict = classify(Incident(status, texts={"log_tail.txt": log}))
     assert "ocrlab watch" in verdict.causes[0].experiment
     assert any("counter" in thing for thing in verdict.missing)
+
+
+def test_a_loop_is_looked_at_for_what_changes_in_it_and_not_for_its_lock() -> None:
+    why = "the main thread sleeps, wakes and sleeps again in fetch (fit.py:8)"
+    hang = {"id": "hang.deadlock", "confidence": 0.4, "pid": 7, "why": why, "evidence": []}
+    verdict = classify(Incident("hung", facts={"main_pid": 7, "hang": hang}, texts={"stacks.txt": "fetch (fit.py:8)"}))
+    assert verdict.causes[0].id == "hang.deadlock"
+    assert verdict.causes[0].experiment.startswith("py-spy dump --locals")

@@ -25,3 +25,10 @@ def test_a_handover_folder_that_is_gone_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv(handover.FOLDER, str(tmp_path / "none"))
     handover.tell_runs("runs")
     assert handover.runs_told(tmp_path / "none") is None
+
+
+def test_the_watcher_hears_where_the_flight_record_lies(tmp_path, monkeypatch):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path))
+    assert handover.record_told(tmp_path) is None
+    handover.tell_record("runs/mine")
+    assert handover.record_told(tmp_path) == Path.cwd() / "runs" / "mine"
