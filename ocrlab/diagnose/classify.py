@@ -14,6 +14,7 @@ from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 GIVES_WAY = ("wrapper", "fallback", "word", "hint")
 SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
 LEAST = 0.1
+WORTH = 0.3  # the least that is told beside an error of the program's own logic, which says more than a guess
 PRINTED = 0.7  # what is left of an error message of a program that stands still
 WENT_ON = 4  # lines of progress after a message: the program survived it
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
@@ -79,11 +80,11 @@ def classify(incident: Incident) -> Verdict:
         for one in candidates.values():
             seen = one.id in {hit.cause for hit in hung} or facts.MEASURED in {hit.order for hit in one.hits}
             one.confidence *= 1.0 if seen else PRINTED
-    ruled = [] if well else uncaught.passed(doubts.weighed(told, texts), hits)
+    ruled = [] if well else uncaught.passed(doubts.weighed(told, texts), hits, texts)
     ruled += _disproved(candidates, incident) + _wrappers(candidates)
     ruled += _survived(candidates, texts) + _follow_ups(candidates)
     ranked = sorted(candidates.values(), key=lambda one: (-round(one.confidence, 3), one.first or (99, 0)))
-    ranked = [one for one in ranked if one.confidence >= LEAST]
+    ranked = [one for one in ranked if one.confidence >= (WORTH if _explained(incident, texts) else LEAST)]
     messengers = [one for one in candidates.values() if one.hits and not one.roots]
     causes = _causes(ranked, messengers, {out.id for out in ruled})
     if causes and incident.status not in ("hung", "suspected"):
@@ -107,6 +108,12 @@ def _well(incident: Incident, texts: list[Page]) -> bool:
     if incident.status != "log" or incident.exit_code or incident.signal or uncaught.find(texts):
         return False
     return incident.exit_code == 0 or uncaught.ended_well(texts)
+
+
+def _explained(incident: Incident, texts: list[Page]) -> bool:
+    """Tell whether the program was seen to end itself with an error of its own logic."""
+    end = uncaught.find(texts) if incident.status == "failed" and not incident.signal else None
+    return end is not None and end.plain and end.traced
 
 
 def _over(incident: Incident, hung: list[Hit]) -> Verdict:

@@ -49,6 +49,9 @@ DOUBTS = (
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), SAMPLE, 0.0),
+    Doubt("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
+    Doubt("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
+    Doubt("io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0),  # of ssh
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),

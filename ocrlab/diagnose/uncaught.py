@@ -54,6 +54,13 @@ NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
 LASTING = ("loader.worker_crash", "loader.worker_killed")  # the batches that were ready are used up, then comes the end
+DURING = "During handling of the above exception, another exception occurred:"
+# A handler of these has another way to do the same; a handler of others cleans up, and may fail at that.
+TRIED = re.compile(
+    r"(?:Key|Attribute|Index|Type|Value|Import|ModuleNotFound|FileNotFound|Lookup|OS|IO|Unicode\w*)Error$"
+    r"|StopIteration$|Empty$"
+)
+CLEANED = ("io.missing", "io.permission")  # what a handler fails of that removes or writes a file
 MESSENGERS = ("wrapper", "word", "hint")
 CAPPED = 0.4  # of a warning before an exception that nothing else explains
 
@@ -72,7 +79,17 @@ class Uncaught:
     def own(self) -> Line:
         """Return the last exception that does not only tell of another process's."""
         told = [line for line in self.exceptions if not TOLD.search(line.text)]
-        return (told or list(self.exceptions))[-1]
+        return self.handled or (told or list(self.exceptions))[-1]
+
+    @property
+    def handled(self) -> Line | None:
+        """Return the exception whose handler failed while it cleaned up; None where the handler tried another way."""
+        for number, text in zip(self.page.numbers, self.page.text.split("\n"), strict=False):
+            if self.first <= number <= self.last and text.startswith(DURING):
+                before = [line for line in self.exceptions if line.number < number]
+                found = NAMED.match(before[-1].text) if before else None
+                return before[-1] if found and not TRIED.search(found[1]) else None
+        return None
 
     @property
     def plain(self) -> bool:
@@ -124,8 +141,11 @@ def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
     inside = [hit for hit in hits if hit.evidence.file == end.page.name and (hit.evidence.line or 0) >= end.first]
     roots = [hit for hit in inside if hit.strength in ("decisive", "strong", "likely", "possible")]
     kept = []
+    handled = end.handled
     for hit in hits:
         number = hit.evidence.line
+        if handled and hit.cause in CLEANED and hit.evidence.file == end.page.name and (number or 0) > handled.number:
+            continue
         if end.plain and end.traced and not roots and hit.strength in MESSENGERS and hit.evidence.file == end.page.name:
             continue  # torchrun and its like report the exception that is there to be read
         if hit.evidence.file != end.page.name or number is None or number >= end.first:
@@ -150,12 +170,18 @@ def _capped(hit: Hit) -> Hit:
     return replace(hit, confidence=min(hit.confidence, CAPPED), ceiling=CAPPED)
 
 
-def passed(before: list[Hit], after: list[Hit]) -> list[RuledOut]:
+def passed(before: list[Hit], after: list[Hit], texts: list[Page]) -> list[RuledOut]:
     """Return what `counted` has left out, once for each cause of which nothing is left."""
     left = {hit.cause for hit in after}
     gone = {hit.cause: hit.evidence for hit in before if hit.cause not in left and hit.strength not in ("word", "hint")}
     why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
-    return [RuledOut(cause, why.format(line.line, line.file)) for cause, line in gone.items()]
+    end = find(texts)
+    handled = end.handled if end else None
+    later = "line {} of {} is only what the handler of the first exception failed of"
+    reasons = {
+        one: later if handled and one in CLEANED and (gone[one].line or 0) > handled.number else why for one in gone
+    }
+    return [RuledOut(cause, reasons[cause].format(line.line, line.file)) for cause, line in gone.items()]
 
 
 def _survived(hit: Hit, end: Uncaught) -> bool:

@@ -80,3 +80,12 @@ def test_an_error_of_a_worker_that_read_no_sample_is_no_samples() -> None:
     verdict = raised(f"{told}AttributeError: no lmdb_path")
     assert verdict.causes == []
     assert "`AttributeError: no lmdb_path` in init_worker (fit.py:5)" in verdict.missing[0]
+
+
+def test_keys_ports_and_ssh_are_what_they_seem_only_beside_their_own_words() -> None:
+    assert raised("KeyError: 'points'").causes == []
+    assert raised("KeyError: 'points'", "dataset.py").causes[0].id == "data.annotation"
+    taken = "OSError: [Errno 98] Address already in use"
+    assert raised(taken).causes[0].confidence <= 0.5
+    assert raised(taken, "torch/distributed/rendezvous.py").causes[0].confidence > 0.8
+    assert raised("git@github.com: Permission denied (publickey).\nRuntimeError: no clone").causes == []

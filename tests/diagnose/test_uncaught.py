@@ -161,3 +161,38 @@ def test_the_file_of_a_step_that_failed_is_missing_because_of_it() -> None:
     )
     assert verdict.causes[0].id == "driver.state"
     assert "io.missing" not in [cause.id for cause in verdict.causes]
+
+
+CHAIN = (
+    'Traceback (most recent call last):\n  File "fit.py", line 3, in ratio\n    return a / b\n{0}\n\n'
+    "During handling of the above exception, another exception occurred:\n\n"
+    'Traceback (most recent call last):\n  File "fit.py", line 8, in train\n    os.remove(lock)\n'
+    "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/lock'\n"
+)
+
+
+def test_what_a_handler_fails_of_while_it_cleans_up_is_not_why_it_was_entered() -> None:
+    verdict = judge(CHAIN.format("ZeroDivisionError: division by zero"))
+    assert verdict.causes == []
+    assert "own error, `ZeroDivisionError: division by zero` in ratio (fit.py:3)" in verdict.missing[0]
+    assert "handler of the first exception" in verdict.ruled_out[0].why
+
+
+@pytest.mark.parametrize("tried", ["KeyError: 'k'", "ImportError: no orjson", "queue.Empty"])
+def test_a_handler_that_tries_another_way_fails_of_its_own_cause(tried: str) -> None:
+    assert first(judge(CHAIN.format(tried))) == "io.missing"
+
+
+def test_an_error_of_the_program_says_more_than_a_guess() -> None:
+    noise = "Killed 3 stale processes of the last run; out of memory handler installed\n"
+    assert judge(noise + END, status="failed", exit_code=1, facts={"oom_kills": 0}).causes == []
+
+
+def test_the_original_traceback_of_a_worker_is_no_notebooks() -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "fit.py", line 9, in <module>\n    for batch in loader:\n'
+        "AttributeError: Caught AttributeError in DataLoader worker process 0.\n"
+        'Original Traceback (most recent call last):\n  File "fit.py", line 5, in start\n    open(path)\n'
+        "AttributeError: no path\n"
+    )
+    assert "`AttributeError: no path` in start (fit.py:5)" in judge(log).missing[0]
