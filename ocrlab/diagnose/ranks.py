@@ -52,7 +52,7 @@ def first(incident: Incident) -> First | None:
 
 
 def of_it(incident: Incident, one: First) -> Incident:
-    """Return the incident as that of this rank alone: its exit, and of the log only what it wrote.
+    """Return the incident as that of this rank alone: its exit, and of the log and the table only its own lines.
 
     Lines of others stay as empty lines, so that numbers are those of the file.
     """
@@ -61,6 +61,9 @@ def of_it(incident: Incident, one: First) -> Incident:
     texts = dict(incident.texts)
     if LOG in texts:
         texts[LOG] = own_lines(texts[LOG], one.rank)
+    if FILE in texts:  # how the launcher ended the others is no cause
+        rows = texts[FILE].split("\n")
+        texts[FILE] = "\n".join(row if number == one.line else "" for number, row in enumerate(rows, 1))
     facts = {**incident.facts, "ended_by": None} if one.how == "killed" else incident.facts
     status = "killed" if one.signal else incident.status
     code = None if one.signal else (one.exit_code if one.exit_code is not None else incident.exit_code)

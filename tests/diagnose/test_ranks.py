@@ -110,6 +110,15 @@ def test_a_rank_without_a_record_is_judged_by_the_lines_that_are_marked_as_its_o
     assert "in log_best (train.py:4)" in verdict.missing[1]
 
 
+def test_how_the_launcher_ended_the_others_is_no_cause():
+    rows = [row(0, exit_code=-15, signal="SIGTERM"), row(1, exit_code=1)]
+    incident = failed(*rows, log=TORCHRUN.format(0, 1).partition("[rank1]")[2].replace("", "[rank1]", 1))
+    incident.texts[ranks.FILE] = "rank 0 of 2 (process 11), was killed by SIGTERM\nrank 1 of 2 (process 12), ended\n"
+    verdict = classify(incident)
+    assert verdict.causes == []
+    assert "rank 1 of 2 (process 12) failed first: KeyError" in verdict.missing[0]
+
+
 def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
     log = "Traceback (most recent call last):\nValueError: no such data set\n"
     assert ranks.first(failed(row(0, exit_code=1), row(1, exit_code=1), log=log)) is None
