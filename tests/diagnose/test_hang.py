@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ocrlab.diagnose import hang, hang_loader, hang_locks, hang_ranks, stacktext
 from ocrlab.diagnose.spots import Finding
-from ocrlab.probes import pyspy, stacks, tree
+from ocrlab.probes import tree
 from ocrlab.probes.frames import Frame, Stack, Thread
 
 AMPLE = 20.0
 Hangs = Callable[..., list[Finding]]
-
-
-@pytest.fixture
-def hangs(tmp_path: Path) -> Iterator[Hangs]:
-    """Start a program and say from two samples which hang it is, as soon as that is `cause`, else after a while."""
-    started: list[subprocess.Popen[bytes]] = []
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
-        time.sleep(0.2)
-        found, reason = pyspy.dump(tree.descendants(child.pid)[0], time.monotonic() + AMPLE)
-        child.kill()
-    if not found:
-        pytest.skip(reason)
-
-    def run(code: str, cause: str, word: str = "") -> list[Finding]:
-        (tmp_path / "program.py").write_text(code)
-        with (tmp_path / "log").open("wb") as log:
-            child = subprocess.Popen(
-                [sys.executable, "program.py"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=log, stderr=log,
-                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(tmp_path)},
-            )  # fmt: skip
-        started.append(child)
-        found: list[Finding] = []
-        end = time.monotonic() + 90
-        while time.monotonic() < end and not (found and found[0].id == cause and word in found[0].why):
-            time.sleep(0.3)  # it may still be on its way to the place where it will hang
-            before = stacks.take(tree.descendants(child.pid), AMPLE, native=False)
-            time.sleep(0.1)
-            after = stacks.take(tree.descendants(child.pid), AMPLE)
-            text = (tmp_path / "log").read_text(errors="replace")
-            found = hang.find(after, {"stacks_before": before, "log": text})
-        return found
-
-    yield run
-    for child in started:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
 
 
 def test_an_import_that_never_returns(hangs: Hangs, tmp_path: Path) -> None:
@@ -111,33 +70,6 @@ def test_deadlocks_and_endless_loops(hangs: Hangs, code: str, word: str) -> None
     best = hangs(code, "hang.deadlock", word)[0]
     assert best.id == "hang.deadlock"
     assert word in best.why
-
-
-DIED = "import queue, threading\nq = queue.Queue()\ndef write():\n    while True: int(q.get()); q.task_done()\n"
-DIED += "threading.Thread(target=write, name='writer', daemon=True).start()\nq.put('n/a')\nq.join()\n"
-POOL = "import multiprocessing, os\ndef work(n):\n    if n == 3: os._exit(1)\n"
-POOL += "with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(work, range(6), chunksize=1)\n"
-ALIVE = "import threading, time\ndef upload():\n    while True: time.sleep(0.2)\n"
-ALIVE += "threading.Thread(target=upload, name='uploader').start()\n"
-FILE = "import fcntl\na, b = open('x', 'w'), open('x', 'w')\nfcntl.flock(a, 2)\nfcntl.flock(b, 2)\n"
-RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfetch()\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "word", "least", "most"),
-    [
-        (DIED, "thread writer has died: ValueError: invalid literal", 0.8, 0.8),
-        (POOL, "a worker of the pool has died with its task: the main thread waits", 0.8, 0.8),
-        (ALIVE, "Python waits for thread uploader in upload (", 0.85, 0.85),
-        (FILE, "the main thread waits for a lock on a file in <module> (", 0.7, 0.7),
-        (RETRY, "sleeps, wakes and sleeps again in fetch (", 0.4, 0.4),
-    ],
-    ids=["a thread that died", "a pool that lost its task", "a thread that lives on", "a file lock", "a retry loop"],
-)
-def test_who_should_have_woken_the_main_thread(hangs: Hangs, code: str, word: str, least: float, most: float) -> None:
-    best = hangs(code, "hang.deadlock", word)[0]
-    assert word in best.why
-    assert least <= best.confidence <= most
 
 
 @pytest.mark.parametrize(
