@@ -8,35 +8,45 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import run
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ocrlab.flight import handover, ranks
 from ocrlab.probes import host, signals
 
 PROGRAM = ["-m", "ocrlab", "train"]
-TEE = "3"  # stdout and stderr, each line after [default1]:
 
 
 def main(words: list[str]) -> int:
     """Start the ranks, wait for them, and return the exit status of the first one that failed, or 0."""
     count, logs, *rest = words
-    # Rank 0 keeps the terminal and its progress bar; what the others say is marked.
-    tee = ",".join(f"{rank}:{TEE}" for rank in range(1, int(count)))
     threads = max(1, host.cores() // int(count))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # a pool of all cores in each rank is ten times slower
-    own = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", count, "--log-dir", logs, "--tee", tee]
-    args = run.parse_args([*own, *PROGRAM, *rest])
+    config, program, args = configured(int(count), logs, rest)
     try:
-        run.run(args)
+        elastic_launch(config, program)(*args)
     except ChildFailedError as error:
         return told(error.failures)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
+
+
+def configured(count: int, logs: str, words: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+    """Return what starts the ranks as `torchrun --standalone` does; all but rank 0 say `[default1]:` before a line."""
+    own = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", str(uuid.uuid4())]
+    own += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(count)]
+    config, program, args = run.config_from_args(run.parse_args([*own, *PROGRAM, *words]))
+    # Rank 0 keeps the terminal and its progress bar. The words of --tee know no rank above 9.
+    config.logs_specs = DefaultLogsSpecs(log_dir=logs, tee=dict.fromkeys(range(1, count), Std.ALL))
+    return config, program, args
 
 
 def told(failures: dict[int, ProcessFailure]) -> int:
