@@ -4,7 +4,7 @@
     FOLDER/images/SPLIT/NAME.jpg + FOLDER/gts/SPLIT/gt_NAME.txt      the same the other way round, as Total-Text has it
     FOLDER/SPLIT/NAME.jpg + FOLDER/SPLIT/NAME.json                   the same in one folder, as LabelMe has it
     FOLDER/SPLIT.json, FOLDER/SPLIT/*.json, FOLDER/*/SPLIT.json      one file for all pages, also .jsonl; images lie
-                                                                     beside it, in images/ or in img/
+    FOLDER/SPLIT/gts/*.json                                          beside it, in images/ or in img/
 Folders of images and of annotations have many names (IMAGES, TEXTS), in any case. A folder that knows no splits, and
 the path of a JSON itself, give the same pages to every split, and `Source.note` says so.
 """
@@ -64,10 +64,10 @@ def find(path: Path, split: str) -> Source:
         source.root = path
         return source
     found = [path / f"{split}{suffix}" for suffix in JSON_SUFFIXES if (path / f"{split}{suffix}").is_file()]
-    found = found or _jsons(_sub(path, split))
+    found = found or _of_split(_sub(path, split))
     inner = [file for folder in _folders(path) for file in _jsons(folder)]
     found = found or [file for file in inner if file.stem == split]
-    found = found or [file for file in (*_jsons(path), *inner) if split in _words(file.stem)]  # instances_train2017
+    found = found or [file for file in (*_jsons(path), *inner) if split.lower() in _words(file.stem)]
     if found:
         return _beside(_only(found, split), path, split)
     return _unsplit(path, split)
@@ -77,7 +77,7 @@ def splits(path: Path) -> list[str]:
     """Return the names of the splits that a data folder seems to hold, sorted; none if it knows no splits."""
     if not path.is_dir():
         return []
-    folders = [one.name for one in _folders(path) if _paired(one, "") or _mixed(one) or len(_jsons(one)) == 1]
+    folders = [one.name for one in _folders(path) if _paired(one, "") or _mixed(one) or len(_of_split(one)) == 1]
     folders = [name for name in folders if name.lower() not in (*IMAGES, *TEXTS)]
     images, texts = _named(path, IMAGES), _named(path, TEXTS)
     if images and texts:
@@ -173,9 +173,10 @@ def _unsplit(path: Path, split: str) -> Source:
 
 def _beside(file: Path, path: Path, split: str, *, unsplit: bool = False) -> Source:
     """Return the source for a JSON: images lie beside it, in images/ or in img/, or one folder SPLIT further down."""
+    above = file.parent.parent if file.parent != path else path  # of SPLIT/gts/coco.json the images are in SPLIT/images
     folders = [
         base / sub / below
-        for base in dict.fromkeys((file.parent, path))
+        for base in dict.fromkeys((file.parent, above, path))
         for sub in ("", *IMAGES)
         for below in ("", split)
     ]
@@ -219,7 +220,8 @@ def _sub(folder: Path, name: str) -> Path:
 
 
 def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z]+", name.lower())
+    # Of instances_train2017 both train and train2017.
+    return re.findall(r"[a-z]+", name.lower()) + re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _folders(path: Path) -> list[Path]:
@@ -232,6 +234,12 @@ def _files(folder: Path) -> list[Path]:
 
 def _jsons(folder: Path) -> list[Path]:
     return [file for file in _files(folder) if file.suffix.lower() in JSON_SUFFIXES] if folder.is_dir() else []
+
+
+def _of_split(folder: Path) -> list[Path]:
+    """Return the JSONs for many pages in the folder of a split: in it, or in its folder of annotations or of images."""
+    inner = (_named(folder, names) for names in (TEXTS, IMAGES))
+    return _jsons(folder) or next((found for one in inner if one and (found := _jsons(one))), [])
 
 
 def _foreign(path: Path) -> str | None:

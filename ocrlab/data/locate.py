@@ -26,12 +26,15 @@ def locate(name: object, source: Source, line: int | None = None, beside: Path |
     if not isinstance(name, str) or not name.strip() or "\0" in name:
         raise _error("the name of an image is not usable", source, line, got=repr(name))
     relative = name if "\\" not in name or _is_file(source, name) else name.replace("\\", "/")
+    plain = relative
     if beside is not None and _inside(source, beside / relative):
         relative = os.path.relpath(os.path.normpath(beside / relative), source.root)
     path = PurePosixPath(relative)
     if path.is_absolute() or ".." in path.parts or PureWindowsPath(name).drive:
         raise _error(f"image {name!r} leaves the data folder", source, line, do="Correct the path: no '..' in it")
     file = _find(relative, source)
+    if file is None and ".." not in PurePosixPath(plain).parts:  # of LabelMe a bare name often lies in images/
+        file = _find(plain, source)
     if file is None:
         searched = ", ".join(map(str, source.images))
         got = f"nothing by that name in {searched}"

@@ -50,9 +50,7 @@ def pair(source: Source) -> tuple[list[tuple[Path, Path]], list[PageError], list
             do = "Rename or remove the others"
             errors.append(PageError("belongs to several images", file=group[0], got=names, need="one", do=do))
         elif not claimed:
-            need = folder / f"{Path(stem).name.removeprefix('gt_')}.jpg"
-            what = PageError("belongs to no image", file=group[0], need=f"{need} (or png, ...)")
-            errors += [] if group[0].suffix.lower() == ".json" else [what]
+            errors += [] if group[0].suffix.lower() == ".json" else [_without_image(group[0], stem, images, folder)]
     good = {stem: claimed[0] for stem, claimed in claims.items() if len(claimed) == 1 == len(by_stem[stem])}
     alone = [file for stem, group in by_stem.items() if stem not in claims for file in group]
     return (
@@ -90,6 +88,16 @@ def _unclaimed(images: dict[str, Path], claims: dict[str, list[Path]], source: S
             do = "If the page has no text, make that file, empty; else it was forgotten"
             errors.append(PageError("has no annotation", file=image, need=need, do=do))
     return errors
+
+
+def _without_image(file: Path, stem: str, images: dict[str, Path], folder: Path) -> PageError:
+    """Return what is wrong with an annotation that no image has claimed: there is none, or it has another one."""
+    for key, image in images.items():
+        if stem in {pattern(key.removesuffix(image.suffix), image.suffix) for pattern in PATTERNS}:
+            got, do = f"another one of {image.name} too", "Remove the one that is wrong"
+            return PageError("is an annotation too many", file=file, got=got, need="one for each image", do=do)
+    need = folder / f"{Path(stem).name.removeprefix('gt_')}.jpg"
+    return PageError("belongs to no image", file=file, need=f"{need} (or png, ...)")
 
 
 def _refuse_foreign(folder: Path) -> None:

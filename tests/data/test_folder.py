@@ -29,6 +29,8 @@ def touch(folder: Path, *names: str) -> Path:
         (["train/images/a.jpg", "train/labels.json"], "train/labels.json"),
         (["ufo/train.json", "ufo/val.json", "img/train/a.jpg", "img/val/b.jpg"], "ufo/train.json"),
         (["jsons/train.json", "images/train/a.jpg", "images/val/b.jpg"], "jsons/train.json"),
+        (["train/gts/coco.json", "train/images/a.jpg", "val/gts/coco.json"], "train/gts/coco.json"),
+        (["train/images/_annotations.coco.json", "train/images/a.jpg"], "train/images/_annotations.coco.json"),
     ],
 )
 def test_layouts(tmp_path: Path, names: list[str], annotation: str) -> None:
@@ -68,6 +70,13 @@ def test_no_such_split(tmp_path: Path, names: list[str], split: str, says: str) 
         find(touch(tmp_path, *names), split)
 
 
+def test_a_json_named_after_its_split_with_a_year(tmp_path: Path) -> None:
+    touch(tmp_path, "train2017/a.jpg", "annotations/instances_train2017.json", "annotations/instances_val2017.json")
+    for split in ("train2017", "train"):
+        source = find(tmp_path, split)
+        assert (source.annotations.name, source.note) == ("instances_train2017.json", None)
+
+
 def test_no_such_folder(tmp_path: Path) -> None:
     touch(tmp_path, "receipts/train/images/a.jpg", "page.jpg")
     with pytest.raises(DataError, match=f"recipts does not exist.*nearest is {tmp_path / 'receipts'}[.]$"):
@@ -80,7 +89,8 @@ def test_no_such_folder(tmp_path: Path) -> None:
 
 def test_splits(tmp_path: Path) -> None:
     touch(tmp_path, "b/images/a.jpg", "b/gts/a.txt", "a/ufo.json", "val.json", "extra.json", ".git/x.json", "none/x.md")
-    assert splits(tmp_path) == ["a", "b", "val"]
+    touch(tmp_path, "c/images/a.jpg", "c/gts/coco.json")
+    assert splits(tmp_path) == ["a", "b", "c", "val"]
 
 
 @pytest.mark.parametrize("split", ["", ".", "..", "/etc", "../val", "a\\b", "images/val"])

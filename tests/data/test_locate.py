@@ -73,6 +73,7 @@ def test_an_annotation_of_one_page_may_look_beside_its_own_folder(tmp_path: Path
     source = Source(data / "labels", (data / "images",), root=data)
     for name in ("../images/a.jpg", "..\\images\\a.jpg"):
         assert locate(name, source, beside=data / "labels").samefile(data / "images" / "a.jpg")
+    assert locate("b.jpg", source, beside=data / "labels").samefile(data / "images" / "b.jpg"), "a bare name"
     with pytest.raises(PageError, match="leaves the data folder"):
         locate("../../secret.jpg", source, beside=data / "labels")
 

@@ -96,6 +96,13 @@ def test_two_annotations_of_one_image(tmp_path: Path) -> None:
     assert not found and len(errors) == 1 and "a.jpg: has several annotations. Given: a.txt, a.xml" in errors[0]
 
 
+def test_a_second_annotation_under_another_name_is_not_said_to_have_no_image(tmp_path: Path) -> None:
+    touch(tmp_path, "images/a.jpg", "gts/gt_a.txt", "gts/a.txt")
+    found, errors = pairs(tmp_path)
+    assert found == {"a.jpg": "gt_a.txt"}
+    assert len(errors) == 1 and "a.txt: is an annotation too many. Given: another one of a.jpg" in errors[0]
+
+
 def test_formats_of_other_tools_say_what_to_do(tmp_path: Path) -> None:
     touch(tmp_path, "images/img1.jpg", "gts/poly_gt_img1.mat")
     with pytest.raises(DataError, match="MATLAB.*txt_format"):
