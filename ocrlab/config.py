@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ocrlab.errors import ConfigError
 from ocrlab.settings.fields import Key, accepts, assign, explain, flat, table
-from ocrlab.settings.names import resolve
+from ocrlab.settings.names import SAMPLES, resolve
 from ocrlab.settings.overrides import Setting, from_lines, from_yaml, is_nothing
 from ocrlab.settings.presets import choose
 
@@ -182,7 +182,7 @@ class Tracking(Section):
 class Config(Section):
     """Everything that a run needs; the same file runs it again."""
 
-    data: Word = knob("data_samples", "folder with SPLIT/images and SPLIT/gts, or JSON beside its images")
+    data: Word = knob(SAMPLES, "folder with SPLIT/images and SPLIT/gts, or JSON beside its images")
     train_split: Word = knob("train", "what is learned from")
     val_split: Word = knob("val", "what is measured on")
     exif: bool = knob(False, "apply the EXIF orientation of images")

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ocrlab import redact
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.flight import handover, ranks
+from ocrlab.flight.folder import resumable
 from ocrlab.probes import host
 from ocrlab.records import SCHEMA, to_json
 from ocrlab.settings.presets import PRESETS
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> Answer:
     mine = ranks.found()
     count = processes(args, mine)
     if not (args.in_process or mine.several) and (count > 1 or not handover.watched()):
-        look_for_data(args.settings)
+        look_first(args)
         return watched(args, count)
     config = resumed(args) if args.resume else loaded(args)
     config.trainer.devices = config.trainer.devices if args.nproc is None else count
@@ -97,13 +97,20 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 
-def look_for_data(settings: Sequence[str]) -> None:
-    """Raise DataError where `data=` names nothing that is there, before anybody waits for torch."""
-    from ocrlab.settings.overrides import from_lines
+def look_first(args: argparse.Namespace) -> None:
+    """Raise RunError for a run that cannot go on, DataError for data that is not there: nobody waits for torch."""
+    if args.resume:
+        resumed(args)
+        resumable(args.resume)
+        return
+    from ocrlab.settings.names import SAMPLES
+    from ocrlab.settings.overrides import from_lines, is_override
 
-    said = from_lines([word for word in settings if word.startswith(("data=", "+data="))])
-    place = Path(str(said[-1].value)).expanduser() if said and not said[-1].empty else None
-    if place is not None and not place.exists():
+    said = from_lines([word for word in args.settings if word.startswith(("data=", "+data="))])
+    if not said and (args.config or not all(map(is_override, args.settings))):
+        return  # a file says where it is, which the child reads
+    place = Path(str(said[-1].value) if said else SAMPLES).expanduser()
+    if not (said and said[-1].empty) and not place.exists():
         from ocrlab.data import folder
 
         folder.find(place, "train")

@@ -121,18 +121,7 @@ def resume(path: Path | str, *, finished: bool = False) -> RunFolder:
     """
     path = Path(path).absolute()
     with _locked(path):
-        record = status(path)
-        if record.status == "running":
-            raise RunError(
-                f"Run {path} is still running",
-                got="process {pid} on {host}".format_map(running_process(path)),
-                need="a run that ended",
-                do="Stop it first; if it is certainly gone, rename .RUNNING in that folder to .FAILURE",
-            )
-        if record.status == "success" and not finished:
-            raise RunError(
-                f"Run {path} has finished", need="a run that failed or was interrupted", do="Start a new run"
-            )
+        record = resumable(path, finished=finished)
         folder = RunFolder(path, record.started)
         try:
             _enter(folder, last=record.status)
@@ -141,6 +130,22 @@ def resume(path: Path | str, *, finished: bool = False) -> RunFolder:
                 f"Run {path} cannot be resumed", got=str(error), need="a folder that can be written"
             ) from error
     return folder
+
+
+def resumable(path: Path | str, *, finished: bool = False) -> RunRecord:
+    """Return the record of a run that can be resumed now; raises RunError for one that lives, or is done."""
+    path = Path(path).absolute()
+    record = status(path)
+    if record.status == "running":
+        raise RunError(
+            f"Run {path} is still running",
+            got="process {pid} on {host}".format_map(running_process(path)),
+            need="a run that ended",
+            do="Stop it first; if it is certainly gone, rename .RUNNING in that folder to .FAILURE",
+        )
+    if record.status == "success" and not finished:
+        raise RunError(f"Run {path} has finished", need="a run that failed or was interrupted", do="Start a new run")
+    return record
 
 
 @contextlib.contextmanager

@@ -14,9 +14,8 @@ from urllib.parse import unquote, urlsplit
 from ocrlab import config
 from ocrlab.config import Config
 from ocrlab.errors import ConfigError
-from ocrlab.settings.names import ALIASES
+from ocrlab.settings.names import ALIASES, SAMPLES
 
-SAMPLES = "data_samples"
 ALIKE = 0.85  # of a parameter's name to a field's, above which it is a slip of the pen
 
 

@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 from ocrlab.errors import ConfigError
 from ocrlab.settings.overrides import Setting
 
+SAMPLES = "data_samples"  # folder of the synthetic receipts, in a checkout
+
 # Names from other programs and from guides that mean exactly the same as ours.
 ALIASES = {
     "tracking": "tracking.mode",

@@ -11,7 +11,8 @@ import pytest
 
 from ocrlab.cli import main
 from ocrlab.config import Config, keys, load, save
-from ocrlab.records import Verdict
+from ocrlab.flight.process import identity
+from ocrlab.records import RunRecord, Verdict, to_json
 from ocrlab.watch import supervise
 from ocrlab.watch.case import Ended, Options
 
@@ -130,20 +131,49 @@ def watched(monkeypatch) -> SimpleNamespace:
     return seen
 
 
-def test_by_default_a_child_trains_under_watch(watched, calls, capsys):
+def test_by_default_a_child_trains_under_watch(watched, calls, capsys, tmp_path):
     assert main(["train", "crop=64", "--config", "a=b.yaml", "lr=1"]) == 0
     assert watched.words == ["-m", "ocrlab", "train", "crop=64", "lr=1", "--config", "a=b.yaml"]
     assert watched.options == Options(own_folder=True)
     assert (watched.output, calls.fit, capsys.readouterr().out) == (None, None, "")
-    assert main(["train", "--resume", "runs/x"]) == 0
-    assert watched.words[3:] == ["--resume", "runs/x"]
+    finish(tmp_path / "run", "failure", "")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert watched.words[3:] == ["--resume", str(tmp_path / "run")]
 
 
-def test_data_that_is_not_there_is_said_before_anything_is_started(watched, capsys, tmp_path):
+def finish(run: Path, status: str, settings: str) -> None:
+    """Write what a run of these settings leaves."""
+    run.mkdir()
+    save(load(overrides=settings.split()), run / "config.yaml")
+    ended = RunRecord(status, "2026-11-22T10:00:00+00:00", "2026-11-22T11:00:00+00:00")
+    (run / f".{status.upper()}").write_text(json.dumps(to_json(ended)))
+
+
+@pytest.mark.parametrize(
+    ("made", "told"), [("", "no config.yaml in it"), ("success", "has finished"), ("running", "is still running")]
+)
+def test_a_run_that_cannot_go_on_is_said_before_anything_is_started(made, told, watched, capsys, tmp_path):
+    if made:
+        finish(tmp_path / "run", made, "")
+        (tmp_path / "run" / "flight").mkdir()
+        (tmp_path / "run" / "flight" / "process.json").write_text(json.dumps(identity()))
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 1
+    assert told in capsys.readouterr().err
+    assert not hasattr(watched, "words")
+
+
+def test_data_that_is_not_there_is_said_before_anything_is_started(watched, capsys, tmp_path, monkeypatch):
     assert main(["train", f"data={tmp_path / 'receipts'}"]) == 1
     assert "receipts does not exist" in capsys.readouterr().err
     assert not hasattr(watched, "words")
     assert main(["train", f"data={tmp_path / 'receipts'}", f"data='{tmp_path}'"]) == 0, "the last one counts, unquoted"
+    monkeypatch.chdir(tmp_path)
+    del watched.words
+    assert main(["train", "crop=64"]) == 1
+    assert "data_samples does not exist" in capsys.readouterr().err, "the default folder, where there is none"
+    assert not hasattr(watched, "words")
+    Path("exp.yaml").write_text("data: elsewhere\n")
+    assert main(["train", "exp.yaml"]) == 0, "what a file says is read by the child"
 
 
 def test_json_is_the_answer_of_the_child(watched, capsys):
@@ -193,8 +223,7 @@ def test_a_config_that_cannot_ask_for_ranks_is_read_by_the_child_alone(watched, 
 
 
 def test_a_resumed_run_is_started_with_as_many_ranks(watched, tmp_path):
-    (tmp_path / "run").mkdir()
-    save(load(overrides=["trainer.devices=2"]), tmp_path / "run" / "config.yaml")
+    finish(tmp_path / "run", "failure", "trainer.devices=2")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert watched.words[1:3] == ["ocrlab.train.launch", "2"]
 
