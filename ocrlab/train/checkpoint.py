@@ -20,6 +20,7 @@ from ocrlab.errors import CheckpointError, ConfigError
 from ocrlab.model.detector import Detector
 
 SCHEMA = 1
+NETWORK = ("encoder", "decoder", "width")  # what decides which weights there are
 PRIVATE = ("data", "train_split", "val_split", "runs", "name", "tracking", "runtime")  # of the machine it was made on
 
 
@@ -63,6 +64,21 @@ def load(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
     if schema > SCHEMA:
         raise CheckpointError(f"{path} was written by a newer ocrlab", need=f"checkpoint schema {SCHEMA} or older")
     return content
+
+
+def to_resume(path: Path, config: Config) -> dict[str, Any]:
+    """Return the card of a run's `last.ckpt`; raises CheckpointError where `config` is of another network."""
+    about: dict[str, Any] = load(path)["ocrlab"]
+    there, wanted = about.get("config") or {}, config.model_dump(mode="json")
+    other = [name for name in NETWORK if there.get(name, wanted[name]) != wanted[name]]
+    if other:
+        raise CheckpointError(
+            f"{path} is of another network than its run's config.yaml",
+            got=" ".join(f"{name}={there[name]}" for name in other),
+            need=" ".join(f"{name}={wanted[name]}" for name in other),
+            do="Put back what it was, or start a new run",
+        )
+    return about
 
 
 def _seen(path: Path, error: Exception) -> str:

@@ -76,7 +76,7 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
 def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, progress: Progress) -> RunResult:
     started = time.perf_counter()
     last = folder.checkpoints / "last.ckpt"
-    before = checkpoint.load(last)["ocrlab"] if again and last.is_file() else None
+    before = checkpoint.to_resume(last, config) if again and last.is_file() else None
     if mine.first:
         configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()

@@ -51,3 +51,14 @@ def test_a_cut_file_is_told_as_one(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(CheckpointError, match="cut off or damaged"):
         checkpoint.load(path)
+
+
+def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    checkpoint.save({"ocrlab": CARD}, path)
+    assert checkpoint.to_resume(path, Config(batch_size=2))["step"] == 1
+    with pytest.raises(CheckpointError, match="another network.*Given: width=64. Needed: width=128. Put back"):
+        checkpoint.to_resume(path, Config(width=128))
+    about = {name: value for name, value in CARD.items() if name != "config"}
+    checkpoint.save({"ocrlab": about}, path)
+    assert checkpoint.to_resume(path, Config())["step"] == 1, "an older one that does not say"
