@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocrlab.cli import progress
+from ocrlab.cli import places, progress
 from ocrlab.cli.answer import Answer, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
@@ -29,8 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument("data", type=Path, metavar="DATA", help="data folder, or one annotation file")
     parser.add_argument("--split", nargs="+", metavar="NAME", help="splits to look at (all)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where contact sheets go (reports/check-DATA)")
-    parser.add_argument("--clean", type=Path, metavar="DIR", help="write a cleaned copy to this new folder")
+    parser.add_argument("--out", type=places.path, metavar="DIR", help="where contact sheets go (reports/check-DATA)")
+    parser.add_argument("--clean", type=places.path, metavar="DIR", help="write a cleaned copy to this new folder")
     add_json(parser)
 
 
@@ -49,6 +49,9 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError(
             f"--out {out} holds sheets already", need="a folder without sheet-NNN.png", do="Name another one"
         )
+    places.folder(out, "--out")
+    if args.clean is not None:
+        places.folder(args.clean, "--clean")
     with progress.of_pages("checking") as tick:
         findings = audit.check(args.data, args.split, tick)
     told = [finding for finding in findings if finding.severity != "note"]
@@ -120,8 +123,8 @@ def _table(findings: list[Finding]) -> str:
     rows: list[Sequence[object]] = [("kind", "error", "warn", "note", "meaning", "page:box")]
     counts = _counts(findings)
     for kind in sorted(counts, key=lambda kind: [-count for count in counts[kind].values()]):
-        places = [f"{f.page}:{f.box}" if f.box else f.page for f in findings if f.kind == kind]
-        unique = list(dict.fromkeys(places))
+        where = [f"{f.page}:{f.box}" if f.box else f.page for f in findings if f.kind == kind]
+        unique = list(dict.fromkeys(where))
         more = f" and {len(unique) - SHOWN} more" if len(unique) > SHOWN else ""
         rows.append((kind, *counts[kind].values(), KINDS[kind], " ".join(unique[:SHOWN]) + more))
     return table(rows)

@@ -60,3 +60,14 @@ def test_a_cleaned_copy_is_clean(data: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["samples", "check", clean, "--out", f"{out}-2"]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
     assert main(["samples", "check", str(data), "--out", f"{out}-3", "--clean", clean]) == 2
+
+
+@pytest.mark.parametrize("option", ["--out", "--clean"])
+def test_a_place_that_cannot_be_written_is_said_before_the_pages_are_read(
+    option: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ocrlab.audit.check", None)
+    (tmp_path / "file").touch()
+    assert main(["samples", "check", str(data), option, str(tmp_path / "file" / "sheets")]) == 2
+    assert f"{option} leads through a file" in capsys.readouterr().err
