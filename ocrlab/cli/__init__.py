@@ -36,6 +36,7 @@ COMMANDS = {
     "report": "hand on what happened: a notebook as one HTML file, a bug report of a run",
 }
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
+ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -121,7 +122,8 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
     elif isinstance(error, OcrlabError) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
         print(f"ocrlab: {error}", file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("ocrlab"):
-        print(f"ocrlab: {error.name} is not installed; pip install 'ocrlab[{extra}]' brings it", file=sys.stderr)
+        brings = error.name if error.name in ALONE else f"'ocrlab[{extra}]'"
+        print(f"ocrlab: {error.name} is not installed; pip install {brings} brings it", file=sys.stderr)
     elif isinstance(error, OSError) and error.strerror:
         what = f"{error.filename} cannot be used" if error.filename else "The system refused"
         print(f"ocrlab: {what}. Given: {error.strerror}.", file=sys.stderr)

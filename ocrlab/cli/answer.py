@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -24,11 +25,11 @@ class Answer:
 class Parser(argparse.ArgumentParser):
     """argparse with examples under the help, no guessed abbreviations, and wrong use as ConfigError."""
 
-    def __init__(self, prog: str, what: str, examples: str) -> None:
+    def __init__(self, prog: str, what: str, told: str) -> None:
         super().__init__(
             prog=prog,
             description=what[0].upper() + what[1:],
-            epilog=f"examples:\n{examples.strip(chr(10))}",
+            epilog=examples(told),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -41,12 +42,32 @@ class Parser(argparse.ArgumentParser):
         )
 
 
+class Word(Parser):
+    """The parser of a subcommand, whose file is imported when it is meant: another one may lack its packages."""
+
+    def __init__(self, prog: str, what: str, file: Callable[[], Any]) -> None:
+        super().__init__(prog, what, "")
+        self.file: Callable[[], Any] | None = file
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the arguments and the examples of the file, and read the words."""
+        if self.file is not None:
+            file, self.file = self.file(), None
+            self.epilog = examples(file.EXAMPLES)
+            file.arguments(self)
+        return super().parse_known_args(args, namespace)
+
+
+def examples(text: str) -> str:
+    """Return what stands at the end of a command's help."""
+    return f"examples:\n{text.strip(chr(10))}"
+
+
 def add_words(parser: Parser, command: str, words: Mapping[str, str]) -> None:
     """Add a subcommand for each word; the file of a word has `EXAMPLES`, `arguments(parser)` and `run(args)`."""
-    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Word)
     for word, what in words.items():
-        file = of_word(command, word)
-        file.arguments(commands.add_parser(word, help=what, what=what, examples=file.EXAMPLES))
+        commands.add_parser(word, help=what, what=what, file=partial(of_word, command, word))
 
 
 def of_word(command: str, word: str) -> ModuleType:

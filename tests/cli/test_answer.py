@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from ocrlab.cli.answer import Parser, add_json, table
+from ocrlab.cli import main
+from ocrlab.cli.answer import Parser, add_json, add_words, table
 from ocrlab.errors import ConfigError
 
 
@@ -19,6 +22,32 @@ def test_wrong_use_is_one_clear_error_and_nothing_is_guessed():
 
 def test_help_shows_the_examples():
     assert "examples:\n  ocrlab train data=DIR" in Parser("ocrlab x", "do x", "  ocrlab train data=DIR\n").format_help()
+
+
+def test_a_word_is_read_by_its_own_file_and_by_no_other(monkeypatch):
+    def of_word(command, word):
+        if word == "train":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        return SimpleNamespace(EXAMPLES="  ocrlab x look", arguments=lambda parser: add_json(parser))
+
+    def read(*words):
+        parser = Parser("ocrlab x", "do x", "")
+        add_words(parser, "x", {"look": "look at it", "train": "needs more"})
+        return parser.parse_args(words)
+
+    monkeypatch.setattr("ocrlab.cli.answer.of_word", of_word)
+    assert read("look", "--json").json
+    with pytest.raises(ConfigError, match="x: unrecognized arguments: --jso"):
+        read("look", "--jso")
+    with pytest.raises(ModuleNotFoundError):
+        read("train", "--json")
+    with pytest.raises(ConfigError, match="x: .*WORD"):
+        read()
+
+
+def test_the_help_of_a_word_has_its_examples(capsys):
+    assert main(["samples", "make", "--help"]) == 0
+    assert "examples:\n  ocrlab samples make" in capsys.readouterr().out
 
 
 def test_tables_are_aligned():

@@ -88,6 +88,18 @@ def test_import_ocrlab_takes_no_time():
     assert statistics.median(ours) - statistics.median(bare) < 0.3, "0.1 s on a quiet machine"
 
 
+@pytest.mark.parametrize("words", ["memory why train.log", "memory watch --count 1", "report bug train.log"])
+def test_what_explains_needs_nothing_beyond_the_base(words, tmp_path):
+    """The other words of a command may need what trains."""
+    (tmp_path / "train.log").write_text("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({HEAVY}))"
+    code = f"{blocked}; from ocrlab.cli import main; sys.exit(main({words.split()}))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_public_names_are_the_documented_ones():
     assert ocrlab.__all__ == ["Config", "Detector", "__version__"]
     assert set(ocrlab.__all__) <= set(dir(ocrlab))
