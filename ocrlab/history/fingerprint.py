@@ -159,9 +159,9 @@ def _written(error: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _own(frames: list[tuple[str, str]]) -> tuple[str, str] | None:
     """Return the innermost frame of the user's, else of ocrlab's, innermost last; a named function rather than none."""
-    ours = [(file, function) for file, function in frames if OURS.search(file)]
-    theirs = [pair for pair in frames if pair not in ours and (NOTEBOOK.search(pair[0]) or not LIBRARY.search(pair[0]))]
-    for own in (theirs, ours):
+    whose = [_whose(file) for file, _ in frames]
+    for owner in ("theirs", "ours"):
+        own = [pair for pair, found in zip(frames, whose, strict=True) if found == owner]
         named = [pair for pair in own if not pair[1].startswith("<")]
         if own:
             file, function = (named or own)[-1]
@@ -169,6 +169,15 @@ def _own(frames: list[tuple[str, str]]) -> tuple[str, str] | None:
     return None
 
 
+@lru_cache(maxsize=4096)  # the same few files make up thousands of tracebacks
+def _whose(file: str) -> str:
+    """Return whose a file of a frame is: `ours` of ocrlab, `theirs` of the user, `a library's` of anybody else."""
+    if OURS.search(file):
+        return "ours"
+    return "theirs" if NOTEBOOK.search(file) or not LIBRARY.search(file) else "a library's"
+
+
+@lru_cache(maxsize=4096)
 def _short(file: str) -> str:
     """Return a file as every machine knows it: by its name, ours from `ocrlab/` on, a cell as a cell."""
     if NOTEBOOK.search(file):
