@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.probes import host
+from ocrlab.probes import host, openmp
 
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler),
@@ -37,6 +37,7 @@ COMPILER = re.compile(r"InvalidCxxCompiler|No working C\+\+ compiler|Python\.h: 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     if WORKERS > 1 or _name not in os.environ:  # a worker inherits what its master has set for itself
         os.environ[_name] = str(THREADS)
+openmp.sleep_soon(os.environ)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 

@@ -16,6 +16,7 @@ from ocrlab import __version__
 from ocrlab.cli.answer import Answer, Parser
 from ocrlab.cli.process import answers, outputs_to_stderr, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
+from ocrlab.probes import openmp
 from ocrlab.records import SCHEMA, finite
 
 COMMANDS = {
@@ -35,6 +36,7 @@ COMMANDS = {
     "runs": "list the runs of a folder: how they ended, how they differ, what fails again (`run` executes a notebook)",
     "report": "hand on what happened: a notebook as one HTML file, a bug report of a run",
 }
+LEARN = ("train", "evaluate", "predict", "export", "replay", "bisect", "memory")  # they or a child import torch
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
 
@@ -75,6 +77,8 @@ def perform(words: list[str]) -> Answer:
     parse = parser.parse_args if getattr(command, "WORDS", None) else parser.parse_intermixed_args
     args = parse(ours)
     args.program = words[len(ours) + 2 :]  # what stands after --, for a command that runs a program
+    if name in LEARN and not args.program:
+        openmp.sleep_soon(os.environ)
     answer: Answer = command.run(args)
     return answer
 

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from ocrlab.errors import RunError
 from ocrlab.flight import handover
 from ocrlab.notebook import rich
+from ocrlab.probes import openmp
 from ocrlab.records import finite
 
 CALL, VALUE, EVENTS, CELL = "call.pickle", "value.pickle", "events.jsonl", "<isolated cell>"
@@ -63,6 +64,7 @@ def _theirs(told: types.TracebackType | None) -> types.TracebackType | None:
 
 def run_function(call: dict[str, Any], events: Path) -> Any:
     """Call an importable function; one that takes `progress` gets a function that sends events to the notebook."""
+    openmp.sleep_soon(os.environ)  # torch is not imported yet
     function: Any = importlib.import_module(call["module"])
     for name in call["name"].split("."):
         function = getattr(function, name)
