@@ -28,6 +28,7 @@ from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import Block
 
 STEPS = 3  # optimiser steps: the second has the optimiser's state, the third the holes that the first two have left
+ACCUMULATED = 5  # of several micro-batches: gradients that stay from one to the next make holes for longer
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ORDER = (
     "parameters",
@@ -151,7 +152,7 @@ def _followed(
             _know(live, model, "parameters")
             if mean is not None:
                 _know(live, mean, "averaged weights")
-            for _ in range(STEPS):
+            for _ in range(STEPS if accumulation == 1 else ACCUMULATED):
                 for micro in range(min(accumulation, 2)):  # the second one finds gradients there
                     _step(model, batch, loss, stepper, kind, live, fresh=micro == 0)
                 modules.optimising = True
