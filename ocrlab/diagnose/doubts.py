@@ -41,12 +41,39 @@ NEVER = re.compile(r"(?!)")
 NCCL_LINE = re.compile(r"NCCL (?:WARN|INFO)[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
 INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does: it names dtypes and devices
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
+# Of a compiler or a linker: it misses a package of the system, no file of the program.
+LINKED = re.compile(
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+\.h(?:pp)?: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)\b[^\n]{0,40}: "
+)
+ROOMY = re.compile(  # nobody says that /dev/shm is large
+    r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
+)
+BUS = re.compile(r"[Bb]us error")
+FULL = re.compile(r"No space left on device|\[Errno 28\]|ENOSPC")
+WRITES = re.compile(  # what fills a disk: without it the space may be that of /dev/shm
+    r"(?i)\bsav(?:e[ds]?|ing)\b|writ(?:e|ing|er|ten)\b|serializ|checkpoint|\.(?:pth?|ckpt|safetensors|bin|h5|log|zip|tar|lmdb)\b"
+    r"|tensorboard|wandb|mlflow|download|extract|cache|/tmp|quota|\bdisk\b|\bdf\b|No space left on device: ?['\"/]"
+)
+ONE_GPU = re.compile(  # nobody says that it needs several cards
+    r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
+    r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
+)
+UNQUEUED = re.compile(  # nobody names a scheduler
+    r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
+)
+NO_IPV6 = re.compile(r"errno: 97\b|Address family not supported")  # torch says it wherever IPv6 is off, and goes on
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
+    Doubt("io.missing", LINKED, NEVER, 0.0),
+    Doubt("io.disk_full", FULL, WRITES, 0.62),
+    Doubt("host.shm", BUS, ROOMY, 0.62),
+    Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
+    Doubt("dist.network", NO_IPV6, NEVER, 0.45),
+    Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),
     Doubt("user.", INFORMED, NEVER, 0.0),
     Doubt("host.shm", ATTACHED, NEVER, 0.5),

@@ -60,3 +60,32 @@ def test_a_refused_global_is_mended_by_weights_only() -> None:
     assert raised(message).causes[0].fix.startswith("weights_only")
     other = raised("RuntimeError: PytorchStreamReader failed reading zip archive").causes[0]
     assert not other.fix.startswith("weights")
+
+
+def test_what_a_linker_misses_is_no_file_of_the_program() -> None:
+    verdict = said("/usr/bin/ld: cannot find -lcudart: No such file or directory")
+    assert "io.missing" not in [cause.id for cause in verdict.causes]
+
+
+@pytest.mark.parametrize(
+    ("message", "context", "sure"),
+    [
+        ("OSError: [Errno 28] No space left on device", "", False),
+        ("OSError: [Errno 28] No space left on device: '/data/run/last.ckpt'", "", True),
+        ("ERROR: Unexpected bus error encountered in worker.", "", True),
+        ("ERROR: Unexpected bus error encountered in worker.", "container with --ipc=host", False),
+        ("step 7 loss: nan", "", True),
+        ("step 7 loss: nan", "only with several cards, one GPU works", False),
+    ],
+)
+def test_the_circumstances_make_a_message_doubtful(message: str, context: str, sure: bool) -> None:
+    assert (said(message, context).causes[0].confidence >= 0.8) is sure
+
+
+def test_a_machine_without_ipv6_is_no_sure_network_failure() -> None:
+    line = "[c10d] The client socket cannot be initialized to connect (errno: 97 - Address family not supported)."
+    assert said(line).causes[0].confidence < 0.6
+
+
+def said(log: str, context: str = "") -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": log}, context=context))

@@ -60,6 +60,29 @@ MESSAGES = (
     ("Warning  Evicted  pod/fit-0  The node was low on resource: pids.", "scheduler.kill"),
     ("OSError: cannot open resource", "io.missing"),
     ("ValueError: could not broadcast input array from shape (8,) into shape (4,)", "user.shape"),
+    ("/usr/bin/ld: cannot find -lcublasLt: No such file or directory", "build.cuda_libraries"),
+    ("/usr/bin/ld: cannot find -lpython3.11: No such file or directory", "build.system_libs"),
+    ("Could not find the quickquant CUDA binary at PosixPath('/opt/q/libq124.so')", "build.cuda_libraries"),
+    ("NotImplementedError: Could not run 'aten::empty' with arguments from the 'CUDA' backend.", "build.cpu_only"),
+    ("NotImplementedError: Could not run 'aten::_mm' with arguments from the 'SparseCPU' backend.", "user.device"),
+    ("The operator 'aten::foo' is not currently implemented for the MPS device.", "build.arch"),
+    ("FATAL: kernel `fmha` is for sm80-sm100, but was built for sm37", "build.arch"),
+    ("epoch: [2/9], global_step: 40, lr: 0.001, CTCLoss: nanxxx, loss: nanxxx", "num.nonfinite"),
+    ("Exception: A polygon that contains no points has no inside.", "data.annotation"),
+    ("OSError: [Errno 5] Input/output error: '/mnt/share/page_0007.jpg'", "data.corrupt"),
+    ("lmdb.InvalidParameterError: mdb_put: Invalid argument", "io.disk_full"),
+    ("ValueError: setting an array element with a sequence.", "user.shape"),
+    ("AttributeError: module 'numpy' has no attribute 'bool'.", "build.abi"),
+    (
+        "F env.cc:73] Check failed: ret == 0 (11 vs. 0) Thread creation via pthread_create() failed.",
+        "host.thread_limit",
+    ),
+    ("CUDA error = 999 at loop.cu:19 'cudaDeviceSynchronize()'", "driver.state"),
+    ("Bus Error", "host.shm"),
+    (">>> torch.cuda.device_count()\n0", "driver.no_visible_device"),
+    ("AssertionError: expected weight of 3 dimensions, but got 2", "user.shape"),
+    ("ValueError: the mask must have dtype float32, got bool", "user.dtype"),
+    ("ValueError: Expected a CUDA tensor, but the image lives on cpu", "user.device"),
 )
 
 
@@ -253,3 +276,45 @@ def test_a_list_of_what_it_may_be_is_no_proof() -> None:
     causes = said(f"{died} {'Worker ID: 2cf4 ' * 20} {listed}").causes
     assert causes[0].id == "host.oom_kill"
     assert causes[0].confidence < 0.6
+
+
+def test_a_model_inside_dataparallel_under_another_launcher() -> None:
+    verdict = said("AssertionError: Caught AssertionError in replica 1 on device 1.", "see deepspeed/runtime/timer.py")
+    assert verdict.causes[0].id == "dist.misconfig"
+
+
+def test_what_ended_without_a_word_was_killed_or_crashed() -> None:
+    verdict = told("  1/100   4.2G   1.8   3.3   1.5", "it simply quits, no error message")
+    assert {"host.oom_kill", "native.segv"} <= {cause.id for cause in verdict.causes[:3]}
+    assert verdict.causes[0].confidence < 0.6
+
+
+def test_what_stands_still_without_a_word_was_not_killed() -> None:
+    verdict = told("  1/100   4.2G   1.8   3.3   1.5", "it is stuck here, no error message")
+    assert "host.oom_kill" not in [cause.id for cause in verdict.causes]
+
+
+def test_a_screen_that_goes_with_the_kernel_is_the_watchdog() -> None:
+    verdict = told("CUDA error: unknown error", "Windows; the screen goes black for a second")
+    assert "kernel.launch_timeout" in [cause.id for cause in verdict.causes[:3]]
+
+
+def test_memory_that_a_dead_process_keeps_is_somebody_elses() -> None:
+    verdict = told("CUDA out of memory.", "the memory is still occupied after I have stopped the training")
+    assert verdict.causes[0].id == "gpumem.foreign"
+
+
+def test_a_first_copy_to_the_card_that_is_interrupted_hung_in_its_initialisation() -> None:
+    assert (
+        said("----> 3 b = a.cuda()", "    return self.type(kind)", "KeyboardInterrupt").causes[0].id == "hang.cuda_init"
+    )
+
+
+def test_a_signal_in_a_job_that_is_preempted_is_the_schedulers() -> None:
+    log = "SignalException: Process 1 got signal: 15"
+    assert told(log, "").causes[0].id == "ext.signal"
+    assert told(log, "the cluster preempts the pod").causes[0].id == "scheduler.kill"
+
+
+def told(log: str, context: str) -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": log}, context=context))
