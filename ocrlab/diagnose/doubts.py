@@ -49,10 +49,15 @@ ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
 )
 BUS = re.compile(r"[Bb]us error")
+SEMAPHORE = re.compile(r"joblib will operate in serial mode")  # it makes one in /dev/shm
 FULL = re.compile(r"No space left on device|\[Errno 28\]|ENOSPC")
 WRITES = re.compile(  # what fills a disk: without it the space may be that of /dev/shm
     r"(?i)\bsav(?:e[ds]?|ing)\b|writ(?:e|ing|er|ten)\b|serializ|checkpoint|\.(?:pth?|ckpt|safetensors|bin|h5|log|zip|tar|lmdb)\b"
     r"|tensorboard|wandb|mlflow|download|extract|cache|/tmp|quota|\bdisk\b|\bdf\b|No space left on device: ?['\"/]"
+)
+# Images were read before this one: otherwise the path may be wrong for all of them.
+READ_BEFORE = re.compile(
+    r"(?i)\b(?:epoch|iter|step)\w*\W{1,3}\d|\d ?%|\d/\d+ \[|broken|after [^\n]{0,20}(?:epoch|step|iter)"
 )
 ONE_GPU = re.compile(  # nobody says that it needs several cards
     r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
@@ -69,6 +74,7 @@ DOUBTS = (
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
     Doubt("io.missing", LINKED, NEVER, 0.0),
+    Doubt("io.disk_full", SEMAPHORE, NEVER, 0.45),
     Doubt("io.disk_full", FULL, WRITES, 0.62),
     Doubt("host.shm", BUS, ROOMY, 0.62),
     Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
@@ -78,6 +84,7 @@ DOUBTS = (
     Doubt("user.", INFORMED, NEVER, 0.0),
     Doubt("host.shm", ATTACHED, NEVER, 0.5),
     Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
+    Doubt("data.corrupt", re.compile(r"Assertion failed\) !\w*\.empty\(\)"), READ_BEFORE, 0.62),
     # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
     Doubt("data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62),
 )

@@ -75,6 +75,8 @@ def test_what_a_linker_misses_is_no_file_of_the_program() -> None:
         ("ERROR: Unexpected bus error encountered in worker.", "", True),
         ("ERROR: Unexpected bus error encountered in worker.", "container with --ipc=host", False),
         ("step 7 loss: nan", "", True),
+        ("error: (-215:Assertion failed) !ssize.empty() in function 'resize'", "", False),
+        ("error: (-215:Assertion failed) !ssize.empty() in function 'resize'", "in epoch 3, after 200 steps", True),
         ("step 7 loss: nan", "only with several cards, one GPU works", False),
     ],
 )
@@ -85,6 +87,12 @@ def test_the_circumstances_make_a_message_doubtful(message: str, context: str, s
 def test_a_machine_without_ipv6_is_no_sure_network_failure() -> None:
     line = "[c10d] The client socket cannot be initialized to connect (errno: 97 - Address family not supported)."
     assert said(line).causes[0].confidence < 0.6
+
+
+def test_a_semaphore_that_does_not_fit_is_shared_memory() -> None:
+    verdict = said("[Errno 28] No space left on device.  joblib will operate in serial mode")
+    assert verdict.causes[0].id == "host.shm"
+    assert verdict.causes[0].confidence < 0.8
 
 
 def said(log: str, context: str = "") -> Verdict:

@@ -8,6 +8,13 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 MESSAGES = (
+    ("lmdb.ReadersFullError: mdb_txn_begin: MDB_READERS_FULL: Environment maxreaders limit reached", "data.sample"),
+    ("lmdb.Error: /data/lmdb/data.mdb: Not a directory", "io.missing"),
+    ("[libprotobuf FATAL google/protobuf/stubs/common.cc:83] This program was compiled against 3.9", "build.abi"),
+    ("train.sh: line 4: 12 Memory fault(coredump)", "native.segv"),
+    ("ValueError: crop 3 is an empty array", "data.sample"),
+    ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0", "num.nonfinite"),
+    ("RuntimeError: Some workers are no longer alive", "loader.worker_exit"),
     ("WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available.", "driver.none"),
     ("docker: Error response from daemon: unknown or invalid runtime name: nvidia.", "driver.none"),
     ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "driver.no_visible_device"),
@@ -314,6 +321,16 @@ def test_a_signal_in_a_job_that_is_preempted_is_the_schedulers() -> None:
     log = "SignalException: Process 1 got signal: 15"
     assert told(log, "").causes[0].id == "ext.signal"
     assert told(log, "the cluster preempts the pod").causes[0].id == "scheduler.kill"
+
+
+def test_a_port_in_use_is_no_network_failure() -> None:
+    verdict = said("misc/socket.cc:405 NCCL WARN Net : bind failed : Address already in use")
+    assert verdict.causes[0].id == "dist.port"
+
+
+def test_a_batch_without_labels_is_for_want_of_labels() -> None:
+    verdict = said("WARNING: no labels were found", "RuntimeError: torch.cat(): expected a non-empty list of Tensors")
+    assert verdict.causes[0].id == "data.annotation"
 
 
 def told(log: str, context: str) -> Verdict:
