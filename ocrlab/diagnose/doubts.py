@@ -20,7 +20,7 @@ class Doubt:
 
 
 DATA = re.compile(
-    r"(?i)data_?(?:set|loader)|annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|[/\\]datas?[/\\]"
+    r"(?i)data_?(?:set|loader)|annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|polygon|[/\\]datas?[/\\]"
     r"|^ *File \"[^\"\n]{0,200}data\w*\.py|\.(?:csv|xml|txt|jsonl?|ya?ml)\b(?!\.py)|img_\d|\bimage",
     re.MULTILINE,
 )
@@ -49,6 +49,13 @@ ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
 )
 BUS = re.compile(r"[Bb]us error")
+ENDS_OTHERS = re.compile(r"Sending process \d+ closing signal SIGTERM")  # torchrun, after one has failed
+DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
+TOLD_WHY = re.compile(
+    r"what\(\)|terminate called|(?i:assert)|free\(|malloc|corrupt|OMP: |Fatal|[Cc]heck failed|MPI_ABORT"
+)
+# PaddleOCR tells what went wrong with one line of the label file: nobody says so.
+SAMPLE_OF_A_LINE = re.compile(r"\A(?![\s\S]*(?:error happened with msg|When parsing line))")
 SEMAPHORE = re.compile(r"joblib will operate in serial mode")  # it makes one in /dev/shm
 FULL = re.compile(r"No space left on device|\[Errno 28\]|ENOSPC")
 WRITES = re.compile(  # what fills a disk: without it the space may be that of /dev/shm
@@ -74,6 +81,10 @@ DOUBTS = (
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
     Doubt("io.missing", LINKED, NEVER, 0.0),
+    Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
+    Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
+    Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),
+    Doubt("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
     Doubt("io.disk_full", SEMAPHORE, NEVER, 0.45),
     Doubt("io.disk_full", FULL, WRITES, 0.62),
     Doubt("host.shm", BUS, ROOMY, 0.62),

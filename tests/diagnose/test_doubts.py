@@ -95,5 +95,17 @@ def test_a_semaphore_that_does_not_fit_is_shared_memory() -> None:
     assert verdict.causes[0].confidence < 0.8
 
 
+def test_the_signal_that_torchrun_ends_others_with_is_nobodys_cause() -> None:
+    verdict = said("Sending process 7 closing signal SIGTERM\nfailed (exitcode: -6) local_rank: 0 (pid: 6)")
+    assert verdict.causes[0].id == "native.abort"
+    assert verdict.causes[0].confidence < 0.8
+
+
+def test_what_failed_with_one_line_of_the_labels_is_the_labels() -> None:
+    line = "ERROR: When parsing line img_1.jpg, error happened with msg: Traceback (most recent call last):"
+    causes = said(f"{line}\nValueError: operands could not be broadcast together with shapes (4,2) (3,2)").causes
+    assert causes[0].id == "data.annotation"
+
+
 def said(log: str, context: str = "") -> Verdict:
     return classify(Incident(texts={"log_tail.txt": log}, context=context))

@@ -8,6 +8,14 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 MESSAGES = (
+    ("./run.sh: Zeile 3: 812 Getötet                 python train.py", "host.oom_kill"),
+    ("Speicherzugriffsfehler (Speicherabzug geschrieben)", "native.segv"),
+    ("Instruction non permise (core dumped)", "build.cpu_isa"),
+    ("TopologyException: side location conflict at 4 2", "data.annotation"),
+    ("ProcessExitedException: process 0 terminated with exit code 3221225620", "native.segv"),
+    ("subprocess.CalledProcessError: Command '['which', 'g++']' returned non-zero exit status 1.", "build.system_libs"),
+    ('Setting up PyTorch plugin "roi_plugin"...', "hang.build_lock"),
+    ("UnicodeDecodeError: 'utf8' codec can't decode byte 0xff in position 0", "data.annotation"),
     ("lmdb.ReadersFullError: mdb_txn_begin: MDB_READERS_FULL: Environment maxreaders limit reached", "data.sample"),
     ("lmdb.Error: /data/lmdb/data.mdb: Not a directory", "io.missing"),
     ("[libprotobuf FATAL google/protobuf/stubs/common.cc:83] This program was compiled against 3.9", "build.abi"),
@@ -331,6 +339,17 @@ def test_a_port_in_use_is_no_network_failure() -> None:
 def test_a_batch_without_labels_is_for_want_of_labels() -> None:
     verdict = said("WARNING: no labels were found", "RuntimeError: torch.cat(): expected a non-empty list of Tensors")
     assert verdict.causes[0].id == "data.annotation"
+
+
+def test_an_error_of_the_code_that_reads_data_is_the_datas() -> None:
+    lines = "Traceback (most recent call last):", '  File "tools/dataset.py", line 7, in parse', "    a, b = line[:2]"
+    causes = [cause.id for cause in said(*lines, "IndexError: list index out of range").causes]
+    assert {"data.annotation", "data.sample"} <= set(causes[:3])
+
+
+def test_an_error_of_a_polygons_geometry_is_the_labels() -> None:
+    lines = "Traceback (most recent call last):", '  File "maps.py", line 7, in draw_border', "    p = o.Execute(d)[0]"
+    assert said(*lines, "IndexError: list index out of range").causes[0].id == "data.annotation"
 
 
 def told(log: str, context: str) -> Verdict:
