@@ -50,9 +50,15 @@ ROOMY = re.compile(  # nobody says that /dev/shm is large
 )
 BUS = re.compile(r"[Bb]us error")
 ENDS_OTHERS = re.compile(r"Sending process \d+ closing signal SIGTERM")  # torchrun, after one has failed
+TRIES_AGAIN = re.compile(r"^\[W[^\n]{0,40}socket\.cpp")  # c10d tries the next address, and again
+GAVE_UP = re.compile(r"\[E[^\n]{0,40}socket\.cpp|\w+Error\b|(?i:time-?d? ?out|hang|stuck|refused)")
+COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
 DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
 TOLD_WHY = re.compile(
     r"what\(\)|terminate called|(?i:assert)|free\(|malloc|corrupt|OMP: |Fatal|[Cc]heck failed|MPI_ABORT"
+)
+WHERE_IT_DIED = re.compile(
+    r"Fatal Python error|(?:Current t|T)hread 0x|^ *#\d+ |segfault at|(?i:backtrace|gdb)", re.MULTILINE
 )
 # PaddleOCR tells what went wrong with one line of the label file: nobody says so.
 SAMPLE_OF_A_LINE = re.compile(r"\A(?![\s\S]*(?:error happened with msg|When parsing line))")
@@ -82,7 +88,10 @@ DOUBTS = (
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
     Doubt("io.missing", LINKED, NEVER, 0.0),
     Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
+    Doubt("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
+    Doubt("build.system_libs", re.compile(r"Error compiling objects|^error: command '"), COMPILER, 0.62),
     Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
+    Doubt("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
     Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),
     Doubt("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
     Doubt("io.disk_full", SEMAPHORE, NEVER, 0.45),

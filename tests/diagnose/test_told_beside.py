@@ -8,11 +8,11 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 IPYTHON = (
-    "ZeroDivisionError                         Traceback (most recent call last)",
+    "TypeError                                 Traceback (most recent call last)",
     "~/work/data/boxes.py in ratio(self, word)",
     "     11 ",
     "---> 12         return self.height / len(word)",
-    "ZeroDivisionError: division by zero",
+    "TypeError: object of type 'int' has no len()",
 )
 
 
@@ -61,6 +61,72 @@ def test_several_cards_that_spin_and_stand_still() -> None:
 def test_an_end_at_random_is_one_without_a_word() -> None:
     verdict = told("", "on Windows the training stops at a random epoch")
     assert {"host.oom_kill", "native.segv"} & {cause.id for cause in verdict.causes[:3]}
+
+
+@pytest.mark.parametrize(
+    ("asserted", "cause"),
+    [
+        ("boxes.shape[-1] == 4", "user.shape"),
+        ("mask.dtype == torch.bool", "user.dtype"),
+        ("weight.is_cuda", "user.device"),
+        ("os.path.exists(root)", "io.missing"),
+        ("torch.isfinite(loss)", "num.nonfinite"),
+    ],
+)
+def test_what_a_bare_assertion_asserts_is_not_so(asserted: str, cause: str) -> None:
+    trace = f'Traceback (most recent call last):\n  File "net.py", line 7, in forward\n    assert {asserted}\n'
+    assert told(trace + "AssertionError").causes[0].id == cause
+    assert told(trace + "    ~~~~~~~^^^^\nAssertionError").causes[0].id == cause
+    said_why = told(trace + "AssertionError: the reader has ended").causes
+    assert cause not in [one.id for one in said_why]
+
+
+def test_a_build_whose_program_was_killed_waits_for_no_lock() -> None:
+    log = "Using /root/.cache/torch_extensions/py310 as PyTorch extensions root...\nexits with return code = -9"
+    assert told(log).causes[0].id == "host.oom_kill"
+
+
+@pytest.mark.parametrize(
+    ("log", "sure"),
+    [("exits with return code = -11", False), ("Fatal Python error: Segmentation fault", True)],
+)
+def test_a_segmentation_fault_without_its_place_is_less_sure(log: str, sure: bool) -> None:
+    cause = told(log).causes[0]
+    assert (cause.id, cause.confidence >= 0.8) == ("native.segv", sure)
+
+
+def test_a_sample_without_a_field_is_the_annotation() -> None:
+    verdict = told("AttributeError: Cannot find field 'gt_boxes' in the given Instances!")
+    assert verdict.causes[0].id == "data.annotation"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("ValueError: need at least one array to stack", "data.sample"),
+        ("ValueError: empty range in randrange(3, 3)", "data.sample"),
+        ("AssertionError: num_classes (4) does not match the length of CLASSES (5)", "data.annotation"),
+        ("srun: error: Unable to create step for job 8: Job/step already completing", "scheduler.kill"),
+    ],
+)
+def test_a_message_of_what_holds_nothing_or_too_much(log: str, cause: str) -> None:
+    assert told(log).causes[0].id == cause
+
+
+def test_a_cluster_that_clears_idle_jobs_is_its_scheduler() -> None:
+    assert told("", "the cluster cancelled it because the card was idle").causes[0].id == "scheduler.kill"
+
+
+def test_an_address_that_c10d_tries_in_vain_is_no_sure_failure() -> None:
+    line = "[W socket.cpp:697] [c10d] The client socket has failed to connect to [node1]:4 (errno: 101 - unreachable)."
+    assert told(line).causes[0].confidence < 0.7
+    assert told(line.replace("[W", "[E")).causes[0].confidence >= 0.8
+
+
+def test_a_compiler_that_only_failed_may_lack_cuda_or_itself() -> None:
+    failed = "RuntimeError: Error compiling objects for extension"
+    assert told(failed).causes[0].confidence < 0.7
+    assert told(f"x.cpp:3: error: expected ';'\n{failed}").causes[0].confidence >= 0.8
 
 
 def told(log: str, context: str = "") -> Verdict:
