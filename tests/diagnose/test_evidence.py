@@ -9,7 +9,7 @@ from ocrlab.records import Incident, Verdict
 
 IPYTHON = (
     "TypeError                                 Traceback (most recent call last)",
-    "~/work/data/boxes.py in ratio(self, word)",
+    "~/det/data/boxes.py in ratio(self, word)",
     "     11 ",
     "---> 12         return self.height / len(word)",
     "TypeError: object of type 'int' has no len()",
