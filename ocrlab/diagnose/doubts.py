@@ -20,7 +20,7 @@ class Doubt:
 
 
 DATA = re.compile(
-    r"(?i)data_?(?:set|loader)|(?<!c)annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|[/\\]datas?[/\\]"
+    r"(?i)data_?(?:set|loader)|(?<!c)annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|polygon|[/\\]datas?[/\\]"
     r"|^ *File \"[^\"\n]{0,200}data\w*\.py|\bdata\w*\.ya?ml|(?<!config)(?<!conf)(?<!cfg)(?<!settings)(?<!params)"
     r"(?<!args)(?<!state)(?<!metrics)(?<!results)\.(?:csv|xml|txt|jsonl?)\b(?!\.py)|img_\d|\bimage",
     re.MULTILINE,
@@ -43,21 +43,77 @@ NEVER = re.compile(r"(?!)")
 NCCL_LINE = re.compile(r"NCCL (?:WARN|INFO)[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
 INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does: it names dtypes and devices
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
+# Of a compiler or a linker: it misses a package of the system, no file of the program.
+LINKED = re.compile(
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+\.h(?:pp)?: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)\b[^\n]{0,40}: "
+)
+ROOMY = re.compile(  # nobody says that /dev/shm is large
+    r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
+)
+BUS = re.compile(r"[Bb]us error")
+ENDS_OTHERS = re.compile(r"Sending process \d+ closing signal SIGTERM")  # torchrun, after one has failed
+TRIES_AGAIN = re.compile(r"^\[W[^\n]{0,40}socket\.cpp")  # c10d tries the next address, and again
+GAVE_UP = re.compile(r"\[E[^\n]{0,40}socket\.cpp|\w+Error\b|(?i:time-?d? ?out|hang|stuck|refused)")
+COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
+DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
+TOLD_WHY = re.compile(
+    r"what\(\)|terminate called|(?i:assert)|free\(|malloc|corrupt|OMP: |Fatal|[Cc]heck failed|MPI_ABORT"
+)
+WHERE_IT_DIED = re.compile(
+    r"Fatal Python error|(?:Current t|T)hread 0x|^ *#\d+ |segfault at|(?i:backtrace|gdb)", re.MULTILINE
+)
+# PaddleOCR tells what went wrong with one line of the label file: nobody says so.
+SAMPLE_OF_A_LINE = re.compile(r"\A(?![\s\S]*(?:error happened with msg|When parsing line))")
+SEMAPHORE = re.compile(r"joblib will operate in serial mode")  # it makes one in /dev/shm
+FULL = re.compile(r"No space left on device|\[Errno 28\]|ENOSPC")
+WRITES = re.compile(  # what fills a disk: without it the space may be that of /dev/shm
+    r"(?i)\bsav(?:e[ds]?|ing)\b|writ(?:e|ing|er|ten)\b|serializ|checkpoint|\.(?:pth?|ckpt|safetensors|bin|h5|log)\b"
+    r"|\.(?:zip|tar|lmdb)\b|tensorboard|wandb|mlflow|download|extract|cache|/tmp|quota|\bdisk\b|\bdf\b"
+    r"|No space left on device: ?['\"/]"
+)
+# Images were read before this one: otherwise the path may be wrong for all of them.
+READ_BEFORE = re.compile(
+    r"(?i)\b(?:epoch|iter|step)\w*\W{1,3}\d|\d ?%|\d/\d+ \[|broken|after [^\n]{0,20}(?:epoch|step|iter)"
+)
+ONE_GPU = re.compile(  # nobody says that it needs several cards
+    r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
+    r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
+)
+UNQUEUED = re.compile(  # nobody names a scheduler
+    r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
+)
+NO_IPV6 = re.compile(r"errno: 97\b|Address family not supported")  # torch says it wherever IPv6 is off, and goes on
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
+    Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
     Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), SAMPLE, 0.0),
     Doubt("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
     Doubt("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
     Doubt("io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0),  # of ssh
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
+    Doubt("io.missing", LINKED, NEVER, 0.0),
+    Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
+    Doubt("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
+    Doubt("build.system_libs", re.compile(r"Error compiling objects|^error: command '"), COMPILER, 0.62),
+    Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
+    Doubt("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
+    Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),
+    Doubt("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
+    Doubt("io.disk_full", SEMAPHORE, NEVER, 0.45),
+    Doubt("io.disk_full", FULL, WRITES, 0.62),
+    Doubt("host.shm", BUS, ROOMY, 0.62),
+    Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
+    Doubt("dist.network", NO_IPV6, NEVER, 0.45),
+    Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),
     Doubt("user.", INFORMED, NEVER, 0.0),
     Doubt("host.shm", ATTACHED, NEVER, 0.5),
     Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
+    Doubt("data.corrupt", re.compile(r"Assertion failed\) !\w*\.empty\(\)"), READ_BEFORE, 0.62),
     # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
     Doubt("data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62),
 )

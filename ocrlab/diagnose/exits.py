@@ -6,7 +6,14 @@ import re
 import signal as signals
 
 # NTSTATUS codes of a process that died on Windows, and the POSIX signal that means the same.
-WINDOWS = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000409: "SIGABRT", 0xC00000FD: "SIGSEGV"}
+WINDOWS = {
+    0xC0000005: "SIGSEGV",
+    0xC000001D: "SIGILL",
+    0xC0000094: "SIGFPE",
+    0xC00000FD: "SIGSEGV",
+    0xC0000374: "SIGABRT",
+    0xC0000409: "SIGABRT",
+}
 WRITTEN = re.compile(
     r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:code|status)?|exitcode|returncode|return code"
     r"|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b"

@@ -1,4 +1,7 @@
-"""Source code that tracebacks show: it names what a program could do, not what happened, so it is never evidence."""
+"""Source code that tracebacks show: it names what a program could do, not what happened.
+
+So it is never evidence, but for what is asserted above a bare AssertionError: that is what happened.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ TEST_CODE = re.compile(r"^(?:>\s|\s{4})")
 RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
 
 
+ASSERTED = re.compile(r"^\s+assert\s")
+UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")
+MARKS = re.compile(r"^[\s~^]+$")
+
+
 def blanked(page: Page) -> Page:
     """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
     lines = page.text.split("\n")
@@ -25,7 +33,7 @@ def blanked(page: Page) -> Page:
         if found:
             indent, listing = len(found[1]), None
         elif indent is not None and line.strip() and len(line) - len(line.lstrip()) > indent:
-            lines[index] = " " * len(line)
+            lines[index] = line if _unmet(lines, index) else " " * len(line)
         elif NOTEBOOK.match(line):
             indent, listing = None, NOTEBOOK_CODE
         elif TEST.match(line):
@@ -37,3 +45,11 @@ def blanked(page: Page) -> Page:
             listing = None if listing is NOTEBOOK_CODE and RAISES.match(line) else listing
             listing = None if listing is TEST_CODE and line.startswith("E ") else listing
     return replace(page, text="\n".join(lines))
+
+
+def _unmet(lines: list[str], index: int) -> bool:
+    """Tell whether a line asserts what a bare AssertionError right below says is not so."""
+    if not ASSERTED.match(lines[index]):
+        return False
+    below = next((line for line in lines[index + 1 : index + 3] if not MARKS.match(line)), "")
+    return UNMET.match(below) is not None

@@ -89,3 +89,52 @@ def test_keys_ports_and_ssh_are_what_they_seem_only_beside_their_own_words() -> 
     assert raised(taken).causes[0].confidence <= 0.5
     assert raised(taken, "torch/distributed/rendezvous.py").causes[0].confidence > 0.8
     assert raised("git@github.com: Permission denied (publickey).\nRuntimeError: no clone").causes == []
+
+
+def test_what_a_linker_misses_is_no_file_of_the_program() -> None:
+    verdict = said("/usr/bin/ld: cannot find -lcudart: No such file or directory")
+    assert "io.missing" not in [cause.id for cause in verdict.causes]
+
+
+@pytest.mark.parametrize(
+    ("message", "context", "sure"),
+    [
+        ("OSError: [Errno 28] No space left on device", "", False),
+        ("OSError: [Errno 28] No space left on device: '/data/run/last.ckpt'", "", True),
+        ("ERROR: Unexpected bus error encountered in worker.", "", True),
+        ("ERROR: Unexpected bus error encountered in worker.", "container with --ipc=host", False),
+        ("step 7 loss: nan", "", True),
+        ("error: (-215:Assertion failed) !ssize.empty() in function 'resize'", "", False),
+        ("error: (-215:Assertion failed) !ssize.empty() in function 'resize'", "in epoch 3, after 200 steps", True),
+        ("step 7 loss: nan", "only with several cards, one GPU works", False),
+    ],
+)
+def test_the_circumstances_make_a_message_doubtful(message: str, context: str, sure: bool) -> None:
+    assert (said(message, context).causes[0].confidence >= 0.8) is sure
+
+
+def test_a_machine_without_ipv6_is_no_sure_network_failure() -> None:
+    line = "[c10d] The client socket cannot be initialized to connect (errno: 97 - Address family not supported)."
+    assert said(line).causes[0].confidence < 0.6
+
+
+def test_a_semaphore_that_does_not_fit_is_shared_memory() -> None:
+    verdict = said("[Errno 28] No space left on device.  joblib will operate in serial mode")
+    assert verdict.causes[0].id == "host.shm"
+    assert verdict.causes[0].confidence < 0.8
+
+
+def test_the_signal_that_torchrun_ends_others_with_is_nobodys_cause() -> None:
+    verdict = said("Sending process 7 closing signal SIGTERM\nfailed (exitcode: -6) local_rank: 0 (pid: 6)")
+    assert verdict.causes[0].id == "native.abort"
+    assert verdict.causes[0].confidence < 0.8
+
+
+def test_what_failed_with_one_line_of_the_labels_is_the_labels() -> None:
+    line = "ERROR: When parsing line img_1.jpg, error happened with msg: Traceback (most recent call last):"
+    causes = said(f"{line}\nValueError: operands could not be broadcast together with shapes (4,2) (3,2)").causes
+    assert causes[0].id == "data.annotation"
+
+
+def said(log: str, context: str = "") -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": log}, context=context))

@@ -8,6 +8,21 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 MESSAGES = (
+    ("./run.sh: Zeile 3: 812 Getötet                 python train.py", "host.oom_kill"),
+    ("Speicherzugriffsfehler (Speicherabzug geschrieben)", "native.segv"),
+    ("Instruction non permise (core dumped)", "build.cpu_isa"),
+    ("TopologyException: side location conflict at 4 2", "data.annotation"),
+    ("ProcessExitedException: process 0 terminated with exit code 3221225620", "native.segv"),
+    ("subprocess.CalledProcessError: Command '['which', 'g++']' returned non-zero exit status 1.", "build.system_libs"),
+    ('Setting up PyTorch plugin "roi_plugin"...', "hang.build_lock"),
+    ("UnicodeDecodeError: 'utf8' codec can't decode byte 0xff in position 0", "data.annotation"),
+    ("lmdb.ReadersFullError: mdb_txn_begin: MDB_READERS_FULL: Environment maxreaders limit reached", "data.sample"),
+    ("lmdb.Error: /data/lmdb/data.mdb: Not a directory", "io.missing"),
+    ("[libprotobuf FATAL google/protobuf/stubs/common.cc:83] This program was compiled against 3.9", "build.abi"),
+    ("train.sh: line 4: 12 Memory fault(coredump)", "native.segv"),
+    ("ValueError: crop 3 is an empty array", "data.sample"),
+    ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0", "num.nonfinite"),
+    ("RuntimeError: Some workers are no longer alive", "loader.worker_exit"),
     ("WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available.", "driver.none"),
     ("docker: Error response from daemon: unknown or invalid runtime name: nvidia.", "driver.none"),
     ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "driver.no_visible_device"),
@@ -62,6 +77,29 @@ MESSAGES = (
     ("Warning  Evicted  pod/fit-0  The node was low on resource: pids.", "scheduler.kill"),
     ("OSError: cannot open resource", "io.missing"),
     ("ValueError: could not broadcast input array from shape (8,) into shape (4,)", "user.shape"),
+    ("/usr/bin/ld: cannot find -lcublasLt: No such file or directory", "build.cuda_libraries"),
+    ("/usr/bin/ld: cannot find -lpython3.11: No such file or directory", "build.system_libs"),
+    ("Could not find the quickquant CUDA binary at PosixPath('/opt/q/libq124.so')", "build.cuda_libraries"),
+    ("NotImplementedError: Could not run 'aten::empty' with arguments from the 'CUDA' backend.", "build.cpu_only"),
+    ("NotImplementedError: Could not run 'aten::_mm' with arguments from the 'SparseCPU' backend.", "user.device"),
+    ("The operator 'aten::foo' is not currently implemented for the MPS device.", "build.arch"),
+    ("FATAL: kernel `fmha` is for sm80-sm100, but was built for sm37", "build.arch"),
+    ("epoch: [2/9], global_step: 40, lr: 0.001, CTCLoss: nanxxx, loss: nanxxx", "num.nonfinite"),
+    ("Exception: A polygon that contains no points has no inside.", "data.annotation"),
+    ("OSError: [Errno 5] Input/output error: '/mnt/share/page_0007.jpg'", "data.corrupt"),
+    ("lmdb.InvalidParameterError: mdb_put: Invalid argument", "io.disk_full"),
+    ("ValueError: setting an array element with a sequence.", "user.shape"),
+    ("AttributeError: module 'numpy' has no attribute 'bool'.", "build.abi"),
+    (
+        "F env.cc:73] Check failed: ret == 0 (11 vs. 0) Thread creation via pthread_create() failed.",
+        "host.thread_limit",
+    ),
+    ("CUDA error = 999 at loop.cu:19 'cudaDeviceSynchronize()'", "driver.state"),
+    ("Bus Error", "host.shm"),
+    (">>> torch.cuda.device_count()\n0", "driver.no_visible_device"),
+    ("AssertionError: expected weight of 3 dimensions, but got 2", "user.shape"),
+    ("ValueError: the mask must have dtype float32, got bool", "user.dtype"),
+    ("ValueError: Expected a CUDA tensor, but the image lives on cpu", "user.device"),
 )
 
 
@@ -269,3 +307,66 @@ def test_a_child_that_failed_while_it_ran_the_programs_file_again_lacks_the_guar
     )
     assert verdict.causes[0].id == "loader.pickling"
     assert "__main__" in verdict.causes[0].fix
+
+
+def test_a_model_inside_dataparallel_under_another_launcher() -> None:
+    verdict = said("AssertionError: Caught AssertionError in replica 1 on device 1.", "see deepspeed/runtime/timer.py")
+    assert verdict.causes[0].id == "dist.misconfig"
+
+
+def test_what_ended_without_a_word_was_killed_or_crashed() -> None:
+    verdict = told("  1/100   4.2G   1.8   3.3   1.5", "it simply quits, no error message")
+    assert {"host.oom_kill", "native.segv"} <= {cause.id for cause in verdict.causes[:3]}
+    assert verdict.causes[0].confidence < 0.6
+
+
+def test_what_stands_still_without_a_word_was_not_killed() -> None:
+    verdict = told("  1/100   4.2G   1.8   3.3   1.5", "it is stuck here, no error message")
+    assert "host.oom_kill" not in [cause.id for cause in verdict.causes]
+
+
+def test_a_screen_that_goes_with_the_kernel_is_the_watchdog() -> None:
+    verdict = told("CUDA error: unknown error", "Windows; the screen goes black for a second")
+    assert "kernel.launch_timeout" in [cause.id for cause in verdict.causes[:3]]
+
+
+def test_memory_that_a_dead_process_keeps_is_somebody_elses() -> None:
+    verdict = told("CUDA out of memory.", "the memory is still occupied after I have stopped the training")
+    assert verdict.causes[0].id == "gpumem.foreign"
+
+
+def test_a_first_copy_to_the_card_that_is_interrupted_hung_in_its_initialisation() -> None:
+    assert (
+        said("----> 3 b = a.cuda()", "    return self.type(kind)", "KeyboardInterrupt").causes[0].id == "hang.cuda_init"
+    )
+
+
+def test_a_signal_in_a_job_that_is_preempted_is_the_schedulers() -> None:
+    log = "SignalException: Process 1 got signal: 15"
+    assert told(log, "").causes[0].id == "ext.signal"
+    assert told(log, "the cluster preempts the pod").causes[0].id == "scheduler.kill"
+
+
+def test_a_port_in_use_is_no_network_failure() -> None:
+    verdict = said("misc/socket.cc:405 NCCL WARN Net : bind failed : Address already in use")
+    assert verdict.causes[0].id == "dist.port"
+
+
+def test_a_batch_without_labels_is_for_want_of_labels() -> None:
+    verdict = said("WARNING: no labels were found", "RuntimeError: torch.cat(): expected a non-empty list of Tensors")
+    assert verdict.causes[0].id == "data.annotation"
+
+
+def test_an_error_of_the_code_that_reads_data_is_the_datas() -> None:
+    lines = "Traceback (most recent call last):", '  File "tools/dataset.py", line 7, in parse', "    a, b = line[:2]"
+    causes = [cause.id for cause in said(*lines, "IndexError: list index out of range").causes]
+    assert {"data.annotation", "data.sample"} <= set(causes[:3])
+
+
+def test_an_error_of_a_polygons_geometry_is_the_labels() -> None:
+    lines = "Traceback (most recent call last):", '  File "maps.py", line 7, in draw_border', "    p = o.Execute(d)[0]"
+    assert said(*lines, "IndexError: list index out of range").causes[0].id == "data.annotation"
+
+
+def told(log: str, context: str) -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": log}, context=context))
