@@ -8,11 +8,14 @@ Shapes: B batch, C channels, H W input pixels.
 from __future__ import annotations
 
 import torch
-import torchvision.models as zoo
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock
 
 from ocrlab.errors import WeightsError
+from ocrlab.model.late import later
+
+with later():
+    import torchvision.models as zoo
+    from torchvision.models.resnet import BasicBlock
 
 CHANNELS = {
     "resnet18_slim": (32, 64, 128, 256),
