@@ -18,6 +18,7 @@ import pytest
 from ocrlab import flight
 from ocrlab.config import apply, load, save
 from ocrlab.history import listing
+from ocrlab.probes import tree
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -108,6 +109,14 @@ def test_help_shows_the_question(name: str) -> None:
 def test_every_question_is_listed_with_its_command() -> None:
     listed = re.findall(r"`python benchmarks/(\w+)\.py", (FOLDER / "README.md").read_text(encoding="utf-8"))
     assert set(QUESTIONS) <= set(listed)
+
+
+@pytest.mark.slow
+def test_a_step_is_timed_beside_busy_processes_and_none_is_left(part: Any) -> None:
+    busy = part("busy")
+    seconds = busy.steps((1, 64, 2), dict(os.environ), 1)
+    assert 0 < seconds < 30
+    assert not [one for one in tree.descendants(os.getpid()) if "while True: pass" in one.command]
 
 
 def test_a_table_is_markdown_and_a_page_names_date_command_and_machine(

@@ -167,7 +167,9 @@ def _unsplit(path: Path, split: str) -> Source:
         f"{path} has no split {split!r}",
         got=f"splits {', '.join(known)}" if known else _foreign(path) or f"a folder with {_listing(path)}",
         need=f"{split}/images + {split}/gts, or {split}.json beside its images",
-        do=f"The nearest is {near[0]}" if near else ("Choose one of them" if known else None),
+        do=f"The nearest is {near[0]}"
+        if near
+        else (f"Choose one of them, or move some pages into {split}/" if known else None),
     )
 
 

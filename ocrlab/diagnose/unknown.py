@@ -16,6 +16,7 @@ WORDS = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|^(?:[Ee]rror|[Ff]atal|FAILED)\b ?[:!]|^[\w./-]{1,80}: (?:fatal )?error: "
 )
 USAGE = re.compile(r"^[\w./-]{1,80}: error: ")
+OURS = re.compile(r"^ocrlab: [^\n]{1,400}\b(?:Given|Needed): ")  # as `ocrlab.errors` says what was wrong
 IMPORTED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
 FEW = 40  # lines at the end of a log in which last words stand
 MODULE = re.compile(
@@ -81,9 +82,11 @@ def _last_words(incident: Incident, texts: list[Page]) -> str:
         return ""
     for page in texts:
         lines = list(zip(page.numbers, page.text.split("\n"), strict=False))[-FEW:]
-        said = [(number, text.strip()) for number, text in lines if WORDS.search(text)]
+        said = [(number, text.strip()) for number, text in lines if WORDS.search(text) or OURS.match(text)]
         if said and page.name not in (uncaught.CONTEXT, uncaught.KERNEL_LOG):
             number, text = said[-1]
+            if OURS.match(text):
+                return f"{OWN}`{text.removeprefix('ocrlab: ')}` ({page.name} line {number})"
             told = f"`{text[:200]}` ({page.name} line {number})"
             if USAGE.match(text):
                 return f"{OWN}{told}, words that it does not know"

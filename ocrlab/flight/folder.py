@@ -144,7 +144,8 @@ def resumable(path: Path | str, *, finished: bool = False) -> RunRecord:
             do="Stop it first; if it is certainly gone, rename .RUNNING in that folder to .FAILURE",
         )
     if record.status == "success" and not finished:
-        raise RunError(f"Run {path} has finished", need="a run that failed or was interrupted", do="Start a new run")
+        do = "Start a new run; weights=CKPT, of its checkpoints/, begins with what it has learned"
+        raise RunError(f"Run {path} has finished", need="a run that failed or was interrupted", do=do)
     return record
 
 

@@ -57,6 +57,11 @@ def test_wrong_words_on_the_command_line_are_the_programs_own_error():
     assert own(verdict).startswith("`fit.py: error: argument --lr: invalid float value: '1x'` (log_tail.txt line 2)")
 
 
+def test_what_our_own_commands_say_is_the_error():
+    told = "pages is not a data set. Given: 3 files. Needed: images and annotations. Choose another folder."
+    assert own(judge(f"training starts\nocrlab: {told}\n", 2)) == f"`{told}` (log_tail.txt line 2)"
+
+
 def test_a_program_that_ended_itself_in_silence_is_said_to_have_done_so():
     missing = judge("step 1\nstep 2\n", 3).missing[0]
     assert missing.startswith("no error in this log; it ended itself with status 3")
