@@ -1,9 +1,9 @@
 """How long a waiting thread of OpenMP stays awake.
 
-PyTorch's libgomp keeps it awake for a millisecond or so, with which a step gains nothing on a free machine. As soon as
-something else runs there, it holds the core that the thread it waits for would need, and a step takes several times as
-long (`benchmarks/busy.py`). Source: GOMP_SPINCOUNT in the manual of GNU libgomp, which itself takes 1,000 turns where
-there are more threads than cores.
+PyTorch's libgomp keeps it awake for milliseconds, with which a step gains a few percent at most on a free machine. As
+soon as something else runs there, it holds the core that the thread it waits for would need, and a step takes several
+times as long (`benchmarks/busy.py`). Source: GOMP_SPINCOUNT in the manual of GNU libgomp, which itself takes 1,000
+turns where there are more threads than cores.
 """
 
 from __future__ import annotations
