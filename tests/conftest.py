@@ -80,7 +80,10 @@ def seeded() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a device or a browser that is not there; give a cell the time that nbval itself ends it after."""
+    """Skip what needs a device or a browser that is not there; give a cell the time that nbval itself ends it after.
+
+    Of notebooks that run without these tests pytest does not read this file: the Makefile says their time.
+    """
     for item in items:
         reasons = [lacks() for name, lacks in NEEDS.items() if item.get_closest_marker(name)]
         if item.path.suffix == ".ipynb":
