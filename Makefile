@@ -13,7 +13,8 @@ OLDEST := .venv-oldest
 ARGS :=
 TESTS := -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
 # A cell may take as long as nbval lets it, which is more than pytest gives a test.
-NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=600 --timeout=660 --nbval-current-env
+NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=600 --timeout=660 --nbval-current-env \
+	--nbval-sanitize-with=tests/nbval.cfg
 
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1

@@ -162,7 +162,7 @@ def recommended(found: Loading) -> View:
         axes.set_yticks(range(len(rows)), names)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.3 * max((row["high_ms"] for row in rows), default=1.0))
-        axes.set_xlabel(f"milliseconds a step; dot: median of {found.turns} turns, band: all of them")
+        axes.set_xlabel("milliseconds a step; dot: median of the turns, band: all of them")
         axes.grid(axis="y", visible=False)
         plot = plots.finished(figure, f"{found.recommended}. {len(rows)} settings were tried.")
     failed = "".join(

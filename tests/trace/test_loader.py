@@ -325,6 +325,24 @@ def test_a_difference_within_the_spread_changes_nothing() -> None:
     assert apart.line() == "DataLoader(..., num_workers=2); torch.set_num_threads(1)"
 
 
+def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Luck that does not come twice recommends nothing."""
+    from ocrlab.trace import loader_measure
+
+    def turn(trial: measure.Trial, *_: Any) -> None:
+        lucky = trial.setting.workers == 2 and len(trial.seconds) < 3
+        trial.seconds.append(0.5 if lucky else 1.0)
+
+    monkeypatch.setattr(loader_measure, "_turn", turn)
+    told: list[dict[str, Any]] = []
+    measured = loader.measure(
+        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=loader.Setting(0, 1), progress=told.append
+    )
+    assert [len(trial.seconds) for trial in measured.trials] == [6, 6, 3]
+    assert measured.best is measured.now
+    assert [each["step"] for each in told] == list(range(1, 16)) and all(each["step"] <= each["total"] for each in told)
+
+
 def test_a_setting_that_fails_is_told_and_never_recommended() -> None:
     def make(workers: int) -> Any:
         if workers:
