@@ -21,6 +21,7 @@ from ocrlab.settings.overrides import Setting, from_lines, from_yaml, is_nothing
 from ocrlab.settings.presets import choose
 
 SCHEMA = 1
+EVERY_RUN = ("schema", "data", "encoder", "batch_size", "optim.lr", "trainer.max_steps")  # from top to bottom of a file
 log = logging.getLogger(__name__)
 
 
@@ -244,6 +245,24 @@ def load(
     if asked and stands:
         log.warning("hardware=%s: %s sets %s itself, and that stands", asked.value, path, ", ".join(stands))
     return config
+
+
+def of_run(folder: Path | str) -> Config:
+    """Return the config of a run folder; raises ConfigError where the file lacks what every run writes into it.
+
+    Defaults in the place of what is missing would go on with another training.
+    """
+    path = Path(folder) / "config.yaml"
+    there = {setting.key for setting in from_yaml(path)}
+    missing = [key for key in EVERY_RUN if key not in there]
+    if missing:
+        raise ConfigError(
+            f"{path} is not the config of a run",
+            got=f"a file without {', '.join(missing)}" if there else "a file without settings",
+            need="the file as the run has written it",
+            do="Put it back, or start a new run",
+        )
+    return load(path)
 
 
 def apply(config: Config, overrides: Sequence[str] | Mapping[str, Any]) -> Config:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ocrlab.data import folder, formats
+from ocrlab.data.folder import SUFFIXES
 from ocrlab.data.icdar import icdar
-from ocrlab.data.images import SUFFIXES
 from ocrlab.data.member import Member
 from ocrlab.data.page import IGNORED, Page, PageError, read_text
 from ocrlab.data.pairs import pair

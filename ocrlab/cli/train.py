@@ -15,7 +15,6 @@ from ocrlab import redact
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.flight import handover, ranks
-from ocrlab.flight.folder import resumable
 from ocrlab.probes import host
 from ocrlab.records import SCHEMA, to_json
 from ocrlab.settings.presets import PRESETS
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from ocrlab.watch.supervise import Ended
 
 EXAMPLES = """
-  ocrlab train                                            the synthetic receipts, with the defaults
+  ocrlab train                                            in a checkout: the synthetic receipts in data_samples/
   ocrlab train data=receipts trainer.max_steps=800        a folder with train/images, train/gts, val/...
   ocrlab train +hardware=rtx3060_12gb_i5_16core batch_size=4
   ocrlab train trainer.accumulate_grad_batches=4          the effect of a batch of 16 with the memory of 4
@@ -67,8 +66,7 @@ def run(args: argparse.Namespace) -> Answer:
     mine = ranks.found()
     count = processes(args, mine)
     if not (args.in_process or mine.several) and (count > 1 or not handover.watched()):
-        look_first(args)
-        return watched(args, count)
+        return watched(args, count, look_first(args))
     config = resumed(args) if args.resume else loaded(args)
     config.trainer.devices = config.trainer.devices if args.nproc is None else count
     handover.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
@@ -97,23 +95,18 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 
-def look_first(args: argparse.Namespace) -> None:
-    """Raise RunError for a run that cannot go on, DataError for data that is not there: nobody waits for torch."""
+def look_first(args: argparse.Namespace) -> Path:
+    """Return where the run folder will be; raises what is wrong that can be seen without torch."""
+    from ocrlab.cli import train_first
+
     if args.resume:
-        resumed(args)
-        resumable(args.resume)
-        return
-    from ocrlab.settings.names import SAMPLES
-    from ocrlab.settings.overrides import from_lines, is_override
+        train_first.look_again(args.resume, resumed(args))
+        return Path(args.resume).absolute().parent
+    from ocrlab.settings.overrides import is_override
 
-    said = from_lines([word for word in args.settings if word.startswith(("data=", "+data="))])
-    if not said and (args.config or not all(map(is_override, args.settings))):
-        return  # a file says where it is, which the child reads
-    place = Path(str(said[-1].value) if said else SAMPLES).expanduser()
-    if not (said and said[-1].empty) and not place.exists():
-        from ocrlab.data import folder
-
-        folder.find(place, "train")
+    places = train_first.said(config_file(args), list(filter(is_override, args.settings)))
+    train_first.look(places)
+    return Path(places["runs"]).absolute()
 
 
 def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:
@@ -148,7 +141,7 @@ def may_say_devices(args: argparse.Namespace) -> bool:
     return bool(files) or any("devices" in word for word in args.settings)
 
 
-def watched(args: argparse.Namespace, count: int) -> Answer:
+def watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
     """Train in a child under watch, or in `count` of them: whatever kills one leaves a verdict in its run folder."""
     from ocrlab.watch.supervise import Options, watch
 
@@ -166,7 +159,7 @@ def watched(args: argparse.Namespace, count: int) -> Answer:
     with tempfile.TemporaryDirectory(prefix="ocrlab-ranks-", ignore_cleanup_errors=True) as logs:
         launcher = ["-m", "ocrlab.train.launch", str(count), logs] if count > 1 else ["-m", "ocrlab", "train"]
         command = [sys.executable, *launcher, *words]
-        ended = watch(command, Options(own_folder=True), output=keep if args.json else None)
+        ended = watch(command, Options(own_folder=True, runs=runs), output=keep if args.json else None)
     return Answer(told(bytes(said), ended) if args.json else {}, "", ended.exit_status)
 
 
@@ -211,7 +204,7 @@ def resumed(args: argparse.Namespace) -> Config:
         raise RunError(
             f"{args.resume} cannot be resumed", got="no config.yaml in it", need="a run folder, as runs/NAME"
         )
-    return configs.load(path)
+    return configs.of_run(args.resume)
 
 
 def config_file(args: argparse.Namespace) -> Path | None:

@@ -18,9 +18,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ocrlab.data.images import SUFFIXES
 from ocrlab.errors import DataError
 
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"})  # of images
 JSON_SUFFIXES = (".json", ".jsonl")
 PAGE_SUFFIXES = (".txt", ".json", ".xml")
 SPLIT_NAMES = frozenset({"train", "val", "valid", "validation", "dev", "test"})  # never a JSON for another split

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ocrlab.data.folder import SUFFIXES
 from ocrlab.data.member import Member
 from ocrlab.data.page import PageError
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"})
 MAX_PIXELS = (
     178_000_000  # A3 at 1200 dpi is refused, A4 is not; above it Pillow takes a header for a decompression bomb
 )

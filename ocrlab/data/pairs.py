@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from ocrlab.data.folder import FOREIGN, PAGE_SUFFIXES, Source, files
-from ocrlab.data.images import SUFFIXES
+from ocrlab.data.folder import FOREIGN, PAGE_SUFFIXES, SUFFIXES, Source, files
 from ocrlab.data.page import PageError
 from ocrlab.errors import DataError
 

@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.data import tars
-from ocrlab.data.images import SUFFIXES, Header, read_header
+from ocrlab.data.folder import SUFFIXES
+from ocrlab.data.images import Header, read_header
 from ocrlab.data.judge import judge
 from ocrlab.data.member import Member
 from ocrlab.data.page import Boxes, Page, PageError, Problem

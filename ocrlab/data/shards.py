@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.data import folder, shard_index, tars
-from ocrlab.data.images import SUFFIXES
+from ocrlab.data.folder import SUFFIXES
 from ocrlab.data.judge import Index, Sample, judge
 from ocrlab.data.page import Page, PageError, Problem
 from ocrlab.data.recognise import Reader

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ocrlab.data.images import SUFFIXES
+from ocrlab.data.folder import SUFFIXES
 from ocrlab.data.member import Member
 from ocrlab.data.page import PageError
 from ocrlab.errors import DataError

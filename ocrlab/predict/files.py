@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import postprocess
-from ocrlab.data import formats, images
+from ocrlab.data import formats
+from ocrlab.data.folder import SUFFIXES
 from ocrlab.data.page import Problem
 from ocrlab.errors import DataError
 from ocrlab.predict.detector import Detector
@@ -54,7 +55,8 @@ def record(file: Path, page: Prediction | Problem) -> dict[str, Any]:
 def collect(paths: Sequence[Path]) -> list[Path]:
     """Return the image files that `paths` (files and folders) name, each once, folders in order of name.
 
-    Hidden files and overlays of ours are no pages. Raises DataError for a path that is not there, or if none is found.
+    Hidden files and overlays of ours are no pages; a folder that cannot be read is one, which is then told. Raises
+    DataError for a path that is not there, or if none is found.
     """
     found: list[Path] = []
     for path in paths:
@@ -66,20 +68,30 @@ def collect(paths: Sequence[Path]) -> list[Path]:
             raise DataError("There is no such file or folder", got=str(path), need="images or folders of images")
     if not found:
         raise DataError(
-            "No image was found", got=", ".join(map(str, paths)), need=f"files {' '.join(sorted(images.SUFFIXES))}"
+            "No image was found", got=", ".join(map(str, paths)), need=f"files {' '.join(sorted(SUFFIXES))}"
         )
     return list(dict.fromkeys(found))
 
 
 def walk(top: Path) -> Iterator[Path]:
-    """Yield the image files below a folder; links to folders are not followed, so that none is entered twice."""
-    for folder, folders, names in os.walk(top):
+    """Yield the image files below a folder; links to folders are not followed, so that none is entered twice.
+
+    What cannot be read is yielded too, folders and links that lead nowhere among it: who reads it says so.
+    """
+    closed: list[Path] = []
+    for folder, folders, names in os.walk(top, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = [name for name in folders if name[0] != "."]
         for name in names:
             path = Path(folder, name)
             ours = name.lower().endswith(ENDINGS["overlay"])
-            if path.suffix.lower() in images.SUFFIXES and name[0] != "." and not ours and path.is_file():
+            if path.suffix.lower() in SUFFIXES and name[0] != "." and not ours and not _special(path):
                 yield path
+    yield from closed
+
+
+def _special(path: Path) -> bool:
+    """Tell whether a name leads to a pipe, a socket or a device, from which one could read for ever."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def predict_files(

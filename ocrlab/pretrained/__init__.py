@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
 
 from ocrlab.errors import CheckpointError
@@ -25,6 +26,23 @@ def find() -> Path:
             "The shipped detector is damaged", got=f"{path} of SHA-256 {found}", need=f"{told}, as packed", do=do
         )
     return path
+
+
+def look(path: Path) -> None:
+    """Raise CheckpointError where a file is not there, or is none of torch's, which are zips; torch is not needed."""
+    if not path.is_file():
+        raise CheckpointError("There is no checkpoint", got=str(path), need="a .ckpt file written by ocrlab train")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+        if zipfile.is_zipfile(path):
+            return
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read", got=error.strerror, need="a file that you may read") from error
+    seen = f"a file that starts with {start!r}" if start else "an empty file"
+    seen = "a file of torch that is cut off or damaged" if start.startswith(b"PK") else seen
+    need = "a whole file written by ocrlab train"
+    raise CheckpointError(f"{path} cannot be read as a checkpoint", got=seen, need=need)
 
 
 def sha256(path: Path) -> str:

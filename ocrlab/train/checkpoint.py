@@ -47,14 +47,13 @@ def save(content: dict[str, Any], path: Path) -> None:
 
 def load(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
     """Read a checkpoint with `weights_only=True` (no pickle of strangers runs); raises CheckpointError."""
-    if not path.is_file():
-        raise CheckpointError("There is no checkpoint", got=str(path), need="a .ckpt file written by ocrlab train")
+    pretrained.look(path)
     try:
         content = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:  # zip, unpickling and truncation errors share no base class
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint",
-            got=_seen(path, error),
+            got=_seen(error),
             need="a whole file written by ocrlab train",
         ) from error
     about = content.get("ocrlab") if isinstance(content, dict) else None
@@ -70,6 +69,14 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
     """Return the card of a run's `last.ckpt`; raises CheckpointError where `config` is of another network."""
     about: dict[str, Any] = load(path)["ocrlab"]
     there, wanted = about.get("config") or {}, config.model_dump(mode="json")
+    before = (there.get("trainer") or {}).get("max_steps", config.trainer.max_steps)
+    if before <= about["step"] < config.trainer.max_steps:
+        raise CheckpointError(
+            f"{path} has made all its {about['step']} steps",
+            got=f"trainer.max_steps={config.trainer.max_steps} in config.yaml, which was {before}",
+            need="a run that ended before its last step",
+            do=f"Start a new run; weights={path} begins with what this one has learned",
+        )
     other = [name for name in NETWORK if there.get(name, wanted[name]) != wanted[name]]
     if other:
         raise CheckpointError(
@@ -81,15 +88,11 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
     return about
 
 
-def _seen(path: Path, error: Exception) -> str:
-    """Say what a file is that torch does not read. Its own words would advise to let the file run code."""
-    with path.open("rb") as file:
-        start = file.read(8)
-    if isinstance(error, pickle.UnpicklingError) and start.startswith(b"PK"):
+def _seen(error: Exception) -> str:
+    """Say what a zip is that torch does not read. Its own words would advise to let the file run code."""
+    if isinstance(error, pickle.UnpicklingError):
         return "a file that holds more than weights and numbers: reading that could run somebody's code"
-    if start.startswith(b"PK"):
-        return "a file of torch that is cut off or damaged"
-    return f"a file that starts with {start!r}" if start else "an empty file"
+    return "a file of torch that is cut off or damaged"
 
 
 def card(config: Config, step: int, metrics: dict[str, float]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
     if record_program.job() is not None:
         again(config)
     if resume is not None:
-        config = configuration.load(Path(resume) / "config.yaml")
+        config = configuration.of_run(resume)
         before, config.trainer.devices = config.trainer.devices, found().on_node
         if before != config.trainer.devices and found().first:
             told = f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"

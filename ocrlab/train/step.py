@@ -53,7 +53,7 @@ def replay(path: Path) -> NoReturn:
     job = from_json(path.read_bytes(), source=str(path))
     os.environ[record_program.REPLAY] = str(path.absolute())
     overrides = (job.get("cell") or {}).get("config") or {}
-    config = configs.load(Path(job["run"], "config.yaml"), overrides)
+    config = configs.apply(configs.of_run(job["run"]), overrides)
 
     from ocrlab.train.fit import again
 

@@ -18,6 +18,7 @@ from ocrlab.watch.kills import Kills
 from ocrlab.watch.session import LINGER, Session
 
 HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
+ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program that we ended
 LOST = 1  # exit status of a program that did well, and whose output could not be written
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
 EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
@@ -30,6 +31,7 @@ class Options:
     """How to watch. Seconds of `silence` make a hang, `timeout` is the limit for the whole run.
 
     `run_dir` None makes `runs/<time>-<program>`; with `own_folder` the program makes its own, as `ocrlab train` does.
+    Until it says where, that one is looked for below `runs`.
     `on_hang` kill ends a program that hangs, report lets it go on; None ends it only where a heartbeat has stopped.
     """
 
@@ -39,15 +41,16 @@ class Options:
     debug_cuda: bool = False
     on_hang: str | None = None
     own_folder: bool = False
+    runs: Path = Path(place.RUNS)
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a program ended: `status` success, failed, killed or hung; its exit code or signal; the verdict if it failed.
 
-    `folder` is the run folder, None where a program that makes its own was wrongly used and made none. `exit_status` is
-    what a shell gets: the exit code, 128 + n after signal n, 124 after a hang that was ended, 1 after a success whose
-    output could not be written.
+    `folder` is the run folder, None where a program that makes its own made none: wrongly used, or stopped before it
+    began. `exit_status` is what a shell gets: the exit code, 128 + n after signal n, 130 where it took more than one
+    Ctrl-C, 124 after a hang that was ended, 1 after a success whose output could not be written.
     """
 
     status: str
@@ -126,6 +129,8 @@ class Case:
         code = child.code if child.code is not None else -signal.SIGKILL
         name = signals.name(-code) if code < 0 else None
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
+        if self.session.insisted and exit_status in ENDED:
+            exit_status = 128 + signal.SIGINT
         if self.suspected and not self.hung:
             self._clear()
         lost = self.session.lost
@@ -137,6 +142,9 @@ class Case:
         status = "hung" if self.hung else "killed" if name else "failed"
         if self.folder is None and code == WRONG_USE and not handover.runs_told(self.scratch):
             return Ended(status, code, None, None, None, code)  # it has said so itself, and made nothing
+        if self._stopped_early():
+            self.session.say(f"ocrlab watch: {self._what(code, name)}, before it had a run folder")
+            return Ended(status, code if code >= 0 else None, name, None, None, exit_status)
         folder = self._home()
         if self.verdict is None or not self.hung:
             found = self._gather(status)
@@ -145,6 +153,13 @@ class Case:
             self._say(self._what(code, name), self.verdict, place)
         self._fail(folder, status, name)
         return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
+
+    def _stopped_early(self) -> bool:
+        """Tell whether somebody stopped a program that makes its own folder before it had one: nothing has failed."""
+        number = self.session.asked[0]
+        if self.folder or not number or self.child.code not in (-number, 128 + number):
+            return False
+        return not handover.run_told(self.scratch) and not place.made_by(self.child.pid, self._runs())
 
     def _did_well(self, exit_status: int) -> Ended:
         log = self.session.ring.text()
@@ -241,12 +256,15 @@ class Case:
         if self.folder is None and told:
             return flight.RunFolder(told[1], "")
         if self.folder is None:
-            runs = handover.runs_told(self.scratch) or Path(place.RUNS)
+            runs = self._runs()
             made = place.made_by(self.child.pid, runs) if self.session.child else None
             if made:
                 return flight.RunFolder(made, "")
             self.folder = place.open_or_spare(runs, self.command)
         return self.folder
+
+    def _runs(self) -> Path:
+        return handover.runs_told(self.scratch) or self.options.runs
 
     def _fail(self, folder: flight.RunFolder, status: str, name: str | None) -> None:
         message = f"{status} by {name}" if name else f"{status}, exit status {self.child.code}"

@@ -57,6 +57,7 @@ class Session:
     wake: tuple[int, int] | None = None
     terms: int = 0  # SIGTERMs passed on
     asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
+    insisted: bool = False  # somebody ended it by one Ctrl-C after the other
     presses: int = 0  # of Ctrl-C, one soon after the other, on a program that goes on
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
@@ -343,6 +344,7 @@ class Session:
         passed = now - self.asked[1] if self.asked[0] == signal.SIGINT else PATIENCE + AGAIN
         self.asked = signal.SIGINT, now
         if self.presses >= WARNED and passed <= AGAIN:
+            self.insisted = True
             self.end(now)
             return
         self.presses = min(self.presses + 1, WARNED) if passed <= PATIENCE else 1

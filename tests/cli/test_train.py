@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -132,13 +133,16 @@ def watched(monkeypatch) -> SimpleNamespace:
 
 
 def test_by_default_a_child_trains_under_watch(watched, calls, capsys, tmp_path):
-    assert main(["train", "crop=64", "--config", "a=b.yaml", "lr=1"]) == 0
-    assert watched.words == ["-m", "ocrlab", "train", "crop=64", "lr=1", "--config", "a=b.yaml"]
-    assert watched.options == Options(own_folder=True)
+    file = str(tmp_path / "a=b.yaml")
+    Path(file).write_text("runs: there\n")
+    assert main(["train", "crop=64", "--config", file, "lr=1"]) == 0
+    assert watched.words == ["-m", "ocrlab", "train", "crop=64", "lr=1", "--config", file]
+    assert watched.options == Options(own_folder=True, runs=Path("there").absolute())
     assert (watched.output, calls.fit, capsys.readouterr().out) == (None, None, "")
     finish(tmp_path / "run", "failure", "")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert watched.words[3:] == ["--resume", str(tmp_path / "run")]
+    assert watched.options.runs == tmp_path
 
 
 def finish(run: Path, status: str, settings: str) -> None:
@@ -166,14 +170,72 @@ def test_data_that_is_not_there_is_said_before_anything_is_started(watched, caps
     assert main(["train", f"data={tmp_path / 'receipts'}"]) == 1
     assert "receipts does not exist" in capsys.readouterr().err
     assert not hasattr(watched, "words")
-    assert main(["train", f"data={tmp_path / 'receipts'}", f"data='{tmp_path}'"]) == 0, "the last one counts, unquoted"
+    assert main(["train", f"data={tmp_path / 'receipts'}", "data='data_samples'"]) == 0, "the last one counts, unquoted"
     monkeypatch.chdir(tmp_path)
     del watched.words
     assert main(["train", "crop=64"]) == 1
-    assert "data_samples does not exist" in capsys.readouterr().err, "the default folder, where there is none"
-    assert not hasattr(watched, "words")
+    assert "ocrlab samples make receipts, then ocrlab train data=receipts" in capsys.readouterr().err
     Path("exp.yaml").write_text("data: elsewhere\n")
-    assert main(["train", "exp.yaml"]) == 0, "what a file says is read by the child"
+    assert main(["train", "exp.yaml"]) == 1
+    assert "elsewhere does not exist" in capsys.readouterr().err, "what a file says counts too"
+    assert not hasattr(watched, "words")
+
+
+@pytest.fixture
+def pages(tmp_path) -> Path:
+    """Return a data folder whose val/ has images and no annotations."""
+    for name in ("train/images", "train/gts", "val/images"):
+        (tmp_path / "pages" / name).mkdir(parents=True)
+    return tmp_path / "pages"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "val has images/ but no gts/"),
+        (["val_split=vla"], "no split 'vla'"),
+        (["train_split=images", "val_split=train"], "no split 'images'"),
+        (["val_split=train", "weights=none.ckpt"], "There is no checkpoint. Given: none.ckpt"),
+        (["val_split=train", "weights=exp.ckpt"], "exp.ckpt cannot be read as a checkpoint. Given: a file that starts"),
+    ],
+)
+def test_a_split_or_weights_that_are_not_there_wait_for_no_torch(words, told, watched, capsys, pages, monkeypatch):
+    monkeypatch.chdir(pages)
+    Path("exp.ckpt").write_text("no weights")
+    assert main(["train", f"data={pages}", *words]) == 1
+    assert told in capsys.readouterr().err
+    assert not hasattr(watched, "words")
+    Path("exp.yaml").write_text("\n".join([f"data: {pages}", *(word.replace("=", ": ") for word in words)]))
+    assert main(["train", "exp.yaml"]) == 1, "the same of a file"
+    assert told in capsys.readouterr().err
+
+
+def test_shards_are_found_before_anything_is_started_too(watched, tmp_path):
+    for split in ("train", "val"):
+        with tarfile.open(tmp_path / f"{split}-000000.tar", "w"):
+            pass
+    assert main(["train", f"data={tmp_path}", "weights=receipts"]) == 0
+    assert watched.words
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "schema: 1\n", "schema: 1\ndata: d\nencoder: resnet18\n"])
+def test_a_run_whose_config_lost_its_settings_is_not_resumed_with_defaults(text, watched, tmp_path, capsys):
+    finish(tmp_path / "run", "failure", "")
+    (tmp_path / "run" / "config.yaml").write_text(text)
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "config.yaml is not the config of a run. Given: a file without " in capsys.readouterr().err
+    assert not hasattr(watched, "words")
+
+
+def test_a_run_whose_data_or_last_step_is_gone_is_not_resumed(watched, tmp_path, capsys):
+    finish(tmp_path / "run", "failure", f"data={tmp_path / 'gone'}")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 1
+    assert "gone does not exist" in capsys.readouterr().err
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints" / "last.ckpt").write_bytes(b"PK but cut off")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 1
+    assert "last.ckpt cannot be read as a checkpoint. Given: a file of torch that is cut" in capsys.readouterr().err
+    assert not hasattr(watched, "words")
 
 
 def test_json_is_the_answer_of_the_child(watched, capsys):

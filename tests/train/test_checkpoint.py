@@ -62,3 +62,14 @@ def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path: Path) -> No
     about = {name: value for name, value in CARD.items() if name != "config"}
     checkpoint.save({"ocrlab": about}, path)
     assert checkpoint.to_resume(path, Config())["step"] == 1, "an older one that does not say"
+
+
+def test_a_run_that_made_all_its_steps_makes_no_more_by_a_larger_number(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    made = Config(trainer={"max_steps": 6})
+    checkpoint.save({"ocrlab": checkpoint.card(made, 6, {})}, path)
+    assert checkpoint.to_resume(path, made)["step"] == 6, "it may have ended while it was measured"
+    with pytest.raises(CheckpointError, match=r"has made all its 6 steps. Given: trainer.max_steps=9.*weights="):
+        checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))
+    checkpoint.save({"ocrlab": checkpoint.card(made, 5, {})}, path)
+    assert checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))["step"] == 5, "a run that was stopped may"

@@ -194,3 +194,38 @@ def test_an_earlier_incident_says_nothing_of_a_later_run(watched):
     done = watched("pass")
     assert (done.sentinel, (done.folder / "incident").exists()) == (".SUCCESS", False)
     assert json.loads((done.folder / "incident-1" / "verdict.json").read_text())["exit_code"] == 3
+
+
+STOPPED_EARLY = """
+import os, sys
+from pathlib import Path
+from ocrlab import flight
+from ocrlab.watch.supervise import Options, watch
+code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(143)); "
+code += sys.argv[1] + "print('ready', flush=True); signal.pause()"
+options = Options(own_folder=True, runs=Path("there").absolute())
+ended = watch([sys.executable, "-c", code], options)
+print(ended.folder and ended.folder.name, ended.exit_status, ended.status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("makes", "told"),
+    [("", "None 143 failed"), ("from ocrlab import flight; flight.create('there', 'x'); ", "-x 143 failed")],
+)
+def test_who_stops_a_training_before_it_has_a_folder_gets_none(makes, told, env, tmp_path, left):
+    with subprocess.Popen([sys.executable, "-c", STOPPED_EARLY, makes], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert watcher.stdout.readline() == "ready\n"
+        watcher.terminate()
+        out, err = watcher.communicate(timeout=60)
+    assert out.strip().endswith(told), err
+    assert [path.name for path in tmp_path.iterdir()] == (["there"] if makes else []), "nothing in ./runs either"
+    if not makes:
+        assert "before it had a run folder" in err
+
+
+def test_a_training_that_dies_before_it_says_where_is_written_down_where_its_runs_go(tmp_path):
+    ended = watch(["sh", "-c", "kill -9 $$"], Options(own_folder=True, runs=tmp_path / "there"), output=lambda *_: None)
+    assert (ended.folder.parent, ended.exit_status) == (tmp_path / "there", 137)
+    assert (ended.folder / "incident" / "verdict.md").is_file()

@@ -193,7 +193,7 @@ def test_a_third_ctrl_c_ends_what_ignores_two(env, tmp_path, left):
         assert watcher.stderr.readline() == b"ocrlab watch: Ctrl-C again within 2 s ends it\n"
         watcher.send_signal(signal.SIGINT)
         watcher.stderr.read()
-        assert watcher.wait(30) in (137, 143), "SIGTERM, or SIGKILL where that is not obeyed in time"
+        assert watcher.wait(30) == 130, "however it had to be ended, it was Ctrl-C"
 
 
 def test_a_killed_watcher_leaves_no_scratch_folder(env, tmp_path, left):

@@ -1,0 +1,53 @@
+"""What is looked at before torch: where a new run finds and puts things, as its config will say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.cli import train_first
+from ocrlab.config import load
+from ocrlab.errors import ConfigError, DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        ("data: there\nruns: mine\n", []),
+        ("data: there\nval_split: test\n", ["+data=here", "weights=a.ckpt", "crop=64"]),
+        ("weights: b.ckpt\n", ["weights=none", "data='quoted place'", "data=last"]),
+    ],
+)
+def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    config = load(file, words)
+    wanted = {name: getattr(config, name) or "" for name in train_first.DEFAULTS}
+    assert train_first.said(file, words) == wanted
+
+
+def test_a_value_that_is_no_text_is_left_to_the_child(tmp_path: Path) -> None:
+    train_first.look(train_first.said(None, ["data=[a, b]"]))
+    with pytest.raises(ConfigError, match="No such file"):
+        train_first.said(tmp_path / "none.yaml", [])
+
+
+def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(DataError, match=f"{tmp_path}/pages does not exist"):
+        train_first.look(train_first.said(None, ["data=~/pages"]))
+    for split in ("train", "val"):
+        for kind in ("images", "gts"):
+            (tmp_path / "pages" / split / kind).mkdir(parents=True)
+    train_first.look(train_first.said(None, ["data=~/pages"]))
+
+
+def test_it_costs_no_heavy_import() -> None:
+    code = "import sys; from ocrlab.cli import train_first as f; f.look(f.said(None, ['data=data_samples']))\n"
+    code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout == "[]\n", done.stderr
