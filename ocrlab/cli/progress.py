@@ -61,14 +61,20 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
 def _lines() -> Callable[[Event], None]:
     last = -LINE_EVERY
     began: dict[str, tuple[float, int]] = {}  # of each label: when, and at which step
+    done: set[str] = set()  # labels whose last step was told
 
     def show(event: Event) -> None:
         nonlocal last
         if event["kind"] == "warning":
             print(event["text"], file=sys.stderr, flush=True)
-        elif "step" in event and (event["kind"] == "validate" or time.monotonic() - last >= LINE_EVERY):
+            return
+        if "step" not in event or event["kind"] == "end":
+            return
+        label, step, total = str(LABELS.get(event["kind"], event["kind"])), event["step"], event["total"]
+        ends = step >= total and label not in done  # however short: the log must tell it
+        if ends or event["kind"] == "validate" or time.monotonic() - last >= LINE_EVERY:
+            done.update([label] if ends else [])
             last = time.monotonic()
-            label, step, total = str(LABELS.get(event["kind"], event["kind"])), event["step"], event["total"]
             start, first = began.setdefault(label, (last, step))
             left = duration((last - start) / (step - first) * (total - step)) if first < step < total else ""
             told = f"{_described(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"

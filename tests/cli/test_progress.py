@@ -21,6 +21,7 @@ def test_a_log_gets_few_lines(capsys):
     assert said.out == ""
     assert said.err.splitlines() == [
         "training loss 0.500: 1/100",
+        "training loss 0.500: 100/100",
         "training hmean@0.5 0.250: 100/100",
         "[bold] is no markup",
     ]
@@ -57,5 +58,16 @@ def test_a_terminal_gets_one_bar_with_the_last_figures():
 
 def test_pages_tick(capsys):
     with progress.of_pages("predicting") as tick:
-        tick(1, 2)
-    assert capsys.readouterr().err == "predicting: 1/2\n"
+        tick(1, 3)
+        tick(2, 3)
+        tick(3, 3)
+    assert capsys.readouterr().err == "predicting: 1/3\npredicting: 3/3\n", "the first and the last"
+
+
+def test_a_log_does_not_repeat_its_last_step(capsys, monkeypatch):
+    with progress.of_training() as show:
+        show({"kind": "measure", "step": 1, "total": 1})
+        show({"kind": "measure", "step": 1, "total": 1})
+        monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+        show({"kind": "end", "step": 1, "total": 1})
+    assert capsys.readouterr().err == "measuring: 1/1\n"
