@@ -72,12 +72,13 @@ def perform(words: list[str]) -> Answer:
     command: Any = importlib.import_module(f"ocrlab.cli.{name}")
     parser = Parser(f"ocrlab {name}", COMMANDS[name], command.EXAMPLES)
     command.arguments(parser)
-    ours = before_dashes(words[1:]) if getattr(command, "TAKES_PROGRAM", False) else words[1:]
+    runs = getattr(command, "TAKES_PROGRAM", False)
+    ours = before_dashes(words[1:]) if runs or getattr(command, "TAKES_PATHS", False) else words[1:]
     # argparse cannot take options between words where there are subcommands; each subcommand can.
     parse = parser.parse_args if getattr(command, "WORDS", None) else parser.parse_intermixed_args
     args = parse(ours)
-    args.program = words[len(ours) + 2 :]  # what stands after --, for a command that runs a program
-    if name in LEARN and not args.program:
+    args.program = words[len(ours) + 2 :]  # what stands after --: somebody's program, or paths of any look
+    if name in LEARN and not (runs and args.program):
         openmp.sleep_soon(os.environ)
     answer: Answer = command.run(args)
     return answer

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
-TAKES_PROGRAM = True  # words behind -- are not looked at: there they are files, whose names may start with a dash
+TAKES_PATHS = True  # words behind -- are not looked at: their names may start with a dash
 EXAMPLES = """
   ocrlab predict page.jpg                                 the newest run's detector, else the shipped one; into found/
   ocrlab predict scans more/page.png --out found --checkpoint best.ckpt
@@ -42,7 +42,8 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
     parser.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
     parser.add_argument("--out", type=places.path, metavar="DIR", help=f"folder for what is found ({OUT})")
-    parser.add_argument("--format", nargs="+", choices=FORMATS, help="what to write into it (all three)")
+    shown = f"{{{','.join(FORMATS)}}}"
+    parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into it (all three)")
     what = "one JSON object a page into a new file, - is stdout; then no other file unless --out or --format is given"
     parser.add_argument("--jsonl", metavar="FILE", help=what)
     what = "auto takes the GPU when it passes a smoke test (auto)"
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> Answer:
 
     With `--json` the answer holds every page's detections; without it no page stays in memory.
     """
+    args.format, more = _formats(args.format)
+    args.words = [*args.words, *more]
     settings = [word for word in args.words if is_override(word) and not Path(word).exists()]
     paths = [*(word for word in args.words if word not in settings), *getattr(args, "program", [])]
     asked = pages.check(settings)
@@ -73,6 +76,15 @@ def run(args: argparse.Namespace) -> Answer:
         print(text, file=sys.stderr)
         text = ""
     return Answer(record, text, 0 if record["pages"] else 1)
+
+
+def _formats(words: list[str] | None) -> tuple[list[str] | None, list[str]]:
+    """Return the formats, and the settings and paths that stood behind them; raises ConfigError for neither."""
+    more = [word for word in words or [] if word not in FORMATS]
+    wrong = next((word for word in more if not (is_override(word) or word == "-" or os.path.lexists(word))), None)
+    if words and (wrong or len(more) == len(words)):
+        raise ConfigError("--format is unknown", got=wrong or more[0], need=f"one or more of {', '.join(FORMATS)}")
+    return [word for word in words if word in FORMATS] if words else None, more
 
 
 def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None:

@@ -162,3 +162,33 @@ def test_behind_dashes_there_are_only_files(pages, calls):
 def test_an_address_is_no_file(pages, calls, capsys):
     assert main(["predict", "https://example.org/a.jpg"]) == 2
     assert "Given: https://example.org/a.jpg." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["a.jpg", "--format", "json", "post.threshold=0.4"], ["--format", "json", "a.jpg", "post.threshold=0.4"]]
+)
+def test_settings_and_paths_may_stand_behind_the_formats(words, pages, calls):
+    assert main(["predict", *words]) == 0
+    assert (calls.files.paths, calls.files.formats) == ([Path("a.jpg")], ["json"])
+    assert calls.files.detector.config.post.threshold == 0.4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--format", "jsn", "a.jpg"], "--format is unknown. Given: jsn. Needed: one or more of json, icdar, overlay"),
+        (["--format", "a.jpg"], "--format is unknown. Given: a.jpg"),
+        (["--format", "json", "exif=true"], "predict was given no image"),
+        (["--format", "json", "ovelay", "a.jpg"], "--format is unknown. Given: ovelay"),
+    ],
+)
+def test_a_format_that_is_none(words, told, pages, calls, capsys):
+    assert main(["predict", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_paths_behind_dashes_start_no_program_that_would_wait_for_itself(pages, calls, monkeypatch):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert main(["predict", "--out", "here", "--", "a.jpg"]) == 0
+    assert os.environ.pop("GOMP_SPINCOUNT") == "1000", "set as for paths before them"
