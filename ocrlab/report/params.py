@@ -13,7 +13,9 @@ import ast
 import contextlib
 import io
 import math
+import os
 import re
+import shutil
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ INJECTED = "# Parameters"  # how papermill begins the cell that it puts below th
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 RANGE = re.compile(rf"({NUMBER})?\.\.({NUMBER})?")
 CHOICES = re.compile(r"[\w.+-]+(?:\|[\w.+-]+)+")
+PATHS = re.compile(r"\(paths?\)$")  # at the end of a help: they must be there
 LONGEST = 60  # characters of a value in a message
 
 
@@ -133,6 +136,24 @@ def given(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
     problems += [_unknown(name, list(known)) for name in values if name not in known]
     fits = [(known[name], value) for name, value in values.items() if name in known and known[name].kind]
     problems += [problem for parameter, value in fits if (problem := wrong(parameter, value)) is not None]
+    if problems:
+        raise gather(problems)
+
+
+def missing(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
+    """Raise one ConfigError for the given paths that lead nowhere: those of parameters whose help ends with (path).
+
+    A word that the help explains (`newest: ...`) is none, and a program may be found by its name.
+    """
+    problems = []
+    for parameter in declared:
+        value = values.get(parameter.name)
+        for text in (value if isinstance(value, list) else [value]) if PATHS.search(parameter.help) else ():
+            if not text or not isinstance(text, str) or f"{text}:" in parameter.help:
+                continue
+            if not os.path.exists(os.path.expanduser(text)) and not shutil.which(text):
+                what = f"Parameter {parameter.name}={text!r} names nothing that is there"
+                problems.append(ConfigError(what, need=parameter.help, do=f"Looked for it in {os.getcwd()}"))
     if problems:
         raise gather(problems)
 

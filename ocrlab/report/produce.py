@@ -160,6 +160,7 @@ def _values(cell: str | None, given: Sequence[Sequence[str]], ours: bool, langua
     if ours:
         injected = "\n".join([params.INJECTED, *(f"{name} = {value!r}" for name, value in values.items())])
         defaults = {parameter.name: parameter.default for parameter in declared}
+        params.missing(declared, values)
         configure.configure(params.check([cell or "", injected], defaults | values, also=configure.fields()))
     elif language == "python":
         params.given(declared, values)

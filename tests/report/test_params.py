@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,3 +177,24 @@ def test_changed_says_what_was_set() -> None:
 )
 def test_types(kind: str, value: object, fits: bool) -> None:
     assert (params.wrong(params.Parameter("x", kind, None), value) is None) is fits
+
+
+def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = params.read(
+        'data: str = ""  # folder with train/ (path)\n'
+        'checkpoint: str = "receipts"  # receipts: the shipped one; or a .ckpt (path)\n'
+        "compared: list = []  # run folders (paths)\n"
+        'python: str = ""  # interpreter (path)\n'
+        'runs: str = ""  # where runs go (path, made if need be)\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    good = {"data": "a", "checkpoint": "receipts", "compared": ["a", str(tmp_path)], "python": "python3", "runs": "new"}
+    params.missing(declared, good)
+    params.missing(declared, {"data": "", "compared": []})
+    with pytest.raises(ConfigError, match=r"data='nowhere' names nothing that is there. Needed: folder with train/"):
+        params.missing(declared, {"data": "nowhere"})
+    with pytest.raises(ConfigError, match=r"(?s)2 settings.*checkpoint='newst'.*compared='b'"):
+        params.missing(declared, {"checkpoint": "newst", "compared": ["a", "b"]})
