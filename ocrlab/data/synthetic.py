@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from ocrlab.errors import DataError
 SPLITS = {"train": 0, "val": 2**19}  # where the page numbers of a split begin
 PER_SEED = 2**20  # page numbers of one seed
 SUMS = "SHA256SUMS"  # what `make` wrote, in the format of sha256sum
+TITLE = "# Synthetic receipts"
+OURS = re.compile(r"README\.md|(?:train|val)/(?:images/receipt_\d{3,}\.jpg|gts/gt_receipt_\d{3,}\.txt)")
 SMALLEST = (320, 480)  # pixels; below, the letters are too small to read
 
 Quad = NDArray[np.float32]
@@ -141,7 +144,7 @@ def make(
 
 def _readme(train: int, val: int, seed: int) -> str:
     return (
-        "# Synthetic receipts\n\n"
+        f"{TITLE}\n\n"
         f"{train} pages for training and {val} for validation, drawn by `ocrlab/data/synthetic.py`; no real shop,\n"
         "person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:\n"
         "`x1,y1,x2,y2,x3,y3,x4,y4,transcription`, whole pixels, clockwise from the top left. A row of columns is\n"
@@ -167,11 +170,14 @@ def _made_before(folder: Path) -> list[str]:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return []
     sums = folder / SUMS
-    if not sums.is_file():
+    rows = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
+    parted = [row.partition("  ")[::2] for row in rows]
+    about = (folder / "README.md").read_bytes() if (folder / "README.md").is_file() else TITLE.encode()
+    ours = all(OURS.fullmatch(name) for _, name in parted) and about.startswith(TITLE.encode())
+    if not parted or not ours:  # anybody may have a file of checksums
         raise DataError(f"{folder} is not empty, and its files were not made by this command", do="Name another folder")
     names = []
-    for row in sums.read_text(encoding="utf-8", errors="replace").splitlines():
-        digest, _, name = row.partition("  ")
+    for digest, name in parted:
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()) or (path.exists() and _digest(path) != digest):
             raise DataError(f"{path} was changed after it was made", do="Move it away, or name another folder")

@@ -268,3 +268,18 @@ def test_make_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         synthetic.make(tmp_path / "samples", train=2, val=0, progress=stop)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "README.md", "train/images/receipt_000.jpg"])
+def test_make_takes_no_checksums_of_a_user_for_its_own(tmp_path: Path, name: str) -> None:
+    """`sha256sum * > SHA256SUMS` is what careful people do with folders of their own."""
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    (tmp_path / "mine" / "README.md").write_text("precious")
+    sums = "".join(f"{synthetic._digest(tmp_path / 'mine' / one)}  {one}\n" for one in {name, "README.md"})
+    (tmp_path / "mine" / "SHA256SUMS").write_text(sums)
+    before = contents(tmp_path)
+    with pytest.raises(DataError, match="not made by this command"):
+        synthetic.make(tmp_path / "mine", train=1, val=0)
+    assert contents(tmp_path) == before
