@@ -21,9 +21,9 @@ class OcrlabError(Exception):
         self.what, self.got, self.need, self.do = what, got, need, do
         parts = [_unended(what)]
         if got is not None:
-            parts.append(f"Given: {got}")
+            parts.append(_unended(f"Given: {got}"))
         if need is not None:
-            parts.append(f"Needed: {need}")
+            parts.append(_unended(f"Needed: {need}"))
         if do:
             parts.append(_unended(do))
         text = ". ".join(parts)

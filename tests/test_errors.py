@@ -45,3 +45,4 @@ def test_the_tree_in_the_docstring_names_every_error():
 def test_a_full_stop_is_taken_off_and_dots_that_mean_something_stay() -> None:
     told = str(errors.OcrlabError("It leaves the folder.", need="a path", do="Write it without .."))
     assert told == "It leaves the folder. Needed: a path. Write it without ..."
+    assert str(errors.DataError("No", got="an attack.", need="peace.")) == "No. Given: an attack. Needed: peace."

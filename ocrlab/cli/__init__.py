@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from ocrlab import __version__
-from ocrlab.cli.answer import Answer, Parser
-from ocrlab.cli.process import answers, outputs_to_stderr, stop_signals
+from ocrlab.cli.answer import Answer, Parser, harmless
+from ocrlab.cli.process import answers, names_of_any_bytes, outputs_to_stderr, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.probes import openmp
 from ocrlab.records import SCHEMA, finite
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     With `--json` exactly one JSON object is printed, whatever happens; everything else goes to stderr.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    names_of_any_bytes()
     wants_json = "--json" in before_dashes(words)
     with stop_signals() as stopped:
         try:
@@ -125,17 +126,17 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
     if status > 128:
         print(f"ocrlab: {_signal(status)}", file=sys.stderr)
     elif isinstance(error, OcrlabError) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
-        print(f"ocrlab: {error}", file=sys.stderr)
+        print(f"ocrlab: {harmless(str(error))}", file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("ocrlab"):
         brings = error.name if error.name in ALONE else f"'ocrlab[{extra}]'"
         print(f"ocrlab: {error.name} is not installed; pip install {brings} brings it", file=sys.stderr)
     elif isinstance(error, OSError) and error.strerror:
         what = f"{error.filename} cannot be used" if error.filename else "The system refused"
-        print(f"ocrlab: {what}. Given: {error.strerror}.", file=sys.stderr)
+        print(f"ocrlab: {harmless(what)}. Given: {error.strerror}.", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"
-        print(f"ocrlab: {type(error).__name__}: {error}\n  at {place}", file=sys.stderr)
+        print(harmless(f"ocrlab: {type(error).__name__}: {error}\n  at {place}"), file=sys.stderr)
         print("  OCRLAB_TRACEBACK=1 shows the whole way there.", file=sys.stderr)
 
 
@@ -150,9 +151,19 @@ def _signal(status: int) -> str:
     return f"stopped by {signal.Signals(status - 128).name}"
 
 
+def in_json(record: dict[str, Any], encoding: str | None) -> str:
+    """Return a record as one line of JSON that a stream of this encoding takes, whatever bytes file names hold."""
+    try:
+        text = json.dumps(finite(record), allow_nan=False, ensure_ascii=False)
+        text.encode(encoding or "utf-8")
+        return text
+    except UnicodeEncodeError:
+        return json.dumps(finite(record), allow_nan=False)
+
+
 def _print(answer: Answer, wants_json: bool) -> int:
     """Print the answer and return the exit status; a reader that has gone away is no error worth a traceback."""
-    text = json.dumps(finite(answer.record), allow_nan=False, ensure_ascii=False) if wants_json else answer.text
+    text = in_json(answer.record, sys.stdout.encoding) if wants_json else answer.text
     try:
         if not answers():
             return answer.status

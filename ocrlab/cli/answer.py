@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from ocrlab.errors import ConfigError
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @dataclass
@@ -78,6 +81,11 @@ def of_word(command: str, word: str) -> ModuleType:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json`, which every command has."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, everything else to stderr")
+
+
+def harmless(text: str) -> str:
+    """Return a text for a terminal: a control character, in a stranger's file name, is shown and not obeyed."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import pages, places, progress
-from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.cli.answer import Answer, Parser, add_json, harmless
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
 from ocrlab.settings.overrides import is_override
@@ -140,7 +140,7 @@ def _predict(
                 kept += [found.record()] if args.json else []
             else:
                 left_out.append(str(found.page))
-                print(f"left out: {found.page}", file=sys.stderr)
+                print(harmless(f"left out: {found.page}"), file=sys.stderr)
             tick(done, len(files))
     return {
         "schema": SCHEMA,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -35,6 +36,15 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def names_of_any_bytes() -> None:
+    """Let stdout take what it cannot encode: Linux's file names may hold any bytes, and a terminal's set may be small.
+
+    Python's stderr does so by itself.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def answers() -> bool:
     """Tell whether this process is the one that prints the answer: of several ranks the first one is."""
     return not any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "SLURM_PROCID"))
@@ -45,7 +55,7 @@ _answers: list[int] = []  # descriptors of the stdout that `outputs_to_stderr` h
 
 def answer_line(text: str) -> None:
     """Write a line to the stdout that is kept for answers, for a command that has many of them; raises OSError."""
-    data = memoryview(f"{text}\n".encode())
+    data = memoryview(f"{text}\n".encode(errors="backslashreplace"))
     sys.stdout.flush()
     while data:
         data = data[os.write(_answers[-1] if _answers else 1, data) :]

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ocrlab.cli.answer import harmless
 from ocrlab.report.live import duration
 
 LINE_EVERY = 30.0  # seconds between two lines of a log
@@ -45,7 +46,7 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
 
     def show(event: Event) -> None:
         if event["kind"] == "warning":
-            bar.console.print(event["text"], style="yellow", markup=False, highlight=False)
+            bar.console.print(harmless(event["text"]), style="yellow", markup=False, highlight=False)
         elif "step" in event:
             label = str(LABELS.get(event["kind"], event["kind"]))
             seen.update({name: event[name] for name in FIGURES if name in event})
@@ -66,7 +67,7 @@ def _lines() -> Callable[[Event], None]:
     def show(event: Event) -> None:
         nonlocal last
         if event["kind"] == "warning":
-            print(event["text"], file=sys.stderr, flush=True)
+            print(harmless(event["text"]), file=sys.stderr, flush=True)
             return
         if "step" not in event or event["kind"] == "end":
             return

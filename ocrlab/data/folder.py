@@ -33,6 +33,11 @@ FOREIGN = {
     ".mat": "MATLAB files; Total-Text has the same as text: take its txt_format, or write it with scipy.io.loadmat",
     ".parquet": "Parquet files, which need pyarrow; save images and a metadata.jsonl from them: "
     "load_dataset(...), then image.save(name) and one line {file_name, ground_truth} a page",
+    **dict.fromkeys(
+        (".csv", ".tsv"),
+        "a table, whose columns have no known meaning; write one gts/NAME.txt a page from it, a line "
+        "x1,y1,x2,y2,x3,y3,x4,y4,text a box, or a JSON that is read",
+    ),
 }
 
 

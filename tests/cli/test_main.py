@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,20 @@ def test_a_reader_that_went_away_is_no_traceback():
     command = f"{sys.executable} -m ocrlab train --keys --json | head -c 1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("coding", ["utf-8:strict", "utf-8:surrogateescape", "ascii:strict", "latin-1:strict"])
+@pytest.mark.parametrize("words", [["samples", "show"], ["samples", "show", "--json"], ["train", "--resume"]])
+def test_a_name_of_any_bytes_is_no_traceback(words, coding, tmp_path):
+    name = b"caf\xe9 \xf0\x9f\x98\x80\x1b[31m"
+    samples = Path(__file__).parents[2] / "data_samples" / "val"
+    shutil.copytree(samples, tmp_path / os.fsdecode(name) / "val")
+    command = [sys.executable, "-m", "ocrlab", *words, *(["--split", "val"] if "show" in words else []), name]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": coding})
+    assert b"Traceback" not in done.stderr, done.stderr
+    assert done.returncode == (0 if "show" in words else 1), done.stderr
+    if "--json" in words:
+        found = json.loads(done.stdout.decode(coding.partition(":")[0]))
+        assert found["folder"] == os.fsdecode(name), "the name comes back as it is"
+    if "--resume" in words:
+        assert b"\x1b" not in done.stderr, "no stranger's name moves the cursor"

@@ -62,6 +62,7 @@ def test_without_splits_every_split_is_the_same(tmp_path: Path, names: list[str]
         (["val/images/a.jpg"], "val", "val has images/ but no gts/"),
         (["val/gts/gt_a.txt"], "val", "val has gts/ but no images/"),
         (["readme.md", "page.jpg"], "val", "a folder with page.jpg, readme.md"),
+        (["boxes.csv", "images/a.jpg"], "val", "a table, whose columns have no known meaning; write one gts/NAME.txt"),
         ([], "val", "a folder with nothing"),
     ],
 )
