@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -39,6 +40,8 @@ COMMANDS = {
 LEARN = ("train", "evaluate", "predict", "export", "replay", "bisect", "memory")  # they or a child import torch
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # whoever writes is not told of which file
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -131,7 +134,8 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
         brings = error.name if error.name in ALONE else f"'ocrlab[{extra}]'"
         print(f"ocrlab: {error.name} is not installed; pip install {brings} brings it", file=sys.stderr)
     elif isinstance(error, OSError) and error.strerror:
-        what = f"{error.filename} cannot be used" if error.filename else "The system refused"
+        refused = "A file could not be written" if error.errno in FULL else "The system refused"
+        what = f"{error.filename} cannot be used" if error.filename else refused
         print(f"ocrlab: {harmless(what)}. Given: {error.strerror}.", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,12 +244,19 @@ class Case:
             incident.write(made, verdict, found)
             return made
         except OSError as error:
+            return self._write_elsewhere(folder.path, verdict, found, error)
+
+    def _write_elsewhere(self, home: Path, verdict: Verdict, found: Incident, error: OSError) -> Path:
+        try:
             spare = place.spare(self.command)
             made = place.new_incident(spare.path)
-            self.session.say(f"ocrlab watch: {folder.path} cannot be written ({error}); the verdict is elsewhere")
             incident.write(made, verdict, found)
-            spare.fail({"type": "Elsewhere", "message": f"of {folder.path}", "where": None}, verdict=cause(verdict))
-            return made
+            spare.fail({"type": "Elsewhere", "message": f"of {home}", "where": None}, verdict=cause(verdict))
+        except (OSError, RunError):  # no disk has space: the program's exit status and a few lines are still told
+            self.session.say(f"ocrlab watch: neither {home} nor {tempfile.gettempdir()} can be written ({error})")
+            return home / place.INCIDENT
+        self.session.say(f"ocrlab watch: {home} cannot be written ({error}); the verdict is elsewhere")
+        return made
 
     def _home(self) -> flight.RunFolder:
         """Return the run folder: ours, or the one that the program made, or a new one where it did not get so far."""

@@ -117,7 +117,8 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         where = found.file if found.line is None else f"{found.file}:{found.line}"
         lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
         lines += [f"  in       {own}" for own in _own(best)]
-    lines.append(f"  verdict  {short(place / 'verdict.md')}")
+    if (place / "verdict.md").is_file():  # on a full disk there is none
+        lines.append(f"  verdict  {short(place / 'verdict.md')}")
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")

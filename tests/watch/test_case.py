@@ -229,3 +229,13 @@ def test_a_training_that_dies_before_it_says_where_is_written_down_where_its_run
     ended = watch(["sh", "-c", "kill -9 $$"], Options(own_folder=True, runs=tmp_path / "there"), output=lambda *_: None)
     assert (ended.folder.parent, ended.exit_status) == (tmp_path / "there", 137)
     assert (ended.folder / "incident" / "verdict.md").is_file()
+
+
+def test_where_no_disk_has_space_the_exit_status_and_the_cause_are_still_told(env, tmp_path):
+    program = "sh -c 'head -c 9000 /dev/zero >&2; exit 7'"
+    words = f"ulimit -f 2; exec {sys.executable} -m ocrlab watch --run-dir out -- {program}"
+    done = subprocess.run(["bash", "-c", words], env=env, cwd=tmp_path, capture_output=True, text=True)
+    told = done.stderr.lstrip("\0")
+    assert done.returncode == 7, told
+    assert "Traceback" not in told and "verdict.md" not in told
+    assert "ocrlab watch: neither " in told and "sh ended with exit status 7" in told

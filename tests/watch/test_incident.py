@@ -59,6 +59,7 @@ def test_a_verdict_is_written_even_where_its_words_fail(tmp_path, monkeypatch):
 
 def test_a_summary_says_what_why_where_and_what_next(tmp_path):
     best = Cause("host.oom_kill", 0.93, [Evidence("kernel_log.txt", 12, "oom-kill: ...")], "measure it", "less memory")
+    (tmp_path / "verdict.md").touch()
     told = incident.summary("train.py was killed", Verdict(causes=[best]), tmp_path)
     for text in ("train.py was killed", "host.oom_kill, 93 % sure", "kernel_log.txt:12", "verdict.md", "less memory"):
         assert text in told
