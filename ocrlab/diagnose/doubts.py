@@ -95,9 +95,15 @@ LOCKED = re.compile(r"unable to lock file")
 DEVICE_MEMORY = re.compile(r"CUDA error|cudaError|\brmm\b")
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
 FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
+LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
+# weights_only tells any error that it meets in these words: nobody names one of the device or the disk.
+REFUSED_ITSELF = re.compile(
+    r"\A(?![\s\S]*WeightsUnpickler error: (?:CUDA|HIP|XPU|MPS|Attempting to|out of memory|\[Errno|No space))"
+)
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
+    Doubt("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
     Doubt("io.", CUDA_SAYS, NEVER, 0.0),
     Doubt("io.permission", REFUSED, NEVER, 0.0),
     Doubt("native.abort", OPENCV, NEVER, 0.0),
