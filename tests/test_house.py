@@ -21,7 +21,13 @@ VAGUE = re.compile(r"^_*(utils?|helpers?|common|misc|base)$")
 WATCHES = ("probes", "diagnose", "watch", "doctor", "report", "rerun", "metrics", "geometry", "flight", "redact")
 WATCHES += ("history", "config", "settings", "records", "errors")
 ACROSS = {"contracts", "faults", "notebooks", "browser", "gpu", "conftest", "house", "packaging", "benchmarks"}
-ACROSS |= {"end_to_end", "main", "forms", "messages"}  # of the commands; real messages against the whole catalogue
+ACROSS |= {
+    "end_to_end",
+    "main",
+    "forms",
+    "messages",
+    "families",
+}  # of the commands; real messages against the whole catalogue
 ACROSS |= {"benchmarks_flight", "docs", "faulty_ranks", "forked_ranks", "parts"}
 # Spelt so that this file does not hold what it looks for.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b")

@@ -33,13 +33,17 @@ PROVES = {
 
 @dataclass(frozen=True)
 class Sign:
-    """One signature: all of `all` and none of `none` must be found; the first of `all` is the evidence."""
+    """One signature: all of `all` and none of `none` must be found; the first of `all` is the evidence.
+
+    One of `said` is what a person tells: a log that shows steps is not searched for it, its words mean less.
+    """
 
     cause: str
     strength: str
     all: tuple[re.Pattern[str], ...]
     none: tuple[re.Pattern[str], ...] = ()
     why: str = ""
+    said: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def _entry(row: dict[str, Any]) -> Entry:
     ]
     for rule in row.get("rule", ()):
         every, none = ([re.compile(p, re.MULTILINE) for p in rule.get(key, ())] for key in ("all", "none"))
-        signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"]))
+        signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("said", False)))
     forms = [Form(re.compile(form["line"]), form["fix"], form.get("experiment", "")) for form in row.get("form", ())]
     return Entry(
         id=row["id"],

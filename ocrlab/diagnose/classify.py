@@ -86,7 +86,8 @@ def classify(incident: Incident) -> Verdict:
     ranked = sorted(candidates.values(), key=lambda one: (-round(one.confidence, 3), one.first or (99, 0)))
     ranked = [one for one in ranked if one.confidence >= (WORTH if _explained(incident, texts) else LEAST)]
     messengers = [one for one in candidates.values() if one.hits and not one.roots]
-    causes = _causes(ranked, messengers, {out.id for out in ruled})
+    absent = {name for name in catalogue.load().entries if facts.absent(name, incident.facts)}
+    causes = _causes(ranked, messengers, {out.id for out in ruled}, absent)
     if causes and incident.status not in ("hung", "suspected"):
         causes[0] = where.located(causes[0], texts)
     causes = stored.replayed(remains.told(causes, incident), incident.facts)
@@ -237,13 +238,18 @@ def _best(one: Candidate) -> Hit:
     return max(one.hits, key=lambda hit: hit.confidence)
 
 
-def _causes(ranked: list[Candidate], messengers: list[Candidate], ruled: set[str]) -> list[Cause]:
-    """Return the ranked causes, filled up with the look-alikes of the first where it is not sure."""
+def _causes(ranked: list[Candidate], messengers: list[Candidate], ruled: set[str], absent: set[str]) -> list[Cause]:
+    """Return the ranked causes, filled up with the look-alikes of the first where it is not sure.
+
+    Of `absent` ones, for which the machine or the program lacks the part, only those that something speaks for told.
+    """
     sure = bool(ranked) and ranked[0].confidence >= SURE
     rows = [(one.id, one.confidence, one) for one in ranked if not sure or one is ranked[0] or one.confidence >= 0.2]
     if rows and not sure:
         others = [one for one in messengers if one is not ranked[0] and _best(one).strength == "wrapper"]
+        spoken = {row[0] for row in rows}
         rows = [row for row in _with_lookalikes(rows, others) if row[0] not in ruled]
+        rows = [row for row in rows if row[0] in spoken or row[0] not in absent]
     return [_cause(name, confidence, one) for name, confidence, one in rows[:MOST_CAUSES] if confidence >= LEAST]
 
 

@@ -83,9 +83,35 @@ UNQUEUED = re.compile(  # nobody names a scheduler
     r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
 )
 NO_IPV6 = re.compile(r"errno: 97\b|Address family not supported")  # torch says it wherever IPv6 is off, and goes on
+CUDA_SAYS = re.compile(r"CUDA error|cudaError|CUDA_ERROR|CUDA driver")  # not permitted, not found: of the GPU's world
+REFUSED = re.compile(
+    r"CommError|HTTP ?Error|\b40[13]\b[^\n]{0,40}(?:Forbidden|Unauthorized|Client Error)"
+)  # by a server
+OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
+RESET = re.compile(r"Connection reset by peer")
+A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
+WATCHES = re.compile(r"inotify")
+LOCKED = re.compile(r"unable to lock file")
+DEVICE_MEMORY = re.compile(r"CUDA error|cudaError|\brmm\b")
+TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
+FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
+LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
+# weights_only tells any error that it meets in these words: nobody names one of the device or the disk.
+REFUSED_ITSELF = re.compile(
+    r"\A(?![\s\S]*WeightsUnpickler error: (?:CUDA|HIP|XPU|MPS|Attempting to|out of memory|\[Errno|No space))"
+)
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
+    Doubt("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
+    Doubt("io.", CUDA_SAYS, NEVER, 0.0),
+    Doubt("io.permission", REFUSED, NEVER, 0.0),
+    Doubt("native.abort", OPENCV, NEVER, 0.0),
+    Doubt("loader.", RESET, A_WORKER, 0.0),
+    Doubt("io.disk_full", WATCHES, NEVER, 0.0),
+    Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
+    Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
+    Doubt("tracker.network", FETCHED, TRACKED, 0.4),
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),

@@ -100,6 +100,8 @@ def _signature(sign: catalogue.Sign, texts: list[Page]) -> list[Hit]:
             return []
     found = []
     for order, text in enumerate(texts):
+        if sign.said and text.name != CONTEXT and text.progress:
+            continue
         for match in sign.all[0].finditer(text.text):
             line = text.line(_inside(match))
             place = None if text.name == CONTEXT or len(sign.all) > 1 else (order, line.number)

@@ -11,7 +11,7 @@ WINDOWS = {
     0xC000001D: "SIGILL",
     0xC0000094: "SIGFPE",
     0xC00000FD: "SIGSEGV",
-    0xC0000374: "SIGABRT",
+    0xC0000374: "SIGABRT",  # heap corruption
     0xC0000409: "SIGABRT",
 }
 WRITTEN = re.compile(

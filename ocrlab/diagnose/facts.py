@@ -14,6 +14,7 @@ APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69")  # NVID
 MOVES = 2.0  # seconds of silence; less is no silence
 SHM_LEFT = 256 * 2**20  # bytes; with more left, even after the end has freed some, a SIGBUS is not for want of it
 MEASURED = (-1, 0)  # the place in time of what was measured: before all that was printed
+OF_A_GPU = ("gpumem.", "kernel.", "hw.gpu", "hw.xid_app", "dist.p2p", "hang.gpu_kernel", "driver.device_busy")
 HELD = re.compile(r"leaked shared_memory objects|multiprocessing/shared_memory\.py")
 BUS = re.compile(r"[Bb]us error|SIGBUS|总线错误")
 KILLED = re.compile(r"killed by signal: Killed|^Killed\s*$|\bSIGKILL\b", re.MULTILINE)
@@ -42,6 +43,13 @@ def hits(incident: Incident) -> list[Hit]:
     for ended in facts.get("exits") or ():
         found += _worker(ended, facts)
     return found
+
+
+def absent(cause: str, facts: Mapping[str, Any]) -> bool:
+    """Tell whether a cause needs what was not there: a GPU, or a data worker."""
+    if facts.get("gpu") is False and cause.startswith(OF_A_GPU):
+        return True
+    return facts.get("workers") == 0 and cause.startswith("loader.")
 
 
 def moved(incident: Incident) -> bool:

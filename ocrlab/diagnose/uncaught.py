@@ -18,7 +18,8 @@ TOLD = re.compile(r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessErr
 # What libraries raise when something outside the program's own logic broke; the cause may stand before it.
 CARRIERS = re.compile(
     r"^(?:RuntimeError|Exception|OSError|IOError|MemoryError|ImportError|ModuleNotFoundError|EOFError|SystemError"
-    r"|KeyboardInterrupt|InternalError|\w*(?:Cuda|CUDA|Nccl|Dist|Inductor|Memory|Timeout|Connection|Pipe|Comm|Child"
+    r"|KeyboardInterrupt|InternalError|LogicError|\w*(?:Accelerator|Cuda|CUDA|Nccl|NCCL|Hip|Dist|Inductor|Memory|Timeout"
+    r"|Connection|Pipe|Comm|Child"
     r"|Process|Backend|Worker|Cancel|Abort|Launch|Compil|Triton|Http|HTTP|URL)\w*)$"
 )
 CAUSAL: tuple[str, ...] = ("kernel.", "gpumem.", "host.", "hw.", "loader.", "dist.", "native.", "data.index_range")
@@ -47,7 +48,8 @@ WARNED_LINES = 6
 IMREAD = "imread"  # OpenCV only warns of a file that it cannot read and returns None
 FINISHED = re.compile(
     r"(?i)^\W*(?:[\w:./-]+\s){0,4}?(?:training|run|job|fit|evaluation|testing|everything|all|epochs?|successfully)?\W{0,3}"
-    r"(?:is |was |has |have )?(?:successfully )?(?:finished|completed?|done|succeeded)\b(?![^\n]{0,80}(?:error|fail))"
+    r"(?:is |was |has |have )?(?:successfully )?(?:finished|completed?|done|succeeded)\b"
+    r"(?![^\n]{0,80}(?:error|fail|exit code -?[1-9]))"
 )
 ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")

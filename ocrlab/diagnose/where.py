@@ -17,6 +17,7 @@ TRACEBACK = "Traceback (most recent call last):"
 DUMP = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+[^\n]{0,60}\(most recent call first\)")
 RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: another process's exception, told again
 ANONYMOUS = re.compile(r"in <(?!module)\w+>")
+HANDLER = "_utils/signal_handling.py"  # torch raises there for a dead worker, wherever the main process is just then
 FATAL = "Current thread"
 CHAINED = 4  # lines from a traceback to the one that it was the cause of
 MOST = 4  # lines of evidence
@@ -31,6 +32,7 @@ class Block:
     fatal: bool
     own: list[Line] = field(default_factory=list)
     exception: Line | None = None
+    accident: bool = False  # its frames only tell where the main process was when a worker died
 
 
 def located(cause: Cause, texts: list[Page]) -> Cause:
@@ -64,7 +66,7 @@ def frame(text: str) -> str | None:
 def place(page: Page, number: int) -> str:
     """Return the program's own frame of the traceback that ends in a line, as ` in read (data.py:7)`; else nothing."""
     for block in _blocks(page):
-        if block.exception and block.exception.number == number:
+        if block.exception and block.exception.number == number and not block.accident:
             at = _innermost(block)
             return f" in {frame(at.text)}" if at else ""
     return ""
@@ -91,6 +93,8 @@ def _beside(told: Evidence | None, blocks: dict[str, list[Block]]) -> tuple[str,
         return fatal or ("", None)
     around = blocks[told.file]
     within = next((n for n, one in enumerate(around) if one.first <= number <= one.last), None)
+    if within is not None and around[within].accident:
+        return told.file, None
     if within is not None and RELAYED.search(told.text) and within + 1 < len(around):
         within += 1
     if within is not None and around[within].own:
@@ -114,6 +118,7 @@ def _blocks(page: Page) -> Iterator[Block]:
             block = Block(number, number, text.startswith(FATAL))
         elif block and FRAME.match(text):
             block.last = number
+            block.accident |= HANDLER in text.replace("\\", "/")
             if not _foreign(text):
                 line = Line(number, text)
                 block.own = [*block.own, line] if dump else [line, *block.own]

@@ -72,6 +72,12 @@ def cards(root: Path) -> list[str]:
     return found
 
 
+def present(root: Path) -> bool:
+    """Tell whether this machine shows a GPU of any maker: a PCI card of NVIDIA, or a device node that drives one."""
+    named = ("nvidia[0-9]*", "dxg", "kfd", "dri/renderD*")
+    return bool(cards(root)) or any(next((root / "dev").glob(name), None) is not None for name in named)
+
+
 def nodes(root: Path) -> dict[str, str]:
     """Return each /dev/nvidia* with ok, or why it cannot be opened."""
     found = {}

@@ -139,7 +139,7 @@ def _own(best: Cause) -> list[str]:
 
 
 def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
-    from ocrlab.probes import host  # slow to import, and only a failure needs it
+    from ocrlab.probes import driver, host  # slow to import, and only a failure needs it
 
     now = time.monotonic()
     known: dict[str, Any] = {
@@ -155,6 +155,8 @@ def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
         "fd_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_limit_bytes": host.memory_bytes().value,
         "platform": "wsl2" if "microsoft" in platform.release().lower() else "linux",
+        "gpu": driver.present(Path("/")),
+        "workers": sum(role == "worker" for role in quiet.roles.values()),
         "cpu_flags": sorted(flag for flag in host.cpu_flags() if flag.startswith(ISA)),
     }
     last = heartbeat.newest(quiet.heartbeats)

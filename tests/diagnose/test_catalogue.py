@@ -29,9 +29,26 @@ def ids(shared: Path) -> list[str]:
     return re.findall(r"^\| `([\w.]+)` \|", (shared / "diagnosis/causes.md").read_text(encoding="utf-8"), re.MULTILINE)
 
 
+# What the shared list has no id for.
+OURS = {
+    "build.compile",
+    "build.install",
+    "build.missing_package",
+    "hw.host",
+    "io.device",
+    "io.download",
+    "io.port",
+    "kernel.capture",
+    "user.amp",
+    "user.compile",
+}
+
+
 def test_every_cause_is_there_once(shared: Path) -> None:
-    assert sorted(entry.id for entry in ENTRIES) == sorted(ids(shared))
-    assert len(ENTRIES) == 77
+    names = [entry.id for entry in ENTRIES]
+    assert len(names) == len(set(names))
+    assert set(ids(shared)) <= set(names)
+    assert set(names) - set(ids(shared)) <= OURS <= set(names)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)

@@ -108,3 +108,25 @@ def test_a_line_that_names_our_own_process_comes_first() -> None:
     verdict = classify(Incident(status="killed", signal="SIGKILL", texts={"kernel_log.txt": lines}, facts=known))
     assert verdict.causes[0].id == "host.oom_kill"
     assert "process 42" in verdict.causes[0].evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("facts", "gone"),
+    [({"gpu": False}, "hw.gpu"), ({"workers": 0}, "loader.")],
+)
+def test_what_is_not_there_is_no_look_alike(facts: dict[str, object], gone: str) -> None:
+    log = {"hw.gpu": "Segmentation fault", "loader.": "Killed"}[gone]
+    before, after = (
+        [one.id for one in classify(Incident("failed", 1, texts={"log_tail.txt": log}, facts=known)).causes]
+        for known in ({}, facts)
+    )
+    assert any(name.startswith(gone) for name in before)
+    assert not any(name.startswith(gone) for name in after)
+    assert after[0] == before[0]
+
+
+def test_what_the_log_says_counts_without_a_gpu_too() -> None:
+    log = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert (
+        classify(Incident(texts={"log_tail.txt": log}, facts={"gpu": False})).causes[0].id == "kernel.illegal_address"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ocrlab.diagnose import catalogue
 from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident
 
@@ -15,7 +16,9 @@ def test_a_bare_kill_that_was_watched_asks_who_sent_it() -> None:
     best = verdict.causes[0]
     assert best.id == "ext.signal"
     assert "ocrlab watch" not in best.experiment
-    assert "signal_generate" in best.experiment
+    assert len(best.experiment.partition("    ")[0]) < 80, "one step that can be read"
+    assert "--explain ext.signal" in best.experiment
+    assert "signal_generate" in catalogue.explain("ext.signal")
     assert not any("counter" in thing for thing in verdict.missing)
     assert any("who sent" in thing for thing in verdict.missing)
 

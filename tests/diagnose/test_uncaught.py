@@ -196,3 +196,12 @@ def test_the_original_traceback_of_a_worker_is_no_notebooks() -> None:
         "AttributeError: no path\n"
     )
     assert "`AttributeError: no path` in start (fit.py:5)" in judge(log).missing[0]
+
+
+def test_an_exit_code_is_no_good_end() -> None:
+    for log, cause in (
+        ("Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)", "native.segv"),
+        ("Process finished with exit code -1073741819 (0xC0000005)", "native.segv"),
+    ):
+        assert classify(Incident(texts={"log_tail.txt": log})).causes[0].id == cause
+    assert classify(Incident(texts={"log_tail.txt": "Process finished with exit code 0"})).causes == []

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ocrlab.diagnose import where
+from ocrlab.diagnose.classify import classify
 from ocrlab.diagnose.log import page
-from ocrlab.records import Cause, Evidence
+from ocrlab.diagnose.uncaught import DURING
+from ocrlab.diagnose.verdict import sentence
+from ocrlab.records import Cause, Evidence, Incident
+
+TRACED = "Traceback (most recent call last):"
 
 LOG = """step 1
 Traceback (most recent call last):
@@ -73,3 +78,14 @@ def test_an_exception_that_only_libraries_show_stands_where_the_one_it_comes_fro
     told = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
     found = where.located(Cause("data.sample", 0.8, [told]), [page("log_tail.txt", chain)]).evidence
     assert [line.line for line in found] == [11, 2]
+
+
+def test_where_the_main_process_was_when_a_worker_died_is_no_place():
+    handler = '  File "/v/site-packages/torch/utils/data/_utils/signal_handling.py", line 73, in handler'
+    died = "RuntimeError: DataLoader worker (pid 38) is killed by signal: Segmentation fault."
+    for before in ((), (TRACED, '  File "/p/fit.py", line 3, in read', "KeyError: 'a'", "", DURING, "")):
+        log = "\n".join((*before, TRACED, '  File "/p/losses.py", line 12, in dice', "    return x", handler, died))
+        verdict = classify(Incident("failed", 1, texts={"log_tail.txt": log}))
+        assert verdict.causes[0].id == "loader.worker_crash"
+        assert [line.text for line in verdict.causes[0].evidence] == [died]
+        assert "dice" not in sentence(verdict)

@@ -61,3 +61,10 @@ def test_without_a_library_it_says_so(tmp_path: Path) -> None:
     assert first["kernel"]["cards"] == []
     assert "libcuda" in at["at"]
     assert rest[-1]["cuda"]["loaded"] in (True, False)
+
+
+def test_a_gpu_is_present_where_a_card_or_a_node_shows_it(tmp_path: Path) -> None:
+    assert not driver.present(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    assert driver.present(tmp_path)

@@ -1,0 +1,115 @@
+"""Families of messages of the libraries around torch, and what a person says of a failure without any."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.diagnose.classify import classify
+from ocrlab.records import Incident, Verdict
+
+FAMILIES = (
+    ("torch.AcceleratorError: CUDA error: capturing stream has unjoined work", "kernel.capture"),
+    ("torch.AcceleratorError: CUDA error: context is destroyed", "kernel.cascade"),
+    ("RuntimeError: CUDA error: MPS server is not ready to accept new MPS client requests", "driver.state"),
+    ("RuntimeError: CUDA driver call failed: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "dist.p2p"),
+    ("RuntimeError: NCCL Error 5: invalid usage", "dist.misconfig"),
+    (
+        "n:8:9 [0] bootstrap.cc:50 NCCL WARN Mismatched NCCL versions detected : rank 1 has 21903",
+        "build.cuda_libraries",
+    ),
+    ("RuntimeError: [/gloo/gloo/transport/tcp/pair.cc:589] Read error [10.0.0.2]:33: reset", "dist.timeout_desync"),
+    ("RuntimeError: Function F returned an invalid gradient at index 1 - got [4] but expected [5]", "user.autograd"),
+    ("RuntimeError: cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned", "user.device"),
+    ("UFuncTypeError: Cannot cast ufunc 'add' output from dtype('float64') to dtype('int64')", "user.dtype"),
+    ("IndexError: too many indices for array: array is 2-dimensional, but 3 were indexed", "user.shape"),
+    ("AttributeError: 'collections.OrderedDict' object has no attribute 'to'", "ckpt.mismatch"),
+    ("RuntimeError: Invalid magic number; corrupt file?", "ckpt.corrupt"),
+    ("RuntimeError: unscale_() has already been called on this optimizer since the last update().", "user.amp"),
+    ("torch._dynamo.exc.InternalTorchDynamoError: KeyError: 'x'", "user.compile"),
+    ("AttributeError: module 'PIL.Image' has no attribute 'ANTIALIAS'", "build.abi"),
+    ("ModuleNotFoundError: No module named 'pytorch_lightning.metrics'", "build.abi"),
+    ("ModuleNotFoundError: No module named 'pyclipper'", "build.missing_package"),
+    ("/usr/bin/python3: No module named ocr_tool", "build.missing_package"),
+    ("ext.cpp:10:3: error: 'AT_CHECK' was not declared in this scope", "build.compile"),
+    ("C:\\x\\ext.cpp(3): error C2039: 'type': is not a member of 'at'", "build.compile"),
+    ("ERROR: ResolutionImpossible: for help visit the documentation", "build.install"),
+    ("c++: internal compiler error: Killed (program cc1plus)", "host.oom_kill"),
+    ('qt.qpa.plugin: Could not load the Qt platform plugin "xcb"', "build.system_libs"),
+    ("Process finished with exit code -1073741819 (0xC0000005)", "native.segv"),
+    ("Process finished with exit code 137 (interrupted by signal 9: SIGKILL)", "host.oom_kill"),
+    ("cv2.error: OpenCV(4.8.0) (-215:Assertion failed) npoints >= 0 in function 'contourArea'", "data.sample"),
+    ("OSError: [Errno 117] Structure needs cleaning: '/data'", "io.device"),
+    ("OSError: [WinError 1117] The request could not be performed because of an I/O device error", "io.device"),
+    ("[12.9] blk_update_request: I/O error, dev nvme0n1, sector 12345", "io.device"),
+    ("OSError: [Errno 28] inotify watch limit reached", "host.fd_limit"),
+    ("BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)", "io.permission"),
+    ("OSError: Cannot find empty port in range: 7860-7860", "io.port"),
+    ("urllib.error.HTTPError: HTTP Error 404: Not Found", "io.download"),
+    ("RuntimeError: No HIP GPUs are available", "driver.no_visible_device"),
+    ("Memory access fault by GPU node-1 on address 0x7f0000. Reason: Page not present.", "kernel.illegal_address"),
+    ("RuntimeError: UR backend failed. UR backend returns:40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "gpumem.capacity"),
+    ("nvidia-container-cli: device error: 3: unknown device: unknown", "driver.no_visible_device"),
+    ("[12.3] EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "hw.host"),
+    ("NVRM: Xid (PCI:0000:3b:00): 149, pid=7, name=python", "hw.gpu"),
+    ("431|train|NODE_FAIL|0:0|", "scheduler.kill"),
+    ("431|train|OUT_OF_MEMORY|0:125|", "host.oom_kill"),
+)
+
+
+def said(*lines: str) -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": "\n".join(lines)}))
+
+
+def told(log: str, context: str) -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": log}, context=context))
+
+
+@pytest.mark.parametrize(("message", "cause"), FAMILIES, ids=[message[:40] for message, _ in FAMILIES])
+def test_a_message_of_a_family_is_named(message: str, cause: str) -> None:
+    assert said(message).causes[0].id == cause
+
+
+@pytest.mark.parametrize(
+    ("context", "cause"),
+    [
+        ("my computer restarts by itself a minute after training starts on the gpu", "hw.gpu"),
+        ("电脑训练时突然关机", "hw.gpu"),
+        ("RAM keeps increasing with every epoch", "host.oom_kill"),
+        ("训练过程中内存一直上涨", "host.oom_kill"),
+        ("torch.cuda.is_available() is False after the installation", "build.cpu_only"),
+        ("not working with 5090 rtx", "build.arch"),
+        ("GPU memory keeps ceaselessly growing", "gpumem.leak"),
+    ],
+)
+def test_what_a_person_says_is_a_guess_and_none_of_a_log_that_shows_steps(context: str, cause: str) -> None:
+    verdict = told("", context)
+    assert cause in [one.id for one in verdict.causes[:3]]
+    assert all(one.confidence <= 0.7 for one in verdict.causes)
+
+
+def test_what_a_running_log_says_of_memory_or_the_gpu_is_no_failure() -> None:
+    says = "cuda is_available: False, runs only on the CPU", "not enough RAM for the cache of pages, it is off"
+    assert said(*says, "epoch 1 step 1 loss 0.5", "epoch 1 step 2 loss 0.4").causes == []
+
+
+def test_weights_only_relays_an_error_of_the_device() -> None:
+    verdict = said(
+        "UnpicklingError: Weights only load failed. Please file an issue:",
+        "WeightsUnpickler error: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    )
+    assert verdict.causes[0].id == "driver.device_busy"
+
+
+def test_figures_of_a_leak_in_host_memory_get_the_advice_for_one() -> None:
+    assert "kept from step to step" in told("", "RAM keeps increasing with every epoch").causes[0].fix
+
+
+def test_what_paddleocr_says_of_a_sample_is_the_labels_also_without_its_line() -> None:
+    frame = '  File "/p/ppocr/data/simple_dataset.py", line 136, in __getitem__'
+    verdict = said("error happened with msg: Traceback (most recent call last):", frame, "ValueError: (3,2) (2,2)")
+    assert verdict.causes[0].id == "data.annotation"
+
+
+def test_what_a_build_lacks_asks_for_the_build_without_isolation() -> None:
+    first = said("error: subprocess-exited-with-error", "ModuleNotFoundError: No module named 'torch'").causes[0]
+    assert (first.id, "--no-build-isolation" in first.fix) == ("build.install", True)
