@@ -46,8 +46,22 @@ def run(args: argparse.Namespace) -> Answer:
         return _explain(args.explain)
     if args.jsonl is not None:
         return _many(args.jsonl, args.json)
-    found = classify.classify(read.incident(args.path))
-    return Answer(redact.clean(to_json(found)), redact.clean(verdict.markdown(found)).rstrip())
+    incident = read.incident(args.path)
+    found = classify.classify(incident)
+    told = incident.facts.get("learned")
+    if not isinstance(told, list):
+        return Answer(redact.clean(to_json(found)), redact.clean(verdict.markdown(found)).rstrip())
+    text = learning(told)
+    if found.causes or incident.texts:
+        text += f"\n\n{verdict.markdown(found)}"
+    return Answer(redact.clean({**to_json(found), "learned": told}), redact.clean(text).rstrip())
+
+
+def learning(told: list[str]) -> str:
+    """Return in words what a recorded training noticed about itself."""
+    if not told:
+        return "The flight record saw nothing wrong in how it learned: batches, gradients, steps, modes."
+    return "\n".join(["What the flight record noticed:", "", *(f"- {line}" for line in told)])
 
 
 def _explain(name: str) -> Answer:

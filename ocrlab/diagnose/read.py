@@ -12,6 +12,7 @@ from ocrlab.diagnose import exits, stored
 from ocrlab.diagnose.log import junk
 from ocrlab.diagnose.window import HEAD, window
 from ocrlab.errors import DataError
+from ocrlab.flight import learned
 from ocrlab.records import Incident, from_json
 
 LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
@@ -48,7 +49,8 @@ def _text(text: str, path: str) -> str:
 def folder(place: Path) -> Incident:
     """Return the incident of a run folder: its failure record, incident/ and flight/, else the logs that lie in it.
 
-    What `ocrlab replay` has found there since is in its facts, as `replay`.
+    What `ocrlab replay` has found there since is in its facts, as `replay`, and what a recorded training noticed
+    about itself as `learned`.
     """
     texts: dict[str, str] = {}
     old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
@@ -69,13 +71,14 @@ def folder(place: Path) -> Incident:
     for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
         with file_.open("rb") as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
-    answer = stored.replay(place)
-    if not (texts or old or answer):
+    answer, noticed = stored.replay(place), learned.read(place)
+    if not (texts or old or answer or noticed is not None):
         recorded = next((place / "flight").glob("ring-*.bin"), None)
         do = f"Run its last step again: ocrlab replay {place}" if recorded else None
         raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
     known = _known(inside / "verdict.json", texts, old)
-    return replace(known, facts={**known.facts, "replay": answer}) if answer else known
+    since: dict[str, Any] = {"replay": answer or None, "learned": noticed}
+    return replace(known, facts={**known.facts, **{name: value for name, value in since.items() if value is not None}})
 
 
 def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:

@@ -17,6 +17,7 @@ import torch
 
 PYTHON = struct.Struct("<625IBd")  # Mersenne Twister and its position, whether a second Gaussian waits, that
 NUMPY = struct.Struct("<IBd")  # behind 624 words: position, whether a second Gaussian waits, that
+KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 VERSION = 3  # of random.getstate() since Python 3.2
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 
 from ocrlab.recording.held import Held
+from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.tape import Tape, say
@@ -42,6 +44,9 @@ class Loop:
         self.clean = True  # no gradient waits: the last micro-batch ended with a step, or there was none
         self.steps = 0  # calls of step() in this micro-batch
         self.handles: list[Any] = []
+        self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
+        self.walking = False
+        self.epoch_count: int | None = None
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader; each is written down before it is used."""
@@ -49,18 +54,24 @@ class Loop:
             yield from self.replay.batches(loader, self)
             return
         told_by = self.tape.watch(loader) if self.tape is not None else None
+        walk: list[Any] = [0, length(loader)]
+        self.walking = True
+        self.walks.append(walk)
         for batch in told_by if isinstance(told_by, Counted) else loader:
+            walk[0] += 1
             self.begin(batch, told_by)
             try:
                 yield batch
             finally:
                 self.stepped()
             self._say_phase("data")
+        self.walking = False
         self.epoch += 1
 
     def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
         """Yield the numbers of the epochs; a replay begins with the recorded one."""
         numbers = range(epochs) if isinstance(epochs, int) else epochs
+        self.epoch_count = length(numbers)
         for epoch in numbers:
             if self.replay is not None and epoch < self.replay.first_epoch:
                 continue
@@ -108,11 +119,27 @@ class Loop:
         self.clean = bool(self.steps) or not self.held.optimizers
         self.number += self.clean
 
-    def _stepping(self, *_: Any) -> None:
+    def _stepping(self, optimizer: Any, *_: Any) -> None:
         self._say_phase("optimiser")
+        if self.tape is not None:
+            self.tape.learn("stepping", optimizer)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
         self.steps += 1
+        if self.tape is not None:
+            self.tape.learn("stepped", optimizer, self.micro)
+
+    def ended(self, error: BaseException | None) -> None:
+        """Note how the loop was left: how far each walk over its data came, and an exit without an error."""
+        learning = self.tape.learning if self.tape is not None else None
+        if learning is None:
+            return
+        learning.told.walks = [(taken, size) for taken, size in self.walks]
+        learning.told.scaler = self.held.scaler is not None
+        if self.walking and isinstance(error, SystemExit) and not error.code:
+            taken, size = self.walks[-1]
+            where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.epoch + 1}"
+            learning.told.ended = left(error, where, self.epoch_count)
 
     def start(self) -> None:
         """Listen to the optimisers."""
@@ -159,6 +186,9 @@ def recording(
                 tape.snapshots_on = False
                 say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
             tape.hear(held.models[0])
+            if tape.snapshots_on:
+                whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
+                tape.learning = Learning(whole, held.optimizers, held.extra)
         except Exception as error:
             say(f"not started, training goes on: {error}")
     loop = Loop(held, tape, replay)
@@ -167,9 +197,11 @@ def recording(
         if replay is not None:
             replay.start_loop(held)
         yield loop
+        loop.ended(None)
         if replay is not None:
             replay.finish()
     except BaseException as error:
+        loop.ended(error)
         if replay is not None:
             replay.failed(error)
         if tape is not None:
@@ -179,6 +211,22 @@ def recording(
         loop.stop()
         if tape is not None:
             tape.finish()
+
+
+def length(of: Any) -> int | None:
+    """Return how many things there are in something, None where it does not know."""
+    try:
+        return len(of)
+    except (TypeError, RuntimeError):
+        return None
+
+
+def left(error: BaseException, where: str, epochs: int | None) -> str:
+    """Return in words that a program ended itself in the middle, and at which line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    of = "" if epochs is None else f" of {epochs}"
+    return f"the training did not end: sys.exit(0){line} ended the program in {where}{of}, without an error"
 
 
 def current_rank() -> int:

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ocrlab.flight import handover, record_program, ring
-from ocrlab.recording import generators, names, walks
+from ocrlab.flight import handover, learned, record_program, ring
+from ocrlab.recording import generators, names, verdicts, walks
+from ocrlab.recording.learning import Learning, capturing
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.recording.raw import Raw
 from ocrlab.recording.snapshots import Snapshots
@@ -75,6 +76,8 @@ class Tape:
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
         self.stages = Stages(self.writer)
+        self.learning: Learning | None = None
+        learned.forget(self.folder, rank)
         self.micro = -1
         self.loss_before: float | None = None
         self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
@@ -154,6 +157,7 @@ class Tape:
             time=time.time(),
         )
         self.loss_before = None
+        self.learn("begin", micro, batch)
         self.random = step.random
         self.writer.begin(step)
         self.stages.in_step = True
@@ -162,6 +166,8 @@ class Tape:
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""
         self.writer.phase(name)
+        if self.learning is not None:
+            self.learning.validating = name == "validation"
         if name == "backward":
             self.writer.clear()  # the stage that was entered last is the loss's; a recomputed one will say so
         self.stages.in_step = name == "forward"  # the model may be run again in a backward
@@ -187,6 +193,7 @@ class Tape:
         if value is not None:
             self.loss_before = float(value) * scale
             self.writer.loss(self.loss_before, self.micro)
+            self.learn("loss", self.loss_before)
 
     def send(self, value: Tensor, scale: float) -> None:
         """Start the way of a loss from its device to the host; inside of a CUDA graph it has no value yet."""
@@ -205,6 +212,33 @@ class Tape:
             micro, held, _ = self.late.popleft()
             self.loss_before = float(held)
             self.writer.loss(self.loss_before, micro)
+            self.learn("loss", self.loss_before)
+
+    def learn(self, method: str, *args: Any) -> None:
+        """Let a method of what looks at the learning note something; it is switched off instead of raising."""
+        if self.learning is None or not (self.on and self.cuda) or capturing():
+            return
+        try:
+            getattr(self.learning, method)(*args)
+        except Exception as error:
+            self.learning.close()
+            self.learning = None
+            self.failed(error)
+            say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
+
+    def judge(self) -> None:
+        """Say and write down what was noticed of a training that ends."""
+        self.learn("end")
+        if self.learning is None:
+            return
+        self.learning.close()
+        told, entry = self.learning.told, self.loaders.get(0)
+        loader = entry.loader() if isinstance(entry, Loader) else None
+        told.larger, told.generator = more_than_a_batch(loader), copied_generator(loader)
+        lines = verdicts.sentences(told, self.learning.model)
+        learned.write(self.folder, self.rank, self.start, lines, told.weights, cut=bool(told.ended))
+        for line in lines if self.rank == 0 else ():
+            say(line)
 
     @harmless
     def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
@@ -257,6 +291,7 @@ class Tape:
         try:
             if self.on:
                 self.settle()
+                self.judge()
             self.snapshots.close()
         except Exception as error:
             self.failed(error)
@@ -275,6 +310,22 @@ class Tape:
         for entry in self.loaders.values():
             entry.stop()
         say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
+
+
+def more_than_a_batch(loader: Any) -> bool:
+    """Tell whether a loader is known to have more samples than one batch."""
+    try:
+        return len(loader.dataset) > (loader.batch_size or 1)
+    except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
+        return False
+
+
+def copied_generator(loader: Any) -> str:
+    """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
+    if loader is None or not loader.num_workers or loader.worker_init_fn is not None:
+        return ""
+    held = getattr(loader.dataset, "__dict__", {})
+    return next((name for name, value in held.items() if isinstance(value, generators.KINDS)), "")
 
 
 def silence(tape: Tape | None) -> None:

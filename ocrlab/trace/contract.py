@@ -22,7 +22,8 @@ from ocrlab.trace import contract_rules as rules
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
-from ocrlab.trace.contract_state import Kept, scalar
+from ocrlab.trace.contract_losses import Losses
+from ocrlab.trace.contract_state import Kept, rates, scalar
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
 
@@ -122,6 +123,7 @@ class _Step:
     names: list[str] | None
     outputs: Sequence[Range]
     shapes: dict[str, Sequence[int | None]]
+    seen: tuple[Forward, Losses] | None = None
 
     def run(self) -> BaseException | None:
         """Go through the step as far as it goes; return what was raised."""
@@ -140,9 +142,10 @@ class _Step:
         """Return the loss where it can be trained on, and what was raised."""
         found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
-        with forward, Calls(found, forward.place, self.names):
+        calls = Calls(found, forward.place, self.names)
+        with forward, calls:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
-        self.report.stages = forward.stages
+        self.report.stages, self.seen = forward.stages, (forward, calls.losses)
         found += forward.findings
         if error is None:
             found += forward.missing()
@@ -151,7 +154,7 @@ class _Step:
             found += wrong
             if isinstance(total, Tensor) and total.numel() == 1 and total.device.type != "meta":
                 self.report.loss = float(total.detach())
-            usable = isinstance(total, Tensor) and total.requires_grad and total.numel() == 1
+            usable = isinstance(total, Tensor) and total.grad_fn is not None and total.numel() == 1
             if not usable:
                 self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
             return (total if usable else None), None
@@ -170,9 +173,12 @@ class _Step:
             self.report.findings.append(Finding("backward.raised", "the backward pass", text, "gradients", do))
             self.report.unchecked.append("gradients and weights: the backward pass did not end")
             return error
+        forward, losses = self.seen or (None, None)
+        self.report.findings += [*(losses.pushed() if losses else ()), *(forward.used() if forward else ())]
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
         self.report.norms = rules.norms(self.model)
+        self.report.findings += rules.vanishing(self.model)
         return None
 
     def _move(self) -> BaseException | None:
@@ -192,7 +198,19 @@ class _Step:
                 self.report.findings.append(Finding("optimizer.raised", type(optimizer).__name__, text, "a step", do))
                 return error
         self.report.findings += rules.moved(self.model, self.optimizers, self.kept)
-        return None
+        if not any(rates(self.optimizers).values()):
+            self.report.unchecked.append("whether weights move: the learning rate is 0 now")
+        return self._again()
+
+    def _again(self) -> BaseException | None:
+        """Compute the loss once more, on the same batch with the same random numbers: the step should have helped."""
+        values: list[Any] = []
+        self.kept.restore_random()
+        with torch.no_grad():
+            error = tried(lambda: values.append(scalar(self.loss(self.model, self.batch))))
+        if error is None and isinstance(values[0], Tensor) and values[0].numel() == 1 and self.report.loss is not None:
+            self.report.findings += rules.helped(self.report.loss, float(values[0]))
+        return error
 
     def _evaluate(self) -> BaseException | None:
         """Look whether eval mode leaves all as it is and gives the same twice."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
+from ocrlab.trace.contract_losses import LOSSES, Losses
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -24,18 +25,24 @@ class Stopped(Exception):
 
 
 class Calls(TorchFunctionMode):
-    """While it is entered, indices are compared with what they index, and targets of the BCE with 0 and 1."""
+    """While it is entered, indices are compared with what they index, and loss functions are looked at."""
 
     def __init__(self, found: list[Finding], place: Callable[[], str], names: Sequence[str] | None) -> None:
         super().__init__()
         self.found, self.place, self.names = found, place, names
+        self.losses = Losses(found, place)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         look = LOOKS.get(func)
         if look is not None:
             self._judge(look(*args, **kwargs), getattr(func, "__name__", str(func)))
-        return func(*args, **kwargs)
+        if func not in LOSSES:
+            return func(*args, **kwargs)
+        self.losses.before(func, args, kwargs)
+        value = func(*args, **kwargs)
+        self.losses.after(func, value)
+        return value
 
     def _judge(self, bounds: Iterator[Bound], function: str) -> None:
         fatal = False

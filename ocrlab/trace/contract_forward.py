@@ -8,8 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, not_finite, plain, spot, value_at
+
+LARGE_INPUT = 16.0  # mean size of an input: images of 0..255 have about 100, normalised ones 1
+LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
+FLAT = 1e-6  # slope of a sigmoid at 14
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Forward:
         self.findings: list[Finding] = []
         self.within: list[str] = []
         self.spoilt = 0  # modules with a value that is not finite, after the first
+        self.told: set[str] = set()  # rules of which the first module is enough
+        self.given: list[Tensor] = []  # what the model returned and a gradient should reach
         self._handles: list[Any] = []
 
     def __enter__(self) -> Forward:
@@ -92,11 +100,16 @@ class Forward:
         label = name or "the model itself"
         self._finite(label, module, args, given)
         self._formats(label, module, args, first)
+        self._sizes(label, module, args, first)
         if name in self.shapes and shapes and not fits(shapes[0], self.shapes[name]):
             need = " x ".join("any" if n is None else str(n) for n in self.shapes[name])
             got = " x ".join(map(str, shapes[0]))
             do = "Look at strides and padding between the stage before and this one"
             self.findings.append(Finding("shape.stage", label, got, need, do))
+        if not name:
+            self.given += [t for _, t in given if t.requires_grad and not t.is_leaf]
+            for tensor in self.given:
+                tensor.retain_grad()
         if not name and self.outputs:
             finite = [(n if n != "batch" else "output", t) for n, t in given if not_finite(t) is None]
             self.findings += judge(finite, self.outputs, self.names, "output")
@@ -135,6 +148,48 @@ class Forward:
             do = "Keep channels_last through this module, or put a .contiguous(memory_format=...) where it is meant"
             where = f"{label} ({type(module).__name__})"
             self.findings.append(Finding("format.lost", where, "contiguous", "channels_last as it came", do, "warn"))
+
+    def _sizes(self, label: str, module: nn.Module, args: Any, first: Tensor | None) -> None:
+        """Report the first module that gets or gives numbers with which training goes nowhere."""
+        came = next((t for _, t in leaves(args)), None)
+        if came is None or first is None or not (plain(came) and plain(first)) or not first.is_floating_point():
+            return
+        where, rules = f"{label} ({type(module).__name__})", dict(_numbers(module, came.detach(), first.detach()))
+        if "input.scale" not in rules and next(module.parameters(recurse=False), None) is not None:
+            self.told.add("input.scale")  # what comes after a layer has the scale that this one made
+        for rule, (got, need, do) in rules.items():
+            if rule not in self.told:
+                self.told.add(rule)
+                self.findings.append(Finding(rule, where, got, need, do, "warn"))
+
+    def used(self) -> Iterator[Finding]:
+        """Yield that the loss does not depend on what the model returned; to be asked after the backward pass."""
+        if self.given and all(tensor.grad is None for tensor in self.given):
+            do = "Look for a name that was written over: the loss may compare the targets with themselves"
+            got = "no gradient reaches what the model returned; the loss is made of something else"
+            yield Finding("loss.ignores", "the model's output", got, "a loss of the prediction", do)
+
+
+def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield what is wrong with the size of the numbers that a module gets and gives."""
+    layer = isinstance(module, _ConvNd | nn.Linear)
+    if layer and came.is_floating_point() and (size := float(came.abs().float().mean())) > LARGE_INPUT:
+        got = f"the first layer gets values from {float(came.min()):g} to {float(came.max()):g}, {size:g} in the mean"
+        yield "input.scale", (got, "values around 1", "Normalise the input: divide images by 255, subtract the mean")
+    if layer and (size := float(first.float().square().mean().sqrt())) > LARGE:
+        do = "Look at its initial weights, and put a normalisation before it"
+        yield "forward.large", (f"values of {size:g} (root mean square)", f"below {LARGE:g}", do)
+    if isinstance(module, nn.ReLU | nn.ReLU6) and first.numel() >= 8 and not bool(first.count_nonzero()):
+        do = "Look at the bias and the scale of the layer before it, and at the learning rate of the steps until now"
+        yield "forward.dead", (f"all {first.numel()} values are 0: nothing behind it can learn", "some above 0", do)
+    if isinstance(module, nn.Sigmoid | nn.Tanh):
+        slope = first * (1 - first) if isinstance(module, nn.Sigmoid) else 1 - first.square()
+        if first.numel() >= 8 and float((slope < FLAT).float().mean()) > 0.99:
+            do = "Look at the initial weights and the scale of what comes in"
+            yield "forward.saturated", ("99 % of its values are where it is flat: no gradient passes", "a slope", do)
+    if isinstance(module, _BatchNorm) and module.training and came.shape[0] == 1:
+        do = "Use a larger batch, GroupNorm, or BatchNorm in eval mode"
+        yield "batchnorm.one", ("statistics of a batch of one sample", "several samples", do)
 
 
 def fits(shape: Sequence[int], rule: Sequence[int | None]) -> bool:

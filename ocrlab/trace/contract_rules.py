@@ -15,6 +15,10 @@ from torch.optim import Optimizer
 from ocrlab.trace.contract_batch import Finding, entries, leaves, masks, not_finite, plain, value_at
 from ocrlab.trace.contract_state import Kept, rates
 
+VANISHED = 1e-8  # share of the largest gradient: what float32 can tell beside it
+DROPPED = 0.9  # dropout from here on leaves less than a tenth
+DECAY = 0.01  # share of the weights that decay takes away in one step; what is published lies below 1e-3
+WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step: more is no step down
 SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
 
 
@@ -44,6 +48,14 @@ def standing(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Find
             yield Finding("weights.finite", f"{name}{index(broken)}", value_at(tensor, broken), "finite", do)
     if not any(p.requires_grad for p in model.parameters()):
         yield Finding("weights.frozen", "the model", "no parameter is trainable", "one", "Set requires_grad_(True)")
+    elif not any(p.requires_grad and p.ndim > 1 for p in model.parameters()):
+        frozen = [name for name, p in model.named_parameters() if p.ndim > 1]
+        if frozen:
+            got, do = (
+                f"frozen, like all of its kind: {some(frozen)}",
+                "Look at the names by which parameters are frozen",
+            )
+            yield Finding("weights.biases", "the model", f"only biases train; weights are {got}", "weights", do, "warn")
     yield from modes(model)
     yield from groups(model, optimizers)
 
@@ -54,6 +66,9 @@ def modes(model: nn.Module) -> Iterator[Finding]:
         yield Finding("mode.eval", "the model", "eval mode", "train mode", "Call model.train() before the step")
         return
     for name, module in model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
+            do = "It is the share that is dropped, not the share that is kept"
+            yield Finding("mode.dropout", name, f"drops {module.p:.0%}", f"less than {DROPPED:.0%}", do, "warn")
         if not isinstance(module, _BatchNorm | nn.SyncBatchNorm):
             continue
         weights = list(module.parameters(recurse=False))
@@ -76,9 +91,10 @@ def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Findin
     if without:
         do = "Make the optimiser from the parameters that the model has now"
         yield Finding("optimizer.missing", grouped(model, without), "in no group", "each trainable one in one", do)
-    idle = [name for name, p in named.items() if p.requires_grad and lr.get(id(p)) == 0]
+    waiting = {id(p) for o in optimizers for g in o.param_groups if g.get("initial_lr", 0) > 0 for p in g["params"]}
+    idle = [n for n, p in named.items() if p.requires_grad and lr.get(id(p)) == 0 and id(p) not in waiting]
     if idle:
-        do = "Give the group a rate, or freeze it with requires_grad_(False); the first step of a warm-up may be 0"
+        do = "Give the group a rate, or freeze it with requires_grad_(False)"
         yield Finding("optimizer.rate", grouped(model, idle), "learning rate 0", "above 0", do, "warn")
     frozen = [name for name, p in named.items() if not p.requires_grad and id(p) in lr]
     if frozen:
@@ -86,6 +102,7 @@ def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Findin
         yield Finding(
             "optimizer.frozen", grouped(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
         )
+    yield from decays(optimizers)
     stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None]
     if stale:
         do = "Set .grad = None where you freeze"
@@ -96,6 +113,16 @@ def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Findin
         yield Finding(
             "optimizer.stranger", "the optimiser", f"{strangers} tensors not of this model", "none", do, "warn"
         )
+
+
+def decays(optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+    """Yield groups whose weight decay alone makes the weights vanish."""
+    for number, group in ((i, g) for o in optimizers for i, g in enumerate(o.param_groups)):
+        share = float(group.get("lr", 0) or 0) * float(group.get("weight_decay", 0) or 0)
+        if share >= DECAY:
+            got = f"weight decay {group['weight_decay']:g} takes {share:.1%} of the weights away in each step"
+            do = "Take a smaller one: 1e-4 to 0.1 is usual"
+            yield Finding("optimizer.decay", f"the optimiser's group {number}", got, f"below {DECAY:.0%}", do)
 
 
 def types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
@@ -119,6 +146,9 @@ def loss(total: Any) -> Iterator[Finding]:
         return
     if total.numel() != 1:
         yield Finding("loss.scalar", "the loss", f"shape {tuple(total.shape)}", "a scalar", "Take its mean or sum")
+    if total.requires_grad and total.grad_fn is None:
+        do = "Return the loss as it was computed: torch.tensor(loss) and .item() cut it off from the model"
+        yield Finding("loss.gradient", "the loss", "a tensor that was made anew, without a graph", "a graph", do)
     if not total.requires_grad:
         do = "Look for detach(), .data, no_grad(), or a step by NumPy between the model and the loss"
         yield Finding("loss.gradient", "the loss", "it does not depend on any trainable weight", "a graph", do)
@@ -153,6 +183,31 @@ def gradients(model: nn.Module, called: set[str]) -> Iterator[Finding]:
     for rest in split(model, zero):
         do = "Look for a ReLU that is never above 0, a mask of zeros, or a weight of 0 in the loss"
         yield Finding("gradient.zero", grouped(model, rest), "only zeros", "a gradient", do, "warn")
+
+
+def vanishing(model: nn.Module) -> Iterator[Finding]:
+    """Yield weights whose gradient is nothing beside that of the others."""
+    sizes = {
+        name: float(entries(p.grad).float().square().mean().sqrt())
+        for name, p in model.named_parameters()
+        if p.requires_grad and p.ndim > 1 and p.grad is not None and plain(entries(p.grad))
+    }
+    sizes = {name: size for name, size in sizes.items() if 0 < size < float("inf")}
+    most = max(sizes, key=lambda name: sizes[name], default="")
+    gone = [name for name, size in sizes.items() if size < VANISHED * sizes[most]]
+    if gone:
+        got = f"gradients of {min(sizes[n] for n in gone):.1g} (root mean square), beside {sizes[most]:.1g} of {most}"
+        do = "Use ReLU in place of sigmoid, normalisation, and connections that skip layers"
+        yield Finding("gradient.vanishing", grouped(model, gone), got, f"above {VANISHED:g} of it", do, "warn")
+
+
+def helped(before: float, after: float) -> Iterator[Finding]:
+    """Yield that the loss of the very batch of a step is much larger after it."""
+    times, more = WORSE
+    if after > before + more and after > times * abs(before):
+        do = "Take a smaller learning rate, a tenth at first"
+        got = f"the step made the loss of its own batch larger: {before:.4g}, then {after:.4g}"
+        yield Finding("step.worse", "the optimiser's step", got, "a smaller loss", do, "warn")
 
 
 def norms(model: nn.Module) -> dict[str, float]:
@@ -194,13 +249,14 @@ def moved(model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept) -> Iter
         if broken is not None and not_finite(kept.before(name)) is None:
             do = "Look at the gradient and at the optimiser's eps and rate"
             yield Finding("weights.after", f"{name}{index(broken)}", value_at(p, broken), "finite", do)
-    for rest in split(model, still):
-        dtype = dict(model.named_parameters())[rest[0]].dtype
+    kinds = {name: p.dtype for name, p in model.named_parameters()}
+    for dtype in sorted({kinds[name] for name in still}, key=str):
+        rest = [name for name in still if kinds[name] == dtype]
         wide, kind = dtype in (torch.float32, torch.float64), str(dtype).removeprefix("torch.")
         do = "Look at the learning rate: the update may be lost in rounding"
         do = do if wide else f"Keep the weights in float32 if the update is lost in {kind}, or look at the rate"
-        found, some = f"a gradient, but no change ({kind})", wide and len(still) < every
-        yield Finding("weights.still", grouped(model, rest), found, "a change", do, "warn" if some else "fail")
+        found, some_do = f"a gradient, but no change ({kind})", wide and len(still) < every
+        yield Finding("weights.still", grouped(model, rest), found, "a change", do, "warn" if some_do else "fail")
     for rest in split(model, frozen):
         do = "Take them out of the optimiser and set their .grad to None: weight decay and momentum moved them"
         yield Finding("weights.frozen_moved", grouped(model, rest), "frozen, and moved", "as before", do)

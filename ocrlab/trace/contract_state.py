@@ -49,6 +49,10 @@ class Kept:
         """Put back train and eval mode, and the generators of the CPU; no CUDA call is made."""
         for module, training in self.modes:
             module.training = training
+        self.restore_random()
+
+    def restore_random(self) -> None:
+        """Put back the generators of the CPU."""
         python, numpy, cpu = self.random
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002

@@ -17,8 +17,9 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.recording import generators, restored_lightning
+from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
-from ocrlab.recording.loops import recording
+from ocrlab.recording.loops import left, recording
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.tape import Tape, say
 
@@ -108,6 +109,22 @@ class Recorder(lightning.Callback):
         self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
         if self.several and self.tape is not None:
             say("several loaders at once: steps are recorded, but their batches cannot be made again by a replay")
+        tape = self.tape
+        if tape is None or not tape.on or not tape.snapshots_on:
+            return
+        tape.learning = Learning(self._model(pl_module), trainer.optimizers)
+        for optimizer in trainer.optimizers:
+            with contextlib.suppress(AttributeError):  # of another make
+                self.undo.append(optimizer.register_step_pre_hook(self._stepping).remove)
+                self.undo.append(optimizer.register_step_post_hook(self._stepped).remove)
+
+    def _stepping(self, optimizer: Any, *_: Any) -> None:
+        if self.tape is not None:
+            self.tape.learn("stepping", optimizer)
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        if self.tape is not None:
+            self.tape.learn("stepped", optimizer, self.tape.micro)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
@@ -172,9 +189,22 @@ class Recorder(lightning.Callback):
         if self.replay is not None:
             self.replay.failed(exception)
         if self.tape is not None:
+            self._ended(trainer, exception)
             self.tape.failed(exception)
             self.tape.finish()
         self._leave()
+
+    def _ended(self, trainer: Trainer, error: BaseException) -> None:
+        """Note an exit without an error in the middle of the training."""
+        if (
+            self.tape is not None
+            and self.tape.learning is not None
+            and isinstance(error, SystemExit)
+            and not error.code
+        ):
+            batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            where = f"batch {batch} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
+            self.tape.learning.told.ended = left(error, where, trainer.max_epochs)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self.tape is not None:

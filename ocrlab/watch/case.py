@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ocrlab import flight
 from ocrlab.errors import RunError
-from ocrlab.flight import handover
+from ocrlab.flight import handover, learned
 from ocrlab.probes import signals, tree
 from ocrlab.records import Incident, Verdict
 from ocrlab.watch import incident, last_words, place, ranks
@@ -166,9 +166,21 @@ class Case:
         log = self.session.ring.text()
         for hidden in filter(None, (last_words.traceback(log), last_words.loss(log))):
             self.session.say(f"ocrlab watch: {hidden}")
+        record = handover.record_told(self.scratch)
+        if record is not None and learned.cut(record):
+            return self._cut_short(record, exit_status)
         if self.folder:
             self._succeed(self.folder)
         return Ended("success", 0, None, None, self.folder.path if self.folder else None, exit_status)
+
+    def _cut_short(self, record: Path, exit_status: int) -> Ended:
+        """Write down a program that ended itself in the middle of its training, with exit status 0."""
+        why = (learned.read(record) or ["the training did not end"])[0]
+        self.session.say(f"ocrlab watch: exit status 0, and yet {why}; the run counts as failed")
+        if self.folder:
+            self.folder.fail({"type": "Unfinished", "message": why, "where": None})
+        path = self.folder.path if self.folder else None
+        return Ended("failed", 0, None, None, path, exit_status)
 
     @property
     def child(self) -> Child:

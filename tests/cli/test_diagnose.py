@@ -12,6 +12,7 @@ import pytest
 from ocrlab.cli import diagnose
 from ocrlab.cli.answer import Answer, Parser
 from ocrlab.errors import ConfigError, DataError
+from ocrlab.flight import learned
 
 LOG = "Traceback (most recent call last):\nOSError: [Errno 24] Too many open files: 'x'\n"
 
@@ -31,6 +32,20 @@ def test_a_log_becomes_a_verdict(tmp_path: Path) -> None:
     assert answer.record["causes"][0]["evidence"] == [{"file": "a.log", "line": 2, "text": LOG.splitlines()[1]}]
     assert "## Fix" in answer.text
     assert answer.status == 0
+
+
+def test_what_a_recorded_training_noticed_is_told_without_any_log(tmp_path: Path) -> None:
+    (tmp_path / "flight").mkdir()
+    learned.write(tmp_path / "flight", 0, 1, ["the learning rate was 0"], {}, cut=False)
+    answer = ask(str(tmp_path))
+    assert answer.text == "What the flight record noticed:\n\n- the learning rate was 0"
+    assert answer.record["learned"] == ["the learning rate was 0"]
+    assert answer.record["causes"] == []
+    (tmp_path / "train.log").write_text(LOG)
+    assert "learning rate was 0" in (both := ask(str(tmp_path)).text) and "Too many open files" in both
+    learned.write(tmp_path / "flight", 0, 1, [], {}, cut=False)
+    (tmp_path / "train.log").unlink()
+    assert "nothing wrong" in ask(str(tmp_path)).text
 
 
 @pytest.mark.parametrize("words", [(), ("a.log", "--jsonl", "b"), ("a.log", "--explain")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,23 @@ def test_a_heartbeat_is_progress(watched):
     code = "import time\nfrom ocrlab.flight import heartbeat as h\nfor n in range(15): h.beat(step=n); time.sleep(0.2)"
     done = watched(code, "--silence", "1.2", "--on-hang", "kill")
     assert (done.status, done.err) == (0, "")
+
+
+def test_a_recorded_training_that_ends_itself_in_the_middle_is_no_success(watched, tmp_path):
+    code = f"""
+from pathlib import Path
+from ocrlab.flight import handover, learned
+folder = Path({str(tmp_path / "mine")!r})
+(folder / "flight").mkdir(parents=True)
+handover.tell_record(folder)
+learned.write(folder / "flight", 0, 1, ["the training did not end: sys.exit(0) at a.py:3"], {{}}, cut=CUT)
+"""
+    done = watched(code.replace("CUT", "True"))
+    assert (done.status, done.sentinel) == (0, ".FAILURE"), "the exit status is the program's own"
+    assert "exit status 0, and yet the training did not end: sys.exit(0) at a.py:3" in done.err
+    shutil.rmtree(tmp_path / "mine")
+    done = watched(code.replace("CUT", "False"))
+    assert (done.status, done.sentinel, done.err) == (0, ".SUCCESS", "")
 
 
 def test_what_a_folder_holds_stays(watched, tmp_path):

@@ -1,0 +1,190 @@
+"""Does a training learn? Looked at in few of its steps, by what the recorder hears anyway; said when it ends.
+
+A look is taken at micro-batches 0 to 3 and at each power of two, so that it costs nothing in a long run; between looks
+some numbers are counted. Weights and batches are compared by the sum of their bits, gradients by their norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ocrlab.recording import verdicts
+from ocrlab.recording.verdicts import Step, Told
+from ocrlab.trace import contract_rules
+from ocrlab.trace.contract_batch import entries, leaves, plain
+
+WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SAMPLED = 64  # values of a tensor by which the size of its change is measured
+LAST = 8  # losses at the beginning and at the end that are compared
+
+
+@dataclass
+class Learning:
+    """What is noted of one training; none of its methods may be called after a CUDA error but `close`."""
+
+    model: nn.Module
+    optimizers: Sequence[Any] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.told = Told()
+        self.named = {name: p for name, p in self.model.named_parameters() if not is_lazy(p)}
+        self.moving = any(isinstance(part, verdicts.MODES) for part in self.model.modules())
+        self.looking = False
+        self.before: dict[str, tuple[int, Tensor]] = {}
+        self.probes: dict[int, tuple[Any, list[bool]]] = {}  # by optimiser: a hook, whether old gradients were there
+        self.averages = {n: sums(part.parameters()) for n, part in self.extra.items() if isinstance(part, nn.Module)}
+        self.handles = [part.register_forward_pre_hook(self._entered) for part in self._called() if self.moving]
+        self.validating = False
+
+    def _called(self) -> list[nn.Module]:
+        """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
+        return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
+
+    def _entered(self, module: nn.Module, _inputs: Any) -> None:
+        if self.validating and module.training and not torch.compiler.is_compiling():
+            self.told.validated_training += 1
+
+    def begin(self, micro: int, batch: Any) -> None:
+        """Note that a batch came."""
+        self.told.batches += 1
+        self.looking = micro < 4 or micro & (micro - 1) == 0
+        if self.looking:
+            found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)]
+            self.told.looks += 1
+            self.told.contents.append(tuple(bits(t) for _, t in found))
+            self.told.see_batch(found)
+
+    def loss(self, value: float) -> None:
+        """Note a loss."""
+        told = self.told
+        told.losses += 1
+        told.same = told.same + 1 if value == told.last else 0
+        told.last = value
+        if not told.lost and not math.isfinite(value):
+            told.lost = told.batches
+        if told.losses <= LAST:
+            told.first_losses.append(value)
+        told.last_losses.append(value)
+
+    def stepping(self, optimizer: Any) -> None:
+        """Note that an optimiser is about to step; with a closure the gradients are still to come."""
+        if self.looking:
+            mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            held = {name: p for name, p in self.named.items() if id(p) in mine and plain(p)}
+            self.before = {name: (bits(p), sample(p)) for name, p in held.items()}
+
+    def stepped(self, optimizer: Any, micro: int) -> None:
+        """Note that an optimiser has stepped: its gradients are still there."""
+        told = self.told
+        told.steps += 1
+        rate = any(isinstance(lr := g.get("lr", 1), Tensor) or lr for g in optimizer.param_groups)
+        told.unrated = 0 if rate else told.unrated + 1
+        told.bare += not any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        self._probed(optimizer)
+        if self.looking:
+            if rate:
+                self._look(optimizer)
+            told.weights[micro] = sums(self.named.values())
+            self._probe(optimizer)
+        self.before = {}
+
+    def _look(self, optimizer: Any) -> None:
+        """Note which weights this step moved, and which gradients it had."""
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        step = Step({n for n, p in self.named.items() if p.requires_grad})
+        step.owned = {n for n, p in self.named.items() if id(p) in mine}
+        for name, p in self.named.items():
+            if p.grad is not None and plain(entries(p.grad)):
+                step.norms[name] = float(entries(p.grad).detach().float().norm())
+        moved = size = 0.0
+        for name, (old, values) in self.before.items():
+            now = sample(self.named[name])
+            moved, size = moved + float((now - values).square().sum()), size + float(values.square().sum())
+            if bits(self.named[name]) != old:
+                step.moved.add(name)
+        step.change = math.sqrt(moved / size) if size else math.inf
+        self.told.seen.append(step)
+        for finding in (*contract_rules.modes(self.model), *contract_rules.decays([optimizer])):
+            if finding.rule != "mode.eval" or self.moving:
+                self.told.standing[finding] = self.told.standing.get(finding, 0) + 1
+
+    def _probe(self, optimizer: Any) -> None:
+        """See, up to the next step of this optimiser, whether its gradients were made anew."""
+        mine = (p for group in optimizer.param_groups for p in group["params"])
+        p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
+        if p is None or id(optimizer) in self.probes:
+            return
+        seen: list[bool] = []
+
+        def arrives(_gradient: Tensor) -> None:
+            if not capturing():
+                seen.append(p.grad is not None and bool(entries(p.grad).count_nonzero()))
+
+        self.probes[id(optimizer)] = (p.register_hook(arrives), seen)
+
+    def _probed(self, optimizer: Any) -> None:
+        hook, seen = self.probes.pop(id(optimizer), (None, []))
+        if hook is not None:
+            hook.remove()
+            self.told.fresh += bool(seen) and not all(seen)
+            self.told.stale += bool(seen) and all(seen)
+
+    def close(self) -> None:
+        """Take every hook out."""
+        for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
+            handle.remove()
+        self.handles, self.probes = [], {}
+
+    def end(self) -> None:
+        """Look at what is there when a training ends."""
+        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        self.told.owned = {name for name, p in self.named.items() if id(p) in held} if self.optimizers else None
+        for name, p in self.named.items():
+            if p.grad is not None and plain(entries(p.grad)):
+                self.told.left[name] = float(entries(p.grad).detach().float().norm())
+        for name, old in self.averages.items():
+            if sums(self.extra[name].parameters()) == old:
+                self.told.averages.append(name)
+
+
+def capturing() -> bool:
+    """Tell whether a CUDA graph is being captured, or a graph traced: nothing may be read from a tensor then."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def sums(tensors: Any) -> int:
+    """Return the sum of all bits of several tensors."""
+    return sum(bits(t) for t in tensors if plain(t))
+
+
+def bits(tensor: Tensor) -> int:
+    """Return the sum of a tensor's values taken as whole numbers: another one for every single value that changes."""
+    flat = flattened(tensor.detach())
+    if flat.is_complex():
+        flat = torch.view_as_real(flat)
+    if flat.is_floating_point():
+        flat = flat.view(WIDTHS[flat.element_size()])
+    return int(flat.sum(dtype=torch.int64))
+
+
+def sample(tensor: Tensor) -> Tensor:
+    """Return some values of a tensor, evenly spread."""
+    flat = flattened(tensor.detach())
+    return flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float().clone()
+
+
+def flattened(tensor: Tensor) -> Tensor:
+    """Return a tensor in one dimension, without a copy where its memory is dense (channels_last too)."""
+    if tensor.is_contiguous() or (tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
+        return tensor.as_strided((tensor.numel(),), (1,))
+    return tensor.flatten()

@@ -1,0 +1,36 @@
+"""What the ranks of a training noticed, read as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ocrlab.flight import learned
+
+
+def test_nothing_recorded_is_none_and_a_torn_file_too(tmp_path: Path) -> None:
+    assert learned.read(tmp_path) is None
+    (tmp_path / "flight").mkdir()
+    (tmp_path / "flight/learned-0.json").write_text('{"schema": 1, "lin')
+    assert learned.read(tmp_path) is None
+    assert not learned.cut(tmp_path)
+
+
+def test_what_all_ranks_say_is_said_once(tmp_path: Path) -> None:
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    for rank, lines in enumerate((["a", "b"], ["a", "c"])):
+        learned.write(flight, rank, 1, lines, {0: 7, 8: 9}, cut=rank == 1)
+    assert learned.read(tmp_path) == ["rank 0: a", "rank 0: b", "rank 1: c"]
+    assert learned.cut(tmp_path)
+    learned.forget(flight, 1)
+    assert learned.read(tmp_path) == ["a", "b"]
+
+
+def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    learned.write(flight, 0, 1, [], {0: 7, 1: 8, 2: 9}, cut=False)
+    learned.write(flight, 1, 1, [], {0: 7, 1: 5}, cut=False)
+    found = learned.read(tmp_path)
+    assert found is not None
+    assert found[0].startswith("the 2 ranks hold different weights after micro-batch 1:")

@@ -1,0 +1,54 @@
+"""Numbers that pass through modules, with which nothing is learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.trace import contract
+
+
+def rules(report: contract.Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+def one(report: contract.Report, rule: str) -> contract.Finding:
+    return next(finding for finding in report.findings if finding.rule == rule)
+
+
+def classes(model: nn.Module, given: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(given[0]), given[1])
+
+
+def data(size: int = 16) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 8, generator=torch.Generator().manual_seed(0)), torch.arange(size) % 3
+
+
+def test_numbers_with_which_nothing_is_learned_are_named_at_their_module() -> None:
+    inputs, targets = data()
+    dead = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    nn.init.constant_(dead[0].bias, -100.0)
+    assert one(contract.check(dead, (inputs, targets), classes), "forward.dead").where == "1 (ReLU)"
+    flat = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))
+    nn.init.constant_(flat[0].bias, 50.0)
+    assert one(contract.check(flat, (inputs, targets), classes), "forward.saturated").where == "1 (Sigmoid)"
+    report = contract.check(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), (inputs * 255, targets), classes)
+    assert one(report, "input.scale").where == "0 (Linear)"
+    report = contract.check(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)), (inputs * 255, targets), classes)
+    assert "input.scale" not in rules(report)
+    deep = nn.Sequential(*[part for _ in range(24) for part in (nn.Linear(8, 8), nn.Sigmoid())], nn.Linear(8, 3))
+    assert one(contract.check(deep, (inputs, targets), classes), "gradient.vanishing").where.startswith("0")
+    large = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    nn.init.constant_(large[0].weight, 1e6)
+    assert one(contract.check(large, (inputs, targets), classes), "forward.large").where == "0 (Linear)"
+
+
+def test_batchnorm_of_one_sample_and_a_dropout_that_leaves_nothing() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.99), nn.Flatten(), nn.LazyLinear(3))
+    images = torch.rand(1, 1, 8, 8)
+    model(images)
+    report = contract.check(model, (images, torch.tensor([1])), classes)
+    assert one(report, "batchnorm.one").where == "1 (BatchNorm2d)"
+    assert "99%" in one(report, "mode.dropout").got

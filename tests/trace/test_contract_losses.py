@@ -1,0 +1,84 @@
+"""Loss functions that a step calls: what trains something nobody meant is named, what is right is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ocrlab.trace import contract
+from ocrlab.trace.contract_losses import maker
+
+INPUTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.arange(16) % 3
+MASKS = (torch.arange(16) % 2).float().reshape(16, 1)
+
+
+def found(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> dict[str, contract.Finding]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, width), last)
+    report = contract.check(model, (INPUTS, targets), lambda net, given: loss(net(given[0]), given[1]))
+    return {finding.rule: finding for finding in report.findings}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    ("last", "width", "loss", "targets", "rule", "told"),
+    [
+        (nn.Softmax(1), 3, functional.cross_entropy, CLASSES, "loss.twice", "softmax"),
+        (nn.Sigmoid(), 1, functional.binary_cross_entropy_with_logits, MASKS, "loss.twice", "sigmoid"),
+        (nn.Softmax(1), 3, functional.nll_loss, CLASSES, "loss.logarithm", "softmax"),
+        (nn.Identity(), 1, functional.mse_loss, MASKS[:, 0], "loss.broadcast", "(16, 16)"),
+        (nn.Sigmoid(), 1, functional.mse_loss, MASKS * 255, "targets.reach", "0 to 255"),
+        (nn.ReLU(), 1, functional.l1_loss, MASKS - 2, "targets.reach", "-2 to -1"),
+        (nn.Identity(), 1, functional.binary_cross_entropy_with_logits, MASKS * 0, "targets.constant", "all 16 are 0"),
+        (nn.Identity(), 3, functional.cross_entropy, CLASSES * 0 - 100, "targets.constant", "ignored"),
+        (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
+    ],
+)
+def test_what_trains_something_else_is_named(
+    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, rule: str, told: str
+) -> None:
+    findings = found(last, width, loss, targets)
+    assert told in findings[rule].got
+    assert findings[rule].do
+
+
+@pytest.mark.parametrize(
+    ("last", "width", "loss", "targets"),
+    [
+        (nn.Identity(), 3, functional.cross_entropy, CLASSES),
+        (nn.LogSoftmax(1), 3, functional.cross_entropy, CLASSES),  # it changes nothing the second time
+        (nn.LogSoftmax(1), 3, functional.nll_loss, CLASSES),
+        (nn.Sigmoid(), 1, functional.binary_cross_entropy, MASKS),
+        (nn.Sigmoid(), 1, functional.mse_loss, MASKS),
+        (nn.Identity(), 1, functional.mse_loss, MASKS * 255),
+        (nn.ReLU(), 1, functional.mse_loss, MASKS * 255),
+        (nn.Identity(), 3, functional.cross_entropy, torch.tensor([1] * 4)),  # four may be equal by chance
+    ],
+)
+def test_what_is_right_is_not_named(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> None:
+    rules = found(last, width, lambda a, b: loss(a[: len(b)], b), targets)
+    assert not {rule for rule in rules if rule.startswith(("loss.", "targets."))}
+
+
+def test_a_loss_that_ignores_the_prediction_is_named() -> None:
+    model = nn.Linear(4, 1)
+
+    def loss(net: nn.Module, given: Any) -> Tensor:
+        net(given[0])
+        return functional.mse_loss(given[1], given[1]) + net.weight.square().sum()
+
+    report = contract.check(model, (INPUTS, MASKS), loss)
+    assert "no gradient reaches" in next(f.got for f in report.findings if f.rule == "loss.ignores")
+
+
+def test_the_function_that_made_a_tensor_is_found_past_its_shape() -> None:
+    logits = torch.randn(2, 1, 4, 4, requires_grad=True)
+    assert maker(logits.sigmoid().squeeze(1).reshape(2, 16)[0]) == "SigmoidBackward0"
+    assert maker(logits.sigmoid() * 2) == "MulBackward0"
+    assert maker(logits) == ""
