@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ocrlab.cli import main
-from ocrlab.report import html, pictures, plots, tables
+from ocrlab.report import html, outcome, pictures, plots, tables, view
 from ocrlab.report.view import View
 
 pytestmark = pytest.mark.browser
@@ -244,8 +244,8 @@ def of_paper() -> Any:
     plot = View(plots.curves([{"step": 1.0, "loss": 2.0}, {"step": 2.0, "loss": 1.0}]).html, "a plot")
     views = [View(low, "low"), short, pages, plot]
     cells = [new_markdown_cell("# Paper\n\nWords.")]
-    for number, view in enumerate(views, 1):
-        cells += [new_markdown_cell(f"## Part {number}"), cell(number, "show()", view._repr_mimebundle_())]
+    for number, shown in enumerate(views, 1):
+        cells += [new_markdown_cell(f"## Part {number}"), cell(number, "show()", shown._repr_mimebundle_())]
     return new_notebook(cells=cells)
 
 
@@ -277,3 +277,16 @@ def test_a_plot_keeps_its_words_legible_on_a_phone(browser: Any, tmp_path: Path)
     sizes = """return [...document.querySelectorAll('.plot text')].map(one => one.getBoundingClientRect().height)"""
     assert min(browser.run(sizes)) > 7
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") == 0
+
+
+def test_the_limits_of_a_gauge_do_not_cover_each_other_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    said = outcome.judged("mine", [outcome.Judgement("hmean", 0.9, 0.85, 0.7), outcome.Judgement("share", 1.0, 1, 0.8)])
+    page = tmp_path / "gauge.html"
+    page.write_text(view.page(outcome.view(said).html), encoding="utf-8")
+    overlap = """return [...document.querySelectorAll('.gauge')].map(gauge => {
+        const [one, other] = [...gauge.querySelectorAll('span')].map(span => span.getBoundingClientRect());
+        return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
+    })"""
+    for width in (360, 1280):
+        browser.open(page, width=width)
+        assert browser.run(overlap) == [False, False], width
