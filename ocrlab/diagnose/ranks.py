@@ -71,17 +71,22 @@ def of_it(incident: Incident, one: First) -> Incident:
 
 
 def own_lines(log: str, rank: int) -> str:
-    """Return the lines of one rank; as it is where no rank's lines are marked, and where nothing would be left."""
+    """Return the lines of one rank: those that are marked as its own, else those that may be; the launcher's are none.
+
+    As it is where no rank's lines are marked. torchrun marks what others than rank 0 print, if it was asked to; torch
+    marks tracebacks alone, so that a line without a mark may be anybody's.
+    """
     lines = log.split("\n")
     if not any(MARK.match(line) for line in lines):
         return log
-    kept, launcher = [], False
+    kept, nobodys, launcher = [], [], False
     for line in lines:
         mark = MARK.match(line)
         launcher = launcher or (mark is None and LAUNCHER.search(line) is not None)
         mine = int(mark[1]) == rank if mark else rank == 0 and not launcher
         kept.append(MARK.sub("", line) if mine else "")
-    return "\n".join(kept) if any(kept) else log
+        nobodys.append("" if mark or launcher else line)
+    return "\n".join(kept if any(kept) else nobodys)
 
 
 def hits(one: First | None) -> list[Hit]:

@@ -84,6 +84,7 @@ def curves(found: Compared) -> View:
             _lines(left, rows, "loss", "step", "optimiser step", "loss"),
             _lines(right, rows, "hmean@0.5", "fit_seconds", "seconds in training", "hmean@0.5 of its own validation"),
         ]
+        plots.counted(left)
         seen = [row["loss"] for one in rows for row in one if row.get("loss", 0) > 0]
         if seen and max(seen) > 10 * min(seen):  # else a logarithmic axis has no number on it
             left.set_yscale("log")

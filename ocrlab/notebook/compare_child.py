@@ -85,13 +85,14 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     notes = _notes(folders, settings, data)
     samples = spread(formats.load(source, about.val_split, exif=about.exif).samples, pages)
     seen: list[list[Seen]] = []
+    total = len(folders) * len(samples)
     for number, path in enumerate(checkpoints):
         detector = Detector.load(path)
         seen.append([])
         for at, sample in enumerate(samples):
             seen[-1].append(_look(detector, sample, about.exif))
-            progress({"kind": "measure", "step": number * len(samples) + at + 1, "total": len(folders) * len(samples)})
-    progress({"kind": "end", "step": len(folders) * len(samples), "total": len(folders) * len(samples)})
+            progress({"kind": "measure", "unit": "page", "step": number * len(samples) + at + 1, "total": total})
+    progress({"kind": "end", "unit": "page", "step": total, "total": total})
     found = [
         PageOf(sample.name, sample.image, _plain(sample.polygons), sample.ignored, [one[at] for one in seen])
         for at, sample in enumerate(samples)
@@ -143,7 +144,7 @@ def trained(config: Config, progress: Progress) -> list[Path]:
 
         def tell(event: dict[str, Any], done: int = number * config.trainer.max_steps) -> None:
             if event["kind"] in ("train", "validate"):
-                progress({"kind": "train", "step": done + int(event["step"]), "total": total})
+                progress({"kind": "train", "unit": "step", "step": done + int(event["step"]), "total": total})
 
         folders.append(fit.fit(configs.apply(config, ours), progress=tell).folder)
     return folders

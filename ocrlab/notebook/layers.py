@@ -289,7 +289,7 @@ def modules(seen: Learned) -> View:
 
 
 def _row(told: dict[str, Any]) -> tuple[object, ...]:
-    shape = " × ".join(map(str, told["shape"])) if told["shape"] else "never called"
+    shape = "\u00a0×\u00a0".join(map(str, told["shape"])) if told["shape"] else "never called"
     zeros = None if told["zeros"] is None else 100 * float(told["zeros"])
     gradient = None if told["grad_std"] is None else 1e6 * float(told["grad_std"])
     figures = (told["mean"], told["std"], zeros, gradient, told["ms"], told["backward_ms"])

@@ -105,10 +105,11 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> Learne
                 optimizer.step()
                 schedule.step()
                 learned.losses.append(float(loss.detach()))
-                progress({"kind": "train", "step": step + 1, "total": total, "loss": learned.losses[-1]})
+                progress(
+                    {"kind": "train", "unit": "step", "step": step + 1, "total": total, "loss": learned.losses[-1]}
+                )
         finally:
             handle.remove()
-    progress({"kind": "end", "step": total, "total": total})
     told = seen.table().reset_index()
     rows = told.astype(object).where(told.notna(), None).to_dict("records")
     learned.table = [{str(name): value for name, value in row.items()} for row in rows]
@@ -158,8 +159,8 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
         made = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
         made.detector.load_state_dict(trained.model.state_dict())
         faults.append(kind(made, batch, draw))
-        progress({"kind": "train", "step": number, "total": 3})
-    progress({"kind": "end", "step": 3, "total": 3})
+        progress({"kind": "measure", "unit": "fault", "step": number, "total": 3})
+    progress({"kind": "end", "unit": "fault", "step": 3, "total": 3})
     return faults
 
 

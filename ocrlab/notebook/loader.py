@@ -45,7 +45,7 @@ def waiting(found: Loading) -> View:
         axes.bar(numbers, compute, color=ACCENT, width=0.82, label="computing")
         axes.bar(numbers, wait, bottom=compute, color=BAD, width=0.82, label="waiting for data")
         axes.set_xlabel("step")
-        axes.locator_params("x", integer=True)
+        plots.counted(axes)
         axes.set_ylabel("milliseconds")
         axes.grid(axis="x", visible=False)
         top = 4 * usual

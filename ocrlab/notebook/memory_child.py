@@ -87,8 +87,8 @@ def look(config: Config, workers: int, count: int, leak: str, progress: Callable
     progress({"kind": "start", "step": 0, "total": len(parts)})
     for number, part in enumerate(parts, 1):
         found.append(part())
-        progress({"kind": "measure", "step": number, "total": len(parts)})
-    progress({"kind": "end", "step": len(parts), "total": len(parts)})
+        progress({"kind": "measure", "unit": "part", "step": number, "total": len(parts)})
+    progress({"kind": "end", "unit": "part", "step": len(parts), "total": len(parts)})
     return Looked(*found)
 
 

@@ -88,6 +88,14 @@ def one(pid: int) -> Process | None:
     )
 
 
+def environment(process: Process) -> dict[str, str]:
+    """Return what a process was started with; empty where that may not be read, or could block for ever."""
+    if process.state in "DZX":  # in D the memory map may be locked, and with it /proc/PID/environ
+        return {}
+    entries = _read(PROC / str(process.pid) / "environ").decode(errors="replace").split("\0")
+    return {name: value for name, mark, value in (entry.partition("=") for entry in entries) if mark}
+
+
 def _stats() -> dict[int, Process]:
     pids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
     return {process.pid: process for process in map(one, pids) if process}

@@ -1,7 +1,8 @@
 """Progress as one block of HTML that is rewritten in place: a bar, the figures, and two small curves.
 
 It takes the events of `train.fit`: {"kind": start|train|validate|measure|end, "step", "total", figures ...} and
-{"kind": "warning", "text"}. What it showed last stays in the notebook.
+{"kind": "warning", "text"}. What is done in several parts names what each of them counts by "unit". What it showed last
+stays in the notebook.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Live:
         self.title, self.show, self.limit, self.clock = title, show, limit, clock
         self.began = self.shown = clock()
         self.phase, self.step, self.total, self.first = "preparing", 0, 0, 0
+        self.unit = ""  # what is counted, where the event says it
+        self.counts: dict[str, str] = {}  # how far each such unit has come
         self.stepping = self.began  # when the first step of this phase began
         self.figures: dict[str, float] = {}
         self.curves: dict[str, list[tuple[float, float]]] = {"loss": [], SCORE: []}
@@ -61,7 +64,7 @@ class Live:
         if kind == "warning":
             self.warnings.append(str(event["text"]))
         elif "step" in event:
-            self._move(kind, int(event["step"]), int(event["total"]))
+            self._move(kind, int(event["step"]), int(event["total"]), str(event.get("unit", "")))
             self.figures |= {name: value for name, value in event.items() if isinstance(value, float)}
             for name, points in self.curves.items():
                 if isinstance(event.get(name), float) and (not points or points[-1][0] < event["step"]):
@@ -82,12 +85,14 @@ class Live:
             self.fresh = True
             self.flush()
 
-    def _move(self, kind: str, step: int, total: int) -> None:
+    def _move(self, kind: str, step: int, total: int, unit: str) -> None:
         phase = PHASES.get(kind, kind)
         self.trained = self.trained or phase == "training"
-        if phase != self.phase:
+        if (phase, unit) != (self.phase, self.unit):
             self.first, self.stepping = step, self.clock()
-        self.phase, self.step, self.total = phase, step, total
+        self.phase, self.step, self.total, self.unit = phase, step, total, unit
+        if unit:
+            self.counts[unit] = f"{step} of {total}"
 
     def view(self) -> View:
         """Return the block as it is now."""
@@ -111,9 +116,11 @@ class Live:
 
     def _told(self) -> Sequence[tuple[str, str]]:
         now = self.clock()
-        unit = "page" if self.phase == "measuring" or not self.trained else "step"
+        unit = self.unit or ("page" if self.phase == "measuring" or not self.trained else "step")
         where = f"{self.step} of {self.total}" if self.total else "…"
         told = [(unit if self.total else self.phase, where)]
+        if self.phase == "end" and self.counts:
+            told = list(self.counts.items())
         told += [
             (words, f"{self.figures[name]:{form}}")
             for name, words, form in (

@@ -49,6 +49,7 @@ CSS = f"""
 .ocrlab .gauge span {{ position: absolute; top: 14px; transform: translateX(-50%); font-size: 11.5px; color: #46525f;
   white-space: nowrap; }}
 .ocrlab .gauge span.last {{ transform: translateX(-95%); }}
+@media (max-width: 600px) {{ .ocrlab .near {{ margin-bottom: 43px; }} .ocrlab .near span:last-child {{ top: 33px; }} }}
 .ocrlab .next {{ margin: 8px 0 0; }}
 .ocrlab .outcome .body p.next code {{ color: {INK}; background: {PAPER}; border-radius: 3px;
   padding: 2px 6px; }}
@@ -139,5 +140,7 @@ def _gauge(judgement: Judgement) -> str:
         for at, text in marks
         if 0 <= at <= 1
     )
+    close = len(marks) > 1 and judgement.limit - judgement.warn < 0.35  # so that they would collide on a phone
+    near = " near" if close else ""
     filled = f'<i style="width:{100 * judgement.value:.1f}%;background:{colour}"></i>'
-    return f'<div class="gauge" aria-hidden="true">{filled}{lines}</div>'
+    return f'<div class="gauge{near}" aria-hidden="true">{filled}{lines}</div>'

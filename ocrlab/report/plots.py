@@ -102,6 +102,13 @@ def _inline(svg: str, alt: str, width: int) -> str:
     return f'<svg class="sheet plot" {box[0]} {about}>{inside}'
 
 
+def counted(axes: Axes) -> None:
+    """Number the x axis of `axes` in whole steps, also where there is only one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
 def points(figure: Figure) -> int:
     """Return how many points a figure draws; an image counts its pixels, what is rasterized nothing."""
     counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]

@@ -116,18 +116,25 @@ header .ocrlab {{ max-width: none; }}
   body {{ padding: 18px 16px 40px; font-size: 15.5px; }}
   h1 {{ font-size: 24px; }} h2 {{ font-size: 19px; }}
   nav li small {{ display: none; }}
+  .plot.plot.plot {{ max-width: none; width: 640px; }}
   .ocrlab .outcome {{ padding: 12px 14px; gap: 12px; }}
 }}
 @media print {{
   @page {{ margin: 16mm 15mm; }}
   :root {{ color-scheme: light; }}
   body {{ display: block; padding: 0; max-width: none; font-size: 10.5pt; }}
-  figure[style*="width:300px"] {{ width: calc(33.3% - 11px) !important; }}
+  .row > figure {{ max-width: calc(50% - 8px); }}
+  .row:has(> figure:nth-child(3)) > :is([style*="width:2"], [style*="width:3"]) {{ max-width: calc(33.3% - 11px); }}
   nav, .here, .code:not([open]), .long > details:not([open]) {{ display: none; }}
   pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font-size: 8.5pt; max-height: none !important; }}
-  .out {{ overflow: visible; contain: none; }}
-  .picture, figure, svg, tr, .outcome, .error {{ break-inside: avoid; }}
-  h1, h2, h3, h4, .say {{ break-after: avoid; }}
+  .out, .out .wide, .out [style*="max-height"] {{ overflow: visible !important; max-height: none !important;
+    contain: none; }}
+  .out table {{ font-size: 8pt !important; }}
+  .out table :is(td, th) {{ padding-right: 10px !important; }}
+  .out table :is(th, td.words) {{ white-space: normal !important; }}
+  table:not(:has(tr:nth-child(24))) {{ break-inside: avoid; }}
+  .picture, figure, svg, tr, dl, .outcome, .error, .say {{ break-inside: avoid; }}
+  h1, h2, h3, h4, .say, .prose:has(h2, h3, h4) {{ break-after: avoid; }}
   * {{ print-color-adjust: exact; -webkit-print-color-adjust: exact; }}
 }}
 """

@@ -39,10 +39,10 @@ def table(
 ) -> View:
     """Return a table under a title that says the finding; words left, figures right, `total` sets off the last row."""
     words = [any(isinstance(row[i], str) and not FIGURE.match(str(row[i])) for row in rows) for i in range(len(head))]
-    body = [_row(head, words, "th")]
+    body = []
     for number, cells in enumerate(rows, 1):
         body.append(_row([shown(cell) for cell in cells], words, "td", "sum" if total and number == len(rows) else ""))
-    drawn = f'<div class="wide"><table class="plain">{"".join(body)}</table></div>'
+    drawn = f'<div class="wide"><table class="plain">{_parts(_row(head, words, "th"), body)}</table></div>'
     html = f"<style>{CSS}</style>{say(finding)}{drawn}{_note(note)}"
     lines = [finding, "  ".join(head), *("  ".join(shown(cell) for cell in row) for row in rows)]
     return View(html, "\n".join(lines))
@@ -64,7 +64,8 @@ def grid(
     best = max(scores, key=lambda key: (_comparable(scores[key][0]), key == used))
     low, high = (limit(_comparable(value[0]) for value in scores.values()) for limit in (min, max))
     head = f"<tr><th scope='col'>{escape(names[0])} ↓ &nbsp; {escape(names[1])} →</th>"
-    body = [head + "".join(f"<th scope='col'>{escape(_named(c))}</th>" for c in across) + "</tr>"]
+    head += "".join(f"<th scope='col'>{escape(_named(c))}</th>" for c in across) + "</tr>"
+    body = []
     for r in down:
         cells = "".join(_cell(scores[r, c], low, high, (r, c) == best, (r, c) == used) for c in across)
         body.append(f"<tr><th scope='row'>{escape(_named(r))}</th>{cells}</tr>")
@@ -74,7 +75,7 @@ def grid(
     if high <= 0:
         finding = f"No {names[0]} and no {names[1]} helps: {measure} is 0 everywhere"
     legend = f"★ best, ● in use; large: {measure}, small: {small}. {note}"
-    html = f'<style>{CSS}</style>{say(finding)}<table class="grid">{"".join(body)}</table>{_note(legend)}'
+    html = f'<style>{CSS}</style>{say(finding)}<table class="grid">{_parts(head, body)}</table>{_note(legend)}'
     return View(html, finding)
 
 
@@ -87,6 +88,11 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return "not a number" if math.isnan(value) else f"{value:.3f}" if abs(value) < 1 else f"{value:.4g}"
     return str(value)
+
+
+def _parts(head: str, body: Sequence[str]) -> str:
+    """Return the rows of a table with its head set apart: on paper it then stands on each page."""
+    return f"<thead>{head}</thead><tbody>{''.join(body)}</tbody>"
 
 
 def _row(cells: Sequence[str], words: Sequence[bool], tag: str, kind: str = "") -> str:

@@ -60,6 +60,7 @@ CSS = f"""
   color: var(--jp-content-font-color1, {INK}); max-width: 960px; margin: 4px 0; font-variant-numeric: tabular-nums; }}
 .ocrlab p {{ margin: 2px 0; }}
 .ocrlab .say {{ font-size: 15px; font-weight: 600; margin: 0 0 6px; }}
+.ocrlab :is(.sheet, .row, .note, .wide) ~ .say {{ margin-top: 16px; }}
 .ocrlab .note {{ font-size: 12.5px; opacity: .78; margin: 6px 0 0; }}
 .ocrlab.ocrlab.ocrlab code {{ font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
   background: none; padding: 0; overflow-wrap: anywhere; color: inherit; }}

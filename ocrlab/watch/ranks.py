@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocrlab.errors import ConfigError
 from ocrlab.flight import heartbeat, ranks
 from ocrlab.probes import signals
-from ocrlab.probes.tree import Process
+from ocrlab.probes.tree import Process, environment
 
 FILE = "ranks.txt"
 # What torchrun itself says of a program that keeps no records: its summary, one block for each rank that failed.
@@ -30,6 +32,8 @@ def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> l
     for ended in ranks.exits(scratch) or _said(log):
         one = known.setdefault(ended["rank"], {"rank": ended["rank"], "pid": ended["pid"], "end": None})
         one["exit_code"] = ended["exit_code"]
+    for one in _living(family):
+        known.setdefault(one["rank"], one)
     pulse = {beat["pid"]: beat for beat in heartbeat.everyone(beats)}
     living = {process.pid: process for process in family}
     for one in known.values():
@@ -78,6 +82,16 @@ def _said(log: str) -> list[dict[str, Any]]:
     return [
         {"rank": rank, "pid": int(hit["pid"]), "exit_code": int(hit["code"])} for rank, hit in sorted(found.items())
     ]
+
+
+def _living(family: Sequence[Process]) -> Iterator[dict[str, Any]]:
+    """Yield the ranks that live, by what their launcher has told them: a stranger's program keeps no records."""
+    for process in family:
+        if process.role in ("rank", "main"):
+            with contextlib.suppress(ConfigError):
+                told = ranks.found(environment(process))
+                if told.several:
+                    yield {"rank": told.rank, "world": told.world, "pid": process.pid, "end": None}
 
 
 def _belongs(process: Process, rank: int, living: dict[int, Process]) -> bool:

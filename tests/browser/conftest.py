@@ -270,10 +270,16 @@ def run_all() -> Callable[..., str]:
 
     def run(browser: Browser, url: str, name: str, seconds: float = 240) -> str:
         browser.open(f"{url}/lab/tree/{name}", width=1400, height=1000)
-        browser.wait(READY, 120)  # JupyterLab drops what is run while the kernel still starts
-        for kind, words in ((".lm-MenuBar-item", "Run"), (".lm-Menu-item", "Run All Cells")):
-            browser.wait(ITEM % (kind, words)).click()
+        browser.wait(READY, 120)
         end = time.monotonic() + seconds
+        # JupyterLab may say "idle" too early: what is run then is dropped, or it asks which kernel it shall be.
+        for _ in range(5):
+            browser.run(ACCEPTED)
+            for kind, words in ((".lm-MenuBar-item", "Run"), (".lm-Menu-item", "Run All Cells")):
+                browser.wait(ITEM % (kind, words)).click()
+            with contextlib.suppress(AssertionError):
+                browser.wait(BEGUN, 20)
+                break
         while not (word := browser.run(OUTCOME)):
             assert time.monotonic() < end, f"{name} said nothing in {seconds:g} s: {browser.run(STANDS)}"
             time.sleep(0.5)  # a page that is asked more often has less time for the notebook
@@ -288,6 +294,9 @@ def run_all() -> Callable[..., str]:
 ITEM = """return [...document.querySelectorAll('%s')].find(
     one => (one.querySelector('.lm-Menu-itemLabel, .lm-MenuBar-itemLabel') ?? one).textContent == '%s')"""
 READY = "return document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status == 'idle'"
+ACCEPTED = "document.querySelectorAll('.jp-Dialog .jp-mod-accept').forEach(one => one.click())"
+BEGUN = """return document.querySelector('.outcome') != null
+    || [...document.querySelectorAll('.jp-InputPrompt')].some(one => one.textContent.includes('*'))"""
 STANDS = """return [
         ...document.querySelectorAll('.jp-Dialog, .jp-InputPrompt, .jp-Notebook-ExecutionIndicator-tooltip')
     ].map(one => one.textContent).join(' ') + document.querySelector('.jp-Notebook')?.textContent.slice(0, 3000)"""

@@ -7,11 +7,13 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ocrlab.cli import main
-from ocrlab.report import html
+from ocrlab.report import html, outcome, pictures, plots, tables, view
+from ocrlab.report.view import View
 
 pytestmark = pytest.mark.browser
 OVERHEAD, LARGEST = 20_000, 2_000_000  # bytes beside the content, and of a whole report
@@ -229,3 +231,62 @@ def executed(notebook: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> P
     assert main(["run", str(notebook), "--out", str(folder / "reports"), "-p", "runs", str(folder / "runs")]) == 0
     [page] = (folder / "reports").glob("*.html")
     return page
+
+
+def of_paper() -> Any:
+    """Return a notebook with what does not fit a sheet of paper as it stands: wide and long tables, pictures."""
+    words = [f"column {n}" for n in range(9)]
+    wide = tables.table(words, [[f"long words {n} {word}" for word in words] for n in range(30)], "Thirty wide rows")
+    short = tables.table(("a", "b"), [("x", n) for n in range(6)], "Six short rows")
+    low = f'<div style="max-height:200px;overflow:auto">{wide.html}</div>'
+    image = np.zeros((90, 60, 3), np.uint8)
+    pages = pictures.row("Three pages", [pictures.picture(image, f"page {n}", width=230) for n in range(3)])
+    plot = View(plots.curves([{"step": 1.0, "loss": 2.0}, {"step": 2.0, "loss": 1.0}]).html, "a plot")
+    views = [View(low, "low"), short, pages, plot]
+    cells = [new_markdown_cell("# Paper\n\nWords.")]
+    for number, shown in enumerate(views, 1):
+        cells += [new_markdown_cell(f"## Part {number}"), cell(number, "show()", shown._repr_mimebundle_())]
+    return new_notebook(cells=cells)
+
+
+def test_on_paper_nothing_is_cut_and_pages_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
+    page = tmp_path / "paper.html"
+    page.write_text(html.page(of_paper(), "paper"), encoding="utf-8")
+    browser.open(page, width=680)  # a sheet of A4 within its margins
+    browser.look(680, 900, "light", "print")
+    hidden = """return [...document.querySelectorAll('main *')].filter(one =>
+        getComputedStyle(one).overflowX != 'visible' && one.clientWidth
+        && (one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1))
+        .map(one => one.outerHTML)"""
+    assert browser.run(hidden) == []
+    right = "return Math.max(...[...document.querySelectorAll('main td, main figure, main .plot')].map("
+    right += "one => one.getBoundingClientRect().right))"
+    assert browser.run(right) <= 680
+    tops = "return [...document.querySelectorAll('main figure')].map(one => one.getBoundingClientRect().top)"
+    assert len(set(browser.run(tops))) == 1, "three pages in one row"
+    assert browser.run("return document.querySelectorAll('main thead').length") == 2
+    kept = "return [...document.querySelectorAll('main table')].map(one => getComputedStyle(one).breakInside)"
+    assert browser.run(kept) == ["auto", "avoid"], "a short table stays in one piece, a long one cannot"
+
+
+def test_a_plot_keeps_its_words_legible_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    """Drawn as wide as a phone its words would be four pixels high: it is moved within its own frame instead."""
+    page = tmp_path / "phone.html"
+    page.write_text(html.page(of_paper(), "phone"), encoding="utf-8")
+    browser.open(page, width=360)
+    sizes = """return [...document.querySelectorAll('.plot text')].map(one => one.getBoundingClientRect().height)"""
+    assert min(browser.run(sizes)) > 7
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") == 0
+
+
+def test_the_limits_of_a_gauge_do_not_cover_each_other_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    said = outcome.judged("mine", [outcome.Judgement("hmean", 0.9, 0.85, 0.7), outcome.Judgement("share", 1.0, 1, 0.8)])
+    page = tmp_path / "gauge.html"
+    page.write_text(view.page(outcome.view(said).html), encoding="utf-8")
+    overlap = """return [...document.querySelectorAll('.gauge')].map(gauge => {
+        const [one, other] = [...gauge.querySelectorAll('span')].map(span => span.getBoundingClientRect());
+        return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
+    })"""
+    for width in (360, 1280):
+        browser.open(page, width=width)
+        assert browser.run(overlap) == [False, False], width

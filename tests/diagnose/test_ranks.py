@@ -146,3 +146,17 @@ def test_one_process_alone_and_ranks_that_did_well_are_nobodys_fault():
     assert ranks.first(failed({**row(0), "world": 1})) is None
     well = {"how": "success", "time": 1.0, "error": None}
     assert ranks.first(failed(row(0, end=well), row(1, end=well))) is None
+
+
+def test_a_killed_rank_has_no_words_and_those_of_the_others_are_not_its_own():
+    """What torch marks is the traceback of rank 0, which only lost rank 1: no line speaks of a link or of GPUs."""
+    log = f"epoch 0 loss 1.3\n[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: {LOST}. This is "
+    log += "typically caused by a remote worker hanging or bugs in the application.\n"
+    log += "E1122 10:24:42 27784 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)\n"
+    log += "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    assert ranks.own_lines(log, 1).split("\n")[0] == "epoch 0 loss 1.3"
+    assert not any(ranks.own_lines(log, 1).split("\n")[1:])
+    verdict = classify(failed(row(0, exit_code=-15, signal="SIGTERM"), KILLED, log=log, oom_kills=0))
+    assert verdict.causes[0].id == "ext.signal"
+    assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2 (process 12) was killed by SIGKILL")
+    assert not any(cause.id.startswith(("dist.", "hang.")) for cause in verdict.causes)

@@ -52,7 +52,8 @@ def test_a_short_training_gives_histograms_and_the_table_of_all_modules(config: 
     events: list[dict[str, Any]] = []
     seen = layers.learned(config, "decoder.fusion", 2, events.append)
     assert sorted(seen.outputs) == sorted(seen.gradients) == [0, 2]
-    assert events[-1]["kind"] == "end" and len(seen.losses) == 3
+    assert {name: events[-1][name] for name in ("unit", "step", "total")} == {"unit": "step", "step": 3, "total": 3}
+    assert all(event["kind"] != "end" for event in events) and len(seen.losses) == 3, "faults are planted after it"
     assert re.match(r"decoder.fusion: \d+ % zeros at first", layers.histograms(seen).text)
     table = layers.modules(seen)
     assert "every value finite" in table.text and "decoder.fusion.0" in table.html

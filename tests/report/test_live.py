@@ -128,3 +128,21 @@ def test_a_curve_is_an_image_with_words() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")])
 def test_durations(seconds: float, text: str) -> None:
     assert live.duration(seconds) == text
+
+
+def test_what_is_done_in_parts_says_what_each_of_them_counts(clock: Clock) -> None:
+    """Else a training of 20 steps and 3 faults ends as `step 3 of 3`."""
+    block = live.Live("Training, then planting faults", lambda _view: None, clock=clock)
+    block({"kind": "start", "step": 0, "total": 20})
+    for step in range(1, 21):
+        block({"kind": "train", "unit": "step", "step": step, "total": 20, "loss": 1.0})
+    assert "step 20 of 20" in block.view().text
+    clock.now += 60
+    block({"kind": "measure", "unit": "fault", "step": 1, "total": 3})
+    clock.now += 10
+    block({"kind": "measure", "unit": "fault", "step": 2, "total": 3})
+    assert "faults: fault 2 of 3, loss 1.000" in block.view().text
+    assert "left, about 0:10" in block.view().text
+    block({"kind": "end", "unit": "fault", "step": 3, "total": 3})
+    assert "faults: step 20 of 20, fault 3 of 3, loss 1.000, took 1:10" in block.view().text
+    assert 'aria-valuenow="100"' in block.view().html

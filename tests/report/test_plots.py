@@ -101,3 +101,12 @@ def test_metrics_are_read_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,loss,hmean@0.5\n1,2.5,\n2,,0.5\n", encoding="utf-8")
     assert plots.read_metrics(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "hmean@0.5": 0.5}]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 300])
+def test_steps_are_numbered_in_whole_ones(count: int) -> None:
+    _, [axes] = plots.blank()
+    axes.bar(range(1, count + 1), [1.0] * count)
+    plots.counted(axes)
+    ticks = [tick for tick in axes.get_xticks() if 0.6 <= tick <= count + 0.4]
+    assert ticks and all(tick == int(tick) for tick in ticks)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 from ocrlab.flight import handover, heartbeat
 from ocrlab.flight import ranks as records
 from ocrlab.probes.tree import Process
@@ -51,3 +55,26 @@ def test_every_end_has_its_words(tmp_path):
     assert ranks.line({**plain, "end": {"how": "stopped"}}).endswith("was told to stop")
     bare = {"how": "failed", "error": {"type": "AssertionError", "message": ""}}
     assert ranks.line({**plain, "end": bare}).endswith("failed: AssertionError")
+
+
+def test_ranks_of_a_stranger_that_live_are_known_by_what_their_launcher_told_them(tmp_path):
+    told = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    started = []
+    for rank in ("0", "1"):
+        mine = {**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank}
+        started.append(subprocess.Popen([sys.executable, "-c", "input()"], env=mine, stdin=subprocess.PIPE))
+    odd = subprocess.Popen(
+        [sys.executable, "-c", "input()"], env={**os.environ, **told, "RANK": "x"}, stdin=subprocess.PIPE
+    )
+    try:
+        family = [Process(one.pid, os.getpid(), state="S", role="rank") for one in started]
+        family.append(Process(odd.pid, os.getpid(), state="S", role="main"))
+        found = ranks.gather(tmp_path, tmp_path, family, "")
+        assert [(one["rank"], one["world"], one["pid"], one["pids"]) for one in found] == [
+            (rank, 2, one.pid, [one.pid]) for rank, one in enumerate(started)
+        ]
+        blocked = [Process(one.pid, os.getpid(), state="D", role="rank") for one in started]
+        assert ranks.gather(tmp_path, tmp_path, blocked, "") == []
+    finally:
+        for one in (*started, odd):
+            one.communicate(b"\n")
