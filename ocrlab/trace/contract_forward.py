@@ -16,6 +16,7 @@ from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, no
 LARGE_INPUT = 16.0  # mean size of an input: images of 0..255 have about 100, normalised ones 1
 LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
 FLAT = 1e-6  # slope of a sigmoid at 14
+FEW = 32  # values from which BatchNorm's mean and variance are those of the data
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,10 @@ def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[s
         if first.numel() >= 8 and float((slope < FLAT).float().mean()) > 0.99:
             do = "Look at the initial weights and the scale of what comes in"
             yield "forward.saturated", ("99 % of its values are where it is flat: no gradient passes", "a slope", do)
-    if isinstance(module, _BatchNorm) and module.training and came.shape[0] == 1:
-        do = "Use a larger batch, GroupNorm, or BatchNorm in eval mode"
-        yield "batchnorm.one", ("statistics of a batch of one sample", "several samples", do)
+    values = came.numel() // came.shape[1] if came.ndim > 1 else 0
+    if isinstance(module, _BatchNorm) and module.training and came.shape[0] == 1 and values < FEW:
+        do = "Use a larger batch or crop, GroupNorm, or BatchNorm in eval mode"
+        yield "batchnorm.one", (f"statistics of {values} values a channel, of one sample", f"{FEW} or more", do)
 
 
 def fits(shape: Sequence[int], rule: Sequence[int | None]) -> bool:

@@ -23,7 +23,7 @@ from ocrlab.train.sanity_model import Learned
 
 @pytest.fixture
 def config(root: Path) -> Config:
-    small = {"crop": 64, "batch_size": 1, "width": 16, "trainer.precision": "fp32"}
+    small = {"crop": 64, "batch_size": 2, "width": 16, "trainer.precision": "fp32"}
     return load(overrides={"data": str(root / "data_samples"), **small})
 
 

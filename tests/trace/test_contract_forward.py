@@ -47,8 +47,12 @@ def test_numbers_with_which_nothing_is_learned_are_named_at_their_module() -> No
 
 def test_batchnorm_of_one_sample_and_a_dropout_that_leaves_nothing() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.99), nn.Flatten(), nn.LazyLinear(3))
-    images = torch.rand(1, 1, 8, 8)
+    images = torch.rand(1, 1, 7, 7)
     model(images)
     report = contract.check(model, (images, torch.tensor([1])), classes)
     assert one(report, "batchnorm.one").where == "1 (BatchNorm2d)"
+    assert one(report, "batchnorm.one").got == "statistics of 25 values a channel, of one sample"
+    model[4] = nn.LazyLinear(3)
+    model(large := torch.rand(1, 1, 32, 32))
+    assert "batchnorm.one" not in rules(contract.check(model, (large, torch.tensor([1])), classes))
     assert "99%" in one(report, "mode.dropout").got
