@@ -55,7 +55,7 @@ class Learning:
     def begin(self, micro: int, batch: Any) -> None:
         """Note that a batch came."""
         self.told.batches += 1
-        self.looking = micro < 4 or micro & (micro - 1) == 0
+        self.looking = (micro < 4 or micro & (micro - 1) == 0) and not capturing()
         if self.looking:
             found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)]
             self.told.looks += 1
@@ -76,7 +76,7 @@ class Learning:
 
     def stepping(self, optimizer: Any) -> None:
         """Note that an optimiser is about to step; with a closure the gradients are still to come."""
-        if self.looking:
+        if self.looking and not capturing():
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             held = {name: p for name, p in self.named.items() if id(p) in mine and plain(p)}
             self.before = {name: (bits(p), sample(p)) for name, p in held.items()}
@@ -84,12 +84,15 @@ class Learning:
     def stepped(self, optimizer: Any, micro: int) -> None:
         """Note that an optimiser has stepped: its gradients are still there."""
         told = self.told
+        if torch.compiler.is_compiling():
+            return
         told.steps += 1
         rate = any(isinstance(lr := g.get("lr", 1), Tensor) or lr for g in optimizer.param_groups)
         told.unrated = 0 if rate else told.unrated + 1
         told.bare += not any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
-        self._probed(optimizer)
-        if self.looking:
+        if self.probes:
+            self._probed(optimizer)
+        if self.looking and not capturing():
             if rate:
                 self._look(optimizer)
             told.weights[micro] = sums(self.named.values())

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ocrlab.flight import handover, learned, record_program, ring
 from ocrlab.recording import generators, names, verdicts, walks
-from ocrlab.recording.learning import Learning, capturing
+from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.recording.raw import Raw
 from ocrlab.recording.snapshots import Snapshots
@@ -216,7 +216,7 @@ class Tape:
 
     def learn(self, method: str, *args: Any) -> None:
         """Let a method of what looks at the learning note something; it is switched off instead of raising."""
-        if self.learning is None or not (self.on and self.cuda) or capturing():
+        if self.learning is None or not (self.on and self.cuda):
             return
         try:
             getattr(self.learning, method)(*args)
