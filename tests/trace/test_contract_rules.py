@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ocrlab.trace import contract
-
-
-def rules(report: contract.Report) -> set[str]:
-    return {finding.rule for finding in report.findings}
-
-
-def one(report: contract.Report, rule: str) -> contract.Finding:
-    return next(finding for finding in report.findings if finding.rule == rule)
-
-
-def classes(model: nn.Module, given: Any) -> Tensor:
-    return nn.functional.cross_entropy(model(given[0]), given[1])
-
-
-def data(size: int = 16) -> tuple[Tensor, Tensor]:
-    return torch.randn(size, 8, generator=torch.Generator().manual_seed(0)), torch.arange(size) % 3
+from tests.trace.test_contract_forward import classes, data, one, rules
 
 
 def test_a_loss_that_was_made_anew_is_named_and_not_every_weight() -> None:
