@@ -28,7 +28,7 @@ from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import Block
 
 STEPS = 3  # optimiser steps: the second has the optimiser's state, the third the holes that the first two have left
-ACCUMULATED = 10  # of several micro-batches: gradients that stay from one to the next make holes for longer
+ACCUMULATED = 5  # of several micro-batches: gradients that stay from one to the next make holes for longer
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ORDER = (
     "parameters",
