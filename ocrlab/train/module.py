@@ -6,7 +6,6 @@ Shapes: B batch, H W input pixels.
 from __future__ import annotations
 
 import copy
-import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,7 @@ from ocrlab.metrics.page import Running
 from ocrlab.model.detector import Detector
 from ocrlab.train import checkpoint, pages, ranks
 from ocrlab.train.machine import Machine
+from ocrlab.train.optimizer import adamw, rate
 
 CURVES = {"hmean": "hmean@0.5", "deteval": "deteval_hmean", "cleval": "cleval_hmean"}  # val/hmean and so on
 
@@ -96,12 +96,8 @@ class Training(lightning.LightningModule):
         return Batch(batch.images.to(device, non_blocking=True), maps, batch.pages, batch.problems)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> Any:
-        optim = self.config.optim
-        matrices = [p for p in self.detector.parameters() if p.ndim > 1]
-        vectors = [p for p in self.detector.parameters() if p.ndim <= 1]  # biases and BatchNorm are not decayed
-        groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        optimiser = torch.optim.AdamW(groups, lr=optim.lr, fused=True)
-        steps = self.config.trainer.max_steps
+        optim, steps = self.config.optim, self.config.trainer.max_steps
+        optimiser = adamw(self.detector, optim)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate(step, optim.warmup_steps, steps))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -152,14 +148,6 @@ def average(averaged: torch.nn.Module, current: torch.nn.Module, decay: float, s
     for mean, value in buffers:
         if not mean.dtype.is_floating_point:
             mean.copy_(value)
-
-
-def rate(step: int, warmup: int, steps: int) -> float:
-    """Return the share of the learning rate at a step: linear warm-up, then cosine (Loshchilov and Hutter 2017)."""
-    warmup = min(warmup, max(1, steps // 5))  # a short run warms up for a fifth of it at the most
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
 
 
 def random_states() -> dict[str, Any]:

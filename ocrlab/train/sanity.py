@@ -30,6 +30,7 @@ from ocrlab.model.detector import Detector
 from ocrlab.records import Check
 from ocrlab.trace import contract
 from ocrlab.train import sanity_data, sanity_loss, sanity_model
+from ocrlab.train.optimizer import adamw
 from ocrlab.train.sanity_loss import Loss, judged
 from ocrlab.train.sanity_model import Learned
 from ocrlab.train.sanity_targets import ranges, relations
@@ -93,7 +94,13 @@ def check(
     samples = load(config.data, config.train_split, exif=config.exif).samples
     make = model or partial(Detector, config.encoder, config.decoder, config.width)
     subject = Subject(
-        config, samples, partial(_seeded, make, config.seed), loss, data, order, optimizer or trains(config)
+        config,
+        samples,
+        partial(_seeded, make, config.seed),
+        loss,
+        data,
+        order,
+        optimizer or partial(adamw, optim=config.optim),
     )
     report = Report()
     groups = [name for name in GROUPS if not only or name in only]
@@ -103,23 +110,6 @@ def check(
     steps = len(report.learned.curve) if report.learned else 0
     progress({"kind": "end", "step": steps, "total": steps})
     return report
-
-
-def trains(config: Config) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """Return a function that makes the optimiser of `ocrlab train` for a model."""
-
-    def make(model: nn.Module) -> torch.optim.Optimizer:
-        from ocrlab.train.machine import Machine
-        from ocrlab.train.module import Training
-
-        module = Training(config, Machine("cpu", 1, 0, False, False, {}))
-        module.detector = model  # type: ignore[assignment]
-        made: torch.optim.Optimizer = module.configure_optimizers()["optimizer"]
-        for group in made.param_groups:
-            group["lr"] = config.optim.lr  # the schedule has set the first step of its warm-up
-        return made
-
-    return make
 
 
 def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:

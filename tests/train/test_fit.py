@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -273,14 +272,6 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
 def test_no_checkpoint_names_the_option(tmp_path):
     with pytest.raises(CheckpointError, match="--checkpoint"):
         newest_checkpoint(tmp_path)
-
-
-def test_rate_warms_up_then_falls_to_zero():
-    curve = [module.rate(step, 10, 100) for step in range(101)]
-    assert curve[0] == pytest.approx(0.1)
-    assert max(curve) == 1.0
-    assert curve[100] == pytest.approx(0)
-    assert all(a >= b for a, b in itertools.pairwise(curve[10:]))
 
 
 def test_training_begins_from_another_checkpoint_and_remembers_it(pages, tmp_path):
