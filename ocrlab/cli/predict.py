@@ -138,9 +138,12 @@ def _predict(
             if isinstance(found.page, Prediction):
                 count, regions = count + 1, regions + len(found.page.detections)
                 kept += [found.record()] if args.json else []
+                told = _more(found.file)
             else:
-                left_out.append(str(found.page))
-                print(harmless(f"left out: {found.page}"), file=sys.stderr)
+                told = str(found.page)
+            if told:
+                left_out.append(told)
+                print(harmless(f"left out: {told}"), file=sys.stderr)
             tick(done, len(files))
     return {
         "schema": SCHEMA,
@@ -153,6 +156,17 @@ def _predict(
         "left_out": left_out,
         "predictions": kept,
     }
+
+
+def _more(file: Path) -> str:
+    """Say which pages of a file were not looked at, empty where there is only one."""
+    if file.suffix.lower() not in (".tif", ".tiff", ".gif"):
+        return ""
+    from ocrlab.data import images
+
+    pages = images.count(file)
+    do = f"tiffsplit {file.name} makes a file of each" if file.suffix.lower() != ".gif" else "convert it first"
+    return f"{file}: all but the first of its {pages} pages, as a file is one page; {do}" if pages > 1 else ""
 
 
 def _new(path: str) -> int:

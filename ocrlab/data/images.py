@@ -33,6 +33,15 @@ ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
 PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
 
 
+# By what the first 16 bytes hold: what to do with a file that is no image.
+FOREIGN = {
+    b"%PDF": "Make images of its pages: pdftoppm -r 200 -png FILE.pdf page",
+    b"ftyphe": "Convert it: heif-convert FILE.heic FILE.jpg",
+    b"ftypmif1": "Convert it: heif-convert FILE.heic FILE.jpg",
+    b"": "Copy or convert the file again, or remove the page",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What the first bytes of an image say; `width` and `height` are in pixels as stored, before EXIF orientation."""
@@ -88,6 +97,16 @@ def read_image(path: Path | Member | str, *, exif: bool = False) -> NDArray[np.u
     return upright(rgb, header.orientation) if exif else rgb
 
 
+def count(path: Path | Member | str) -> int:
+    """Return how many pages (TIFF) or frames (GIF) a file holds; `read_image` reads the first. It never raises."""
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(_place(path).read_bytes())) as image:
+            warnings.simplefilter("ignore")
+            return int(getattr(image, "n_frames", 1))
+    except Exception:  # see _header
+        return 1
+
+
 def upright(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Turn an (H, W, 3) image as its EXIF orientation 1-8 asks (CIPA DC-008, tag 274); 5-8 give (W, H, 3)."""
     if orientation >= 5:
@@ -123,7 +142,7 @@ def _header(file: BinaryIO, path: Path | Member) -> Header:
             file=path,
             got=f"a file that starts with {start!r}",
             need=f"an intact {known} file",
-            do="Copy or convert the file again, or remove the page",
+            do=next((do for mark, do in FOREIGN.items() if mark in start), FOREIGN[b""]),
         ) from error
     if header.width * header.height > MAX_PIXELS:
         raise _too_large(path, f"{header.width} x {header.height} pixels")

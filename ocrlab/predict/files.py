@@ -28,6 +28,8 @@ from ocrlab.records import SCHEMA, Prediction, to_json
 ENDINGS = {"json": ".json", "icdar": ".txt", "overlay": ".overlay.jpg"}
 FORMATS = tuple(ENDINGS)
 LONGEST = 220  # bytes of a name that leave room for a number and the longest ending, of the 255 that disks allow
+# What a person takes for a page, too: GIF can be read, and for the others the reason why not is told.
+ALSO = frozenset({".gif", ".pdf", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".djvu"})
 GREEN = (60, 190, 60)  # RGB of the polygons in overlays
 Write = Callable[[Path], object]  # makes one file
 
@@ -55,6 +57,7 @@ def record(file: Path, page: Prediction | Problem) -> dict[str, Any]:
 def collect(paths: Sequence[Path]) -> list[Path]:
     """Return the image files that `paths` (files and folders) name, each once, folders in order of name.
 
+    A PDF or a photograph of a telephone (HEIC) in a folder is one too: who reads it says that it cannot be.
     Hidden files and overlays of ours are no pages; a folder that cannot be read is one, which is then told. Raises
     DataError for a path that is not there, or if none is found.
     """
@@ -84,7 +87,7 @@ def walk(top: Path) -> Iterator[Path]:
         for name in names:
             path = Path(folder, name)
             ours = name.lower().endswith(ENDINGS["overlay"])
-            if path.suffix.lower() in SUFFIXES and name[0] != "." and not ours and not _special(path):
+            if path.suffix.lower() in SUFFIXES | ALSO and name[0] != "." and not ours and not _special(path):
                 yield path
     yield from closed
 

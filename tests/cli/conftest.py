@@ -64,7 +64,7 @@ def calls(monkeypatch) -> SimpleNamespace:
 
     def found(path, page):
         record = {"image": path.name} if isinstance(page, Problem) else to_json(page)
-        return SimpleNamespace(page=page, record=lambda: record)
+        return SimpleNamespace(file=path, page=page, record=lambda: record)
 
     fake = {
         "train.fit": {"fit": fit},

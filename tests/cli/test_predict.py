@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from ocrlab.cli import main
 
@@ -38,6 +39,14 @@ def test_predictions_are_the_answer(pages, calls, capsys):
     assert found["detector"] == "as told" and "detector: as told" in said.err
     assert calls.load.checkpoint is None, "the newest successful run's is looked for"
     assert calls.files.formats == ["json", "icdar", "overlay"]
+
+
+def test_later_pages_of_a_file_are_left_out_and_told(pages, calls, capsys):
+    sheets = [Image.new("L", (8, 8), grey) for grey in (0, 255)]
+    sheets[0].save("two.tif", save_all=True, append_images=sheets[1:])
+    assert main(["predict", "a.jpg", "two.tif", "--out", "here"]) == 0
+    said = capsys.readouterr()
+    assert "two.tif: all but the first of its 2 pages" in said.err and "1 left out" in said.out
 
 
 def test_an_image_is_enough(pages, calls, capsys):

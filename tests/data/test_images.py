@@ -145,6 +145,26 @@ def test_what_is_no_image(tmp_path: Path, content: bytes, says: str) -> None:
         assert caught.value.file == path
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"%PDF-1.7\n1 0 obj", "pdftoppm"), (b"\0\0\0\x18ftypheic\0\0\0\0mif1", "heif-convert"), (b"GIF8", "Copy or")],
+)
+def test_what_to_do_with_another_kind_of_page(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "scan"
+    path.write_bytes(content)
+    with pytest.raises(PageError, match=says):
+        read_image(path)
+
+
+def test_pages_of_a_file_are_counted(tmp_path: Path, picture: NDArray[np.uint8]) -> None:
+    pages = [Image.fromarray(picture), Image.fromarray(picture[::-1]), Image.fromarray(255 - picture)]
+    for suffix in ("tif", "gif"):
+        path = save(tmp_path / f"all.{suffix}", pages[0], save_all=True, append_images=pages[1:])
+        assert images.count(path) == 3
+    assert images.count(save(tmp_path / "one.tif", pages[0])) == 1
+    assert images.count(tmp_path / "gone.tif") == images.count(Path(__file__)) == 1
+
+
 def test_missing_folder_and_32_bits(tmp_path: Path) -> None:
     with pytest.raises(PageError, match="none.jpg: cannot be read. Given: No such file"):
         read_image(tmp_path / "none.jpg")

@@ -39,6 +39,7 @@ OURS = {
     "io.download",
     "io.port",
     "kernel.capture",
+    "kernel.context",
     "user.amp",
     "user.compile",
 }

@@ -10,6 +10,12 @@ from ocrlab.records import Incident, Verdict
 FAMILIES = (
     ("torch.AcceleratorError: CUDA error: capturing stream has unjoined work", "kernel.capture"),
     ("torch.AcceleratorError: CUDA error: context is destroyed", "kernel.cascade"),
+    ("CUDA error 400 at line 34 in file /src/nvcodec/cuda_mapped_frame.cc: invalid resource handle", "kernel.context"),
+    ("Error Code 1: Cuda Runtime (invalid resource handle)", "kernel.context"),
+    ("RuntimeError: Event device 0 does not match recording stream's device 1.", "kernel.context"),
+    ("pycuda._driver.LogicError: explicit_context_dependent failed: invalid device context", "kernel.context"),
+    ("RuntimeError: CUDA error: invalid argument", "kernel.context"),
+    ("THCudaCheck FAIL file=/pytorch/aten/src/THC/THCGeneral.cpp line=383 error=11 : invalid argument", "build.arch"),
     ("RuntimeError: CUDA error: MPS server is not ready to accept new MPS client requests", "driver.state"),
     ("RuntimeError: CUDA driver call failed: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "dist.p2p"),
     ("RuntimeError: NCCL Error 5: invalid usage", "dist.misconfig"),

@@ -187,6 +187,15 @@ def test_folders(scans, tmp_path):
         collect([tmp_path / "bare"])
 
 
+def test_pages_of_another_kind_are_told_of(detector, scans):
+    Image.open(scans / "p1.png").save(scans / "p4.gif")
+    (scans / "contract.PDF").write_bytes(b"%PDF-1.7\n")
+    found = list(predict_files(detector, collect([scans])))
+    left = {one.file.name: one.page.message for one in found if isinstance(one.page, Problem)}
+    assert list(left) == ["contract.PDF"] and "pdftoppm" in left["contract.PDF"]
+    assert len(found) == 5
+
+
 def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
