@@ -114,8 +114,7 @@ def cost(options: argparse.Namespace, _details: list[str]) -> list[Row]:
     import flight_cost
 
     flight_cost.torch.set_num_threads(1)
-    pairs, steps = (2, 20) if options.smoke else (9, 80)
-    base, added, cpu = flight_cost.recorder(pairs, steps)
+    base, added, cpu = flight_cost.recorder(20 if options.smoke else 900)
     share, count = flight_cost.snapshots(100 if options.smoke else 2500)
     text = (
         f"{added * 1e3:+.3f} ms ({cpu * 1e3:+.3f} ms of the CPU), {added / base:+.2%} of a step of {base * 1e3:.1f} ms"

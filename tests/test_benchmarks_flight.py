@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,14 +184,17 @@ def test_one_miss_makes_the_exit_status_1(part: Any, monkeypatch: pytest.MonkeyP
 
 def test_costs_are_differences_of_sides_in_turn(part: Any) -> None:
     cost = part("flight_cost")
-    order: list[bool] = []
+    order: list[str] = []
 
-    def side(on: bool) -> float:
-        order.append(on)
-        return 2.0 + on
+    def side(name: str, seconds: float) -> Iterator[tuple[float, float]]:
+        for _ in range(3):
+            order.append(name)
+            yield seconds, 2 * seconds
+        order.append(f"{name} ended")
 
-    assert cost.in_turn(2, side) == ([2.0, 2.0], [3.0, 3.0])
-    assert order == [True, False, True, True, False]
+    sides = cost.in_turn(side("a", 2.0), side("b", 3.0))
+    assert sides == ([(2.0, 4.0)] * 3, [(3.0, 6.0)] * 3)
+    assert order == ["a", "b", "b", "a", "a", "b", "b ended", "a ended"]
 
 
 def test_the_gpu_victim_needs_nothing_but_its_words(part: Any) -> None:

@@ -27,7 +27,9 @@ def folder(wanted: Path, option: str) -> None:
     """Raise ConfigError unless `wanted` is a folder that can be written into, or one that can be made."""
     there = next(one for one in (wanted, *wanted.absolute().parents) if os.path.lexists(one))
     if not there.is_dir():
-        raise ConfigError(f"{option} leads through a file", got=f"{there}, which is no folder", need="a folder")
+        dead = there.is_symlink() and not there.exists()
+        got = f"{there}, which is a link that leads nowhere" if dead else f"{there}, which is no folder"
+        raise ConfigError(f"{option} leads through {'a link' if dead else 'a file'}", got=got, need="a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{option} cannot be written", got=f"no right to write into {there}", need="another folder")
 

@@ -47,7 +47,9 @@ def _opened(path: Path) -> flight.RunFolder:
         flight.write_json(path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)
     except OSError as error:
         need = "a folder that can be written and a disk with space"
-        raise RunError(f"Run folder {path} cannot be opened", got=str(error), need=need) from error
+        dead = path.is_symlink() and not path.exists()
+        got = "a link that leads nowhere" if dead else str(error)
+        raise RunError(f"Run folder {path} cannot be opened", got=got, need=need) from error
     return folder
 
 

@@ -59,3 +59,10 @@ def test_a_place_that_cannot_be_written_is_wrong_use(words, calls, tmp_path, mon
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
         ("page.jpg", "file", "file.png"), "mine"
     )
+
+
+def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path):
+    (tmp_path / "dead").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="leads through a link") as caught:
+        places.folder(tmp_path / "dead", "--out")
+    assert "leads nowhere" in str(caught.value)

@@ -46,6 +46,12 @@ def test_a_living_run_is_refused(tmp_path):
         place.open_folder(tmp_path, ["x"])
 
 
+def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path):
+    (tmp_path / "dead").symlink_to(tmp_path / "gone")
+    with pytest.raises(RunError, match="a link that leads nowhere"):
+        place.open_folder(tmp_path / "dead", ["true"])
+
+
 def test_without_a_folder_one_is_made_below_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = place.open_folder(None, ["python", "train.py"])
