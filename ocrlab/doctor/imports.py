@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ from ocrlab.doctor.ask import PROBES, Answers, Ask, Facts, Options, fail, ok, sk
 from ocrlab.records import Check
 
 SLOW = 15.0  # seconds; torch takes 2 from a warm disk and 8 from a cold one
+MANY = 200  # files that are compiled again at each start: a second or more; torch has a thousand
 NMS = [0, 2]  # of three boxes, the second of which overlaps the first by 0.68
 REASONS = (  # what an ImportError says -> cause, what is needed, what mends it; the first that is found
     (
@@ -113,12 +116,27 @@ def judge(name: str, answers: Answers, python: str) -> Iterator[Check]:
     label = f"import {name}"
     if not told["imported"]:
         yield broken(label, name, told["error"], python)
+    elif told.get("compiled", 0) > MANY:
+        yield warn(label, *again(told), do=f"{python} -m compileall -q {site(told['file'])}")
     elif told["seconds"] > SLOW:
         seen = f"{name} {told['version']} took {told['seconds']:.1f} s"
         yield warn(label, seen, f"less than {SLOW:.0f} s", "install the environment on a local disk")
     else:
         version = f"{name} {told['version']}".strip()
         yield ok(label, f"{version} in {told['seconds']:.1f} s")
+
+
+def again(told: dict[str, Any]) -> tuple[str, str]:
+    """Say that Python compiles a package anew at each start, and what is needed."""
+    why = "its folder cannot be written" if told["stored"] else "PYTHONDONTWRITEBYTECODE forbids to keep the result"
+    version = f"{told['name']} {told['version']}".strip()
+    seen = f"{version} in {told['seconds']:.1f} s; {told['compiled']} files were compiled for it, at each start: {why}"
+    return seen, "compiled files beside the sources"
+
+
+def site(file: str) -> str:
+    """Return the folder that a module's package lies in, as a word of a shell."""
+    return shlex.quote(os.path.dirname(os.path.dirname(file)))
 
 
 def broken(label: str, name: str, error: dict[str, Any], python: str) -> Check:

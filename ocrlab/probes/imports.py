@@ -69,18 +69,28 @@ def torchvision() -> Iterator[dict[str, Any]]:
 
 def attempt(name: str) -> dict[str, Any]:
     """Import a module and return seconds and version, or the exception with the file it came from."""
-    began = time.perf_counter()
+    began, before = time.perf_counter(), set(sys.modules)
     try:
         module = importlib.import_module(name)
     except BaseException as error:  # SystemExit of a module that was meant as a program included
         return {"name": name, "imported": False, "seconds": time.perf_counter() - began, "error": _told(error)}
+    seconds = time.perf_counter() - began
     return {
         "name": name,
         "imported": True,
-        "seconds": time.perf_counter() - began,
+        "seconds": seconds,
+        "compiled": compiled(before),
+        "stored": not sys.dont_write_bytecode,
         "version": str(getattr(module, "__version__", "")),
         "file": str(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [""])))),
     }
+
+
+def compiled(before: set[str]) -> int:
+    """Return how many modules, besides those of `before`, had to be compiled and will have to be the next time."""
+    specs = [getattr(module, "__spec__", None) for name, module in list(sys.modules.items()) if name not in before]
+    cached = [str(spec.cached) for spec in specs if getattr(spec, "cached", None)]
+    return sum(not os.path.exists(place) for place in cached)
 
 
 def mapped() -> list[str]:

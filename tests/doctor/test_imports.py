@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ocrlab.doctor import imports, ladder, packages
-from ocrlab.doctor.ask import Ask, Options
+from ocrlab.doctor.ask import PROBES, Ask, Options
 from ocrlab.records import Check
 
 ILLEGAL = """
@@ -50,6 +50,30 @@ def test_a_broken_torch(source: str, options: Options, tmp_path: Path, monkeypat
     assert said in check.seen
     assert do in check.do
     assert found["import torchvision"].judgement == "skip"
+
+
+@pytest.mark.parametrize("forbidden", ["1", ""])
+def test_files_that_are_compiled_at_each_start(
+    forbidden: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "a b" / "torch"
+    package.mkdir(parents=True)
+    for number in range(210):
+        (package / f"part{number}.py").touch()
+    parts = ", ".join(f"part{number}" for number in range(210))
+    (package / "__init__.py").write_text(f"__version__ = '9.9'\nfrom torch import {parts}\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", forbidden)
+    monkeypatch.chdir(tmp_path)
+    ask = Ask(
+        2, "import torch", PROBES / "imports.py", "imported", imports.asks(options)[0].judge, 20, {"name": "torch"}
+    )
+    check = climbed([ask], options)["import torch"]
+    if forbidden:
+        assert check.judgement == "warn" and "211 files" in check.seen and "PYTHONDONTWRITEBYTECODE" in check.seen
+        assert check.do.endswith(f"-m compileall -q '{package.parent}'")
+    else:
+        assert (check.judgement, check.seen[:10]) == ("ok", "torch 9.9 ")
 
 
 def test_torch_that_is_not_there(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
