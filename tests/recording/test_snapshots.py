@@ -11,7 +11,7 @@ import torch
 
 from ocrlab.errors import CheckpointError
 from ocrlab.recording import snapshots
-from ocrlab.recording.snapshots import Snapshots
+from ocrlab.recording.snapshots import SHARE, Snapshots
 
 
 def test_two_files_take_turns_and_hold_copies(tmp_path):
@@ -84,12 +84,12 @@ def test_on_the_cpu_no_cuda_call_is_made(tmp_path, monkeypatch):
     assert taken.kept == [0]
 
 
-def test_as_often_as_one_percent_allows(tmp_path):
+def test_as_often_as_their_share_of_the_time_allows(tmp_path):
     taken = Snapshots(tmp_path, 0, 0, most=100)
     taken.take({"w": torch.zeros(4)}, micro=0, number=0)
     taken.close()
     taken.spent, taken.dearest = 1.0, 1.0
-    taken.begun -= 199
+    taken.begun -= 2 / SHARE - 1  # the next one will cost as much as the dearest
     assert not taken.due(50)
     taken.begun -= 2
     assert taken.due(50)
