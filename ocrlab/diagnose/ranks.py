@@ -18,6 +18,7 @@ MARK = re.compile(r"^\[(?:default|rank)?(\d{1,5})\]: ?")
 LAUNCHER = re.compile(
     r"failed \(exitcode: |Sending process \d+ closing signal|\bis receiving \d+ signal\b|^ocrlab: rank \d+ "
 )
+LOST = re.compile(r"^ocrlab: Rank (\d+) was ended by another one: ")
 RAISED = re.compile(r"((?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::\s?(.*))?$")
 ENDED = ("SIGTERM", "SIGINT")  # what a launcher ends the others with
 DESYNC = "dist.timeout_desync"
@@ -73,12 +74,12 @@ def of_it(incident: Incident, one: First) -> Incident:
 def own_lines(log: str, rank: int) -> str:
     """Return the lines of one rank: those that are marked as its own, else those that may be; the launcher's are none.
 
-    As it is where no rank's lines are marked. torchrun marks what others than rank 0 print, if it was asked to; torch
-    marks tracebacks alone, so that a line without a mark may be anybody's.
+    Where no rank's lines are marked it is all but what another one says of its own end. torchrun marks what others than
+    rank 0 print, if it was asked to; torch marks tracebacks alone, so that a line without a mark may be anybody's.
     """
     lines = log.split("\n")
     if not any(MARK.match(line) for line in lines):
-        return log
+        return "\n".join("" if _of_another(line, rank) else line for line in lines)
     kept, nobodys, launcher = [], [], False
     for line in lines:
         mark = MARK.match(line)
@@ -87,6 +88,11 @@ def own_lines(log: str, rank: int) -> str:
         kept.append(MARK.sub("", line) if mine else "")
         nobodys.append("" if mark or launcher else line)
     return "\n".join(kept if any(kept) else nobodys)
+
+
+def _of_another(line: str, rank: int) -> bool:
+    said = LOST.match(line)
+    return (said is not None and int(said[1]) != rank) or LAUNCHER.search(line) is not None
 
 
 def hits(one: First | None) -> list[Hit]:

@@ -47,6 +47,21 @@ def test_a_killed_rank_is_named_and_the_lost_connection_is_not_the_cause():
     assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
 
 
+def test_what_another_rank_says_of_its_end_is_no_evidence_about_one_that_said_nothing():
+    """Somebody's `kill -9`: no line is marked, and "killed or ended by itself" are the words of the other rank."""
+    log = f"""2 ranks: 2 x batch_size 2
+W1123 04:24:19 elastic/multiprocessing/api.py:1028] Sending process 11 closing signal SIGTERM
+ocrlab: Rank 0 was ended by another one: the connection to another rank broke. Given: {LOST}. \
+A rank that left no word was killed or ended by itself; the launcher says which.
+E1123 04:24:25 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)
+ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
+"""
+    verdict = classify(failed(ended(0, LOST, 5.0, "ocrlab.errors.RunError"), KILLED, log=log, oom_kills=0))
+    assert verdict.causes[0].id == "ext.signal"
+    assert [line.text for line in verdict.causes[0].evidence if line.file == ranks.LOG] == []
+    assert "native.segv" not in [cause.id for cause in verdict.causes]
+
+
 def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
     for rows in ([ended(0, LOST, 5.0), ended(1, "no corner", 4.0)], [ended(0, "no corner", 4.0), ended(1, LOST, 5.0)]):
         one = ranks.first(failed(*rows))
