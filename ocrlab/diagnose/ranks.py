@@ -9,11 +9,13 @@ from typing import Any
 
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.uncaught import TOLD
+from ocrlab.diagnose.unknown import NOTHING, OWN
 from ocrlab.flight.ranks import secondary
 from ocrlab.records import Evidence, Incident, Verdict
 
 FILE = "ranks.txt"
 LOG = "log_tail.txt"
+TRACEBACK = "traceback.txt"  # of whoever wrote the run folder's sentinel: rank 0
 MARK = re.compile(r"^\[(?:default|rank)?(\d{1,5})\]: ?")
 LAUNCHER = re.compile(
     r"failed \(exitcode: |Sending process \d+ closing signal|\bis receiving \d+ signal\b|^ocrlab: rank \d+ "
@@ -34,6 +36,7 @@ class First:
     line: int  # of ranks.txt
     exit_code: int | None = None
     signal: str | None = None
+    error: str = ""  # its own, and where, as its record has it
 
 
 def first(incident: Incident) -> First | None:
@@ -62,6 +65,8 @@ def of_it(incident: Incident, one: First) -> Incident:
     texts = dict(incident.texts)
     if LOG in texts:
         texts[LOG] = own_lines(texts[LOG], one.rank)
+    if one.rank != 0 and _is_secondary(texts.get(TRACEBACK, "")):
+        del texts[TRACEBACK]
     if FILE in texts:  # how the launcher ended the others is no cause
         rows = texts[FILE].split("\n")
         texts[FILE] = "\n".join(row if number == one.line else "" for number, row in enumerate(rows, 1))
@@ -90,6 +95,12 @@ def own_lines(log: str, rank: int) -> str:
     return "\n".join(kept if any(kept) else nobodys)
 
 
+def _is_secondary(traceback: str) -> bool:
+    """Tell whether a traceback ends with the words of a rank that has only lost its connection to another one."""
+    last = next((hit for line in reversed(traceback.splitlines()) if (hit := RAISED.match(line))), None)
+    return last is not None and secondary({"type": last[1], "message": last[2] or ""})
+
+
 def _of_another(line: str, rank: int) -> bool:
     said = LOST.match(line)
     return (said is not None and int(said[1]) != rank) or LAUNCHER.search(line) is not None
@@ -112,7 +123,9 @@ def named(verdict: Verdict, one: First | None, incident: Incident) -> Verdict:
         return re.sub(r"\bprocess (\d+)", lambda hit: _said(hit, numbers), text)
 
     if not verdict.causes:
-        return replace(verdict, missing=[one.why, *verdict.missing])
+        told = [thing for thing in verdict.missing if not (one.error and thing.startswith(NOTHING))]
+        own = [OWN + one.error] if len(told) < len(verdict.missing) else []
+        return replace(verdict, missing=[one.why, *own, *told])
     best = verdict.causes[0]
     lines = [replace(item, text=with_rank(item.text)) if item.line is None else item for item in best.evidence]
     rest = [item for item in lines if item.text != one.why]
@@ -145,7 +158,9 @@ def _failed(rows: list[Mapping[str, Any]]) -> First | None:
         if about is not None and other["rank"] == about:
             at, one = place, other
     error = _error(one) or _error(min(own)[2])
-    return _found(one, at, "failed", f"failed first: {error['type']}: {_line(error['message'])}", rows)
+    said = f"{error['type']}: {_line(error['message'])}"
+    place = f" at {error['your_code']}" if error.get("your_code") else ""
+    return replace(_found(one, at, "failed", f"failed first: {said}", rows), error=f"`{said}`{place}")
 
 
 def _silent(rows: list[Mapping[str, Any]], log: str) -> First | None:

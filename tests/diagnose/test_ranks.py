@@ -70,6 +70,34 @@ def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
     assert ranks.first(failed(*both)).rank == 1
 
 
+def test_the_error_of_a_record_is_not_missed_in_a_log_without_its_traceback():
+    log = """2 ranks: 2 x batch_size 2
+[default1]:ocrlab: ValueError: this page has no corner
+[default1]:  OCRLAB_TRACEBACK=1 shows the whole way there.
+ocrlab: rank 1 (process 12) ended with exit status 1; the other ranks were ended
+"""
+    raised = ended(1, "this page has no corner", 4.0, "ValueError", your_code="/p/pages.py:14 load")
+    verdict = classify(failed(ended(0, LOST, 5.0), raised, log=log))
+    assert verdict.causes == []
+    assert "rank 1 of 2 (process 12) failed first: ValueError: this page has no corner" in verdict.missing[0]
+    assert verdict.missing[1].endswith("own error, `ValueError: this page has no corner` at /p/pages.py:14 load")
+    assert not [thing for thing in verdict.missing if thing.startswith("no error in this log")]
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_the_traceback_of_the_sentinel_is_that_of_rank_0(guilty):
+    """`ocrlab diagnose RUN` reads it: how rank 0 lost the others is not why rank 1 failed."""
+    lost = f'Traceback (most recent call last):\n  File "/p/fit.py", line 5, in fit\nRuntimeError: {LOST}\n'
+    raised = 'Traceback (most recent call last):\n  File "/p/p.py", line 4, in load\nValueError: no corner\n'
+    rows = [ended(guilty, "no corner", 4.0, "ValueError"), ended(1 - guilty, LOST, 5.0)]
+    incident = failed(*sorted(rows, key=lambda one: one["rank"]), log="")
+    incident.texts["traceback.txt"] = lost if guilty else raised
+    verdict = classify(incident)
+    assert verdict.causes == []
+    assert f"rank {guilty} of 2" in verdict.missing[0]
+    assert "own error, `ValueError: no corner`" in verdict.missing[1]
+
+
 def test_an_error_that_every_rank_raises_is_about_one():
     rows = [ended(0, "Rank 1 was given a batch of another shape", 4.0, rank=1)]
     rows.append(ended(1, "Rank 1 was given a batch of another shape", 4.1, rank=1))
