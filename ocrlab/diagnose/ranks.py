@@ -159,8 +159,8 @@ def _failed(rows: list[Mapping[str, Any]]) -> First | None:
             at, one = place, other
     error = _error(one) or _error(min(own)[2])
     said = f"{error['type']}: {_line(error['message'])}"
-    place = f" at {error['your_code']}" if error.get("your_code") else ""
-    return replace(_found(one, at, "failed", f"failed first: {said}", rows), error=f"`{said}`{place}")
+    where = f" at {error['your_code']}" if error.get("your_code") else ""
+    return replace(_found(one, at, "failed", f"failed first: {said}", rows), error=f"`{said}`{where}")
 
 
 def _silent(rows: list[Mapping[str, Any]], log: str) -> First | None:

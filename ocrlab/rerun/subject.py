@@ -82,10 +82,11 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
         need = f"--rank N, one of {', '.join(map(str, known))}"
         raise ConfigError(f"{run} has no record of rank {rank}", got=given, need=need)
     if not paths:
+        ours = (run / "config.yaml").is_file()
         raise RunError(
             f"{run} has no flight record",
             need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab's Recorder or recording()",
-            do="Run it again with recorder.on=true",
+            do="Run it again with recorder.on=true" if ours else "Put recording() of ocrlab.train.recorder into it",
         )
     found = _newest(paths)
     if found is None:

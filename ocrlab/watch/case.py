@@ -16,7 +16,7 @@ from ocrlab.records import Incident, Verdict
 from ocrlab.watch import incident, last_words, place, ranks
 from ocrlab.watch.child import Child, Refused
 from ocrlab.watch.kills import Kills
-from ocrlab.watch.session import LINGER, Session
+from ocrlab.watch.session import LINGER, OBEYED, Session
 
 HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
 ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program that we ended
@@ -100,7 +100,7 @@ class Case:
         self._list_family(now)
         self.session.memory.look(now - child.started, child.pid)
         quiet.look(now, child.pid)
-        if self.suspected and quiet.since > self.silence:
+        if self.suspected and self._went_on():
             self._clear()
         if self.options.timeout is not None and now - child.started >= self.options.timeout:
             self._end(f"is over its limit of {self.options.timeout:g} s;", now)
@@ -225,11 +225,16 @@ class Case:
     def _say(self, what: str, verdict: Verdict, place: Path) -> None:
         self.session.say(incident.summary(what, verdict, place, handover.record_told(self.scratch)))
 
+    def _went_on(self) -> bool:
+        """Tell whether what was silent has moved by itself: last words after a signal that ends it are no progress."""
+        since, (number, when) = self.session.quiet.since, self.session.asked
+        return since > self.silence and not (number and 0 <= since - when < OBEYED)
+
     def _clear(self) -> None:
         """Take a suspicion back."""
         quiet = self.session.quiet
         what = "it went on to its end" if self.child.code == 0 else "it has ended"
-        if quiet.since > self.silence:
+        if self._went_on():
             self.stuck = {}
             what = f"it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s"
         if self.suspected:
