@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from ocrlab.diagnose import catalogue
 
@@ -37,15 +39,18 @@ SMOKE = (
     ("ocrlab watch", "", (1,)),
     ("ocrlab kernel", "--capability 8.6", ()),
     ("ocrlab replay", "--timeout 200", (1,)),
+    ("ocrlab bisect runs/", "--minutes 1", (1,)),
     ("ocrlab bisect", "", (1,)),
 )
 LONG = re.compile(
     r"ocrlab (train|run |memory (fit|estimate)|evaluate|predict|export|replay|bisect|doctor|samples|report)"
 )
 PLACES = (  # what stands in the README for something of the user's
+    (r"(resume|bisect) runs/20\d{6}-\d{6}-receipts", r"\1 runs/stopped"),
     (r"runs/20\d{6}-\d{6}-receipts", "runs/mine"),
     (r"\bDIR\b", "receipts"),
     (r"memory why train\.log", "memory why oom.log"),
+    (r"--predictions found\b", "--predictions theirs"),
     (r"--checkpoint CKPT", "--checkpoint receipts"),
     (r"\bSRC\b", "receipts"),
     (r"\bDST\b", "converted"),
@@ -87,6 +92,19 @@ with recording("runs/mine", model, optimizer) as rec:
         torch.nn.functional.cross_entropy(model(image), label).backward()
         optimizer.step()
         optimizer.zero_grad()
+"""
+STOPPED = """
+import sys
+from pathlib import Path
+from ocrlab import config
+from ocrlab.train.fit import fit
+def stop(event):
+    if event["kind"] == "validate":
+        raise RuntimeError("the power failed")
+try:
+    fit(config.load(None, sys.argv[1:]), progress=stop)
+finally:
+    next(Path("runs").glob("*-stopped")).rename("runs/stopped")
 """
 
 
@@ -145,6 +163,14 @@ def prepare(folder: Path) -> Path:
     compiled = "ptxas info : Compiling entry function '_Z4fuse' for 'sm_86'\nptxas info : Used 32 registers\n"
     (folder / "build.log").write_text(compiled, encoding="utf-8")
     (folder / "crash.py").write_text(CRASH, encoding="utf-8")
+    (folder / "stop.py").write_text(STOPPED, encoding="utf-8")
+    first, *others = sorted((folder / "receipts" / "val" / "images").iterdir())
+    shutil.copy(first, folder / "page.jpg")
+    (folder / "scans").mkdir()
+    shutil.copy(others[0], folder / "scans")
+    shutil.copytree(folder / "receipts" / "val" / "gts", folder / "theirs")  # somebody's detector that is never wrong
+    cells = [new_code_cell("1 + 1", execution_count=1, outputs=[new_output("execute_result", {"text/plain": "2"})])]
+    nbformat.write(new_notebook(cells=cells), folder / "executed.ipynb")
     return folder
 
 
@@ -171,6 +197,8 @@ def test_a_command_does_what_it_says(page: Path, command: str, place: Path) -> N
         command = re.sub(pattern, own, command)
     if "runs/mine" in command and not (place / "runs" / "mine").exists():
         assert shell("python crash.py", place).returncode == 1
+    if "runs/stopped" in command and not (place / "runs" / "stopped").exists():
+        assert shell(f"python stop.py {TINY} trainer.max_steps=4 name=stopped", place).returncode == 1
     if "PID" in command:
         command = command.replace("PID", str(os.getpid()))
     run, allowed = smoke(command)

@@ -9,15 +9,18 @@ from typing import Any
 
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.uncaught import TOLD
+from ocrlab.diagnose.unknown import NOTHING, OWN
 from ocrlab.flight.ranks import secondary
 from ocrlab.records import Evidence, Incident, Verdict
 
 FILE = "ranks.txt"
 LOG = "log_tail.txt"
+TRACEBACK = "traceback.txt"  # of whoever wrote the run folder's sentinel: rank 0
 MARK = re.compile(r"^\[(?:default|rank)?(\d{1,5})\]: ?")
 LAUNCHER = re.compile(
     r"failed \(exitcode: |Sending process \d+ closing signal|\bis receiving \d+ signal\b|^ocrlab: rank \d+ "
 )
+LOST = re.compile(r"^ocrlab: Rank (\d+) was ended by another one: ")
 RAISED = re.compile(r"((?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::\s?(.*))?$")
 ENDED = ("SIGTERM", "SIGINT")  # what a launcher ends the others with
 DESYNC = "dist.timeout_desync"
@@ -33,6 +36,7 @@ class First:
     line: int  # of ranks.txt
     exit_code: int | None = None
     signal: str | None = None
+    error: str = ""  # its own, and where, as its record has it
 
 
 def first(incident: Incident) -> First | None:
@@ -61,6 +65,8 @@ def of_it(incident: Incident, one: First) -> Incident:
     texts = dict(incident.texts)
     if LOG in texts:
         texts[LOG] = own_lines(texts[LOG], one.rank)
+    if one.rank != 0 and _is_secondary(texts.get(TRACEBACK, "")):
+        del texts[TRACEBACK]
     if FILE in texts:  # how the launcher ended the others is no cause
         rows = texts[FILE].split("\n")
         texts[FILE] = "\n".join(row if number == one.line else "" for number, row in enumerate(rows, 1))
@@ -73,12 +79,12 @@ def of_it(incident: Incident, one: First) -> Incident:
 def own_lines(log: str, rank: int) -> str:
     """Return the lines of one rank: those that are marked as its own, else those that may be; the launcher's are none.
 
-    As it is where no rank's lines are marked. torchrun marks what others than rank 0 print, if it was asked to; torch
-    marks tracebacks alone, so that a line without a mark may be anybody's.
+    Where no rank's lines are marked it is all but what another one says of its own end. torchrun marks what others than
+    rank 0 print, if it was asked to; torch marks tracebacks alone, so that a line without a mark may be anybody's.
     """
     lines = log.split("\n")
     if not any(MARK.match(line) for line in lines):
-        return log
+        return "\n".join("" if _of_another(line, rank) else line for line in lines)
     kept, nobodys, launcher = [], [], False
     for line in lines:
         mark = MARK.match(line)
@@ -87,6 +93,17 @@ def own_lines(log: str, rank: int) -> str:
         kept.append(MARK.sub("", line) if mine else "")
         nobodys.append("" if mark or launcher else line)
     return "\n".join(kept if any(kept) else nobodys)
+
+
+def _is_secondary(traceback: str) -> bool:
+    """Tell whether a traceback ends with the words of a rank that has only lost its connection to another one."""
+    last = next((hit for line in reversed(traceback.splitlines()) if (hit := RAISED.match(line))), None)
+    return last is not None and secondary({"type": last[1], "message": last[2] or ""})
+
+
+def _of_another(line: str, rank: int) -> bool:
+    said = LOST.match(line)
+    return (said is not None and int(said[1]) != rank) or LAUNCHER.search(line) is not None
 
 
 def hits(one: First | None) -> list[Hit]:
@@ -106,7 +123,9 @@ def named(verdict: Verdict, one: First | None, incident: Incident) -> Verdict:
         return re.sub(r"\bprocess (\d+)", lambda hit: _said(hit, numbers), text)
 
     if not verdict.causes:
-        return replace(verdict, missing=[one.why, *verdict.missing])
+        told = [thing for thing in verdict.missing if not (one.error and thing.startswith(NOTHING))]
+        own = [OWN + one.error] if len(told) < len(verdict.missing) else []
+        return replace(verdict, missing=[one.why, *own, *told])
     best = verdict.causes[0]
     lines = [replace(item, text=with_rank(item.text)) if item.line is None else item for item in best.evidence]
     rest = [item for item in lines if item.text != one.why]
@@ -139,7 +158,9 @@ def _failed(rows: list[Mapping[str, Any]]) -> First | None:
         if about is not None and other["rank"] == about:
             at, one = place, other
     error = _error(one) or _error(min(own)[2])
-    return _found(one, at, "failed", f"failed first: {error['type']}: {_line(error['message'])}", rows)
+    said = f"{error['type']}: {_line(error['message'])}"
+    where = f" at {error['your_code']}" if error.get("your_code") else ""
+    return replace(_found(one, at, "failed", f"failed first: {said}", rows), error=f"`{said}`{where}")
 
 
 def _silent(rows: list[Mapping[str, Any]], log: str) -> First | None:

@@ -12,7 +12,7 @@ from ocrlab.diagnose import exits, stored
 from ocrlab.diagnose.log import junk
 from ocrlab.diagnose.window import HEAD, window
 from ocrlab.errors import DataError
-from ocrlab.flight import learned
+from ocrlab.flight import learned, ranks
 from ocrlab.records import Incident, from_json
 
 LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
@@ -87,7 +87,7 @@ def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Inci
     status = str(before.get("status") or ("failed" if record.get("status") == "failure" else "log"))
     code, signal = before.get("exit_code"), before.get("signal")
     measured = verdict.with_name("facts.json")
-    facts = _record(measured) if measured.is_file() else before.get("facts")
+    facts = _record(measured) if measured.is_file() else before.get("facts") or _ranks(verdict.parents[1], record)
     return Incident(
         status=status,
         exit_code=code if isinstance(code, int) else None,
@@ -95,6 +95,13 @@ def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Inci
         texts=texts,
         facts=facts if isinstance(facts, dict) else {},
     )
+
+
+def _ranks(run: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Return what the ranks of a run without a watcher have said of their ends, where one of them has said anything."""
+    said = ranks.read(run / "flight") if record.get("status") == "failure" else []
+    gone: dict[str, Any] = {"pids": [], "state": "", "signal": None}
+    return {"ranks": [{**gone, **one} for one in said]} if any(one.get("end") for one in said) else {}
 
 
 def _record(file: Path) -> dict[str, Any]:

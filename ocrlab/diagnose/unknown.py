@@ -10,6 +10,7 @@ from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
+NOTHING = "no error in this log"
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 # What a program says that catches its exception and tells only the message, or that never raised one.
 WORDS = re.compile(
@@ -73,7 +74,7 @@ def _error(incident: Incident, texts: list[Page]) -> str:
         told += f" ({end.page.name} line {end.own.number})"
         return OWN + told if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {told}"
     if uncaught.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
-        return _last_words(incident, texts) or f"no error in this log{_last_line(incident, texts)}"
+        return _last_words(incident, texts) or f"{NOTHING}{_last_line(incident, texts)}"
     return "the first error line with its traceback"
 
 

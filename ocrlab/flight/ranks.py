@@ -131,6 +131,13 @@ class Member:
         """Say how this rank has ended: success, stopped or failed; the first word is the last one."""
         if not self.told or self.told["end"] is not None:
             return
+        try:
+            self._say(how, step, error)
+        except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
+            self._say(how, step, error)
+            raise
+
+    def _say(self, how: str, step: int | None, error: BaseException | None) -> None:
         about = None
         if error is not None:
             full = describe(error)

@@ -18,6 +18,7 @@ SHEET = """
 .bug pre { background: var(--ground); border-radius: 6px; padding: 12px 16px; margin: 8px 0; }
 .bug p { margin: 8px 0; }
 .bug p, .bug li { overflow-wrap: anywhere; }
+.bug th[scope=row] { font-weight: 400; }
 .wide { overflow-x: auto; }
 .bug summary { font-size: 14px; margin: 6px 0; }
 .checks { list-style: none; padding: 0; }

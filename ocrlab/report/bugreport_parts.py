@@ -71,6 +71,12 @@ def code(text: object) -> str:
     return f"{OPEN}{' '.join(plain(str(text)).split())}{CLOSE}"
 
 
+def ticked(text: str) -> str:
+    """Return a text of ours whose `code` stands between backticks with marks instead."""
+    parts = text.split("`")
+    return "".join(code(part) if index % 2 else part for index, part in enumerate(parts)) if len(parts) % 2 else text
+
+
 def plain(text: str) -> str:
     """Return a text without colour codes, control characters and those that turn the direction of writing."""
     return UNPRINTABLE.sub("", text)
@@ -160,11 +166,19 @@ def _html(block: Block) -> str:
         return f'<ul class="checks">{"".join(_check(done, text) for done, text in block.items)}</ul>'
     if isinstance(block, Table):
         head = "".join(f'<th scope="col">{inline(cell)}</th>' for cell in block.header)
-        body = "".join(f"<tr>{''.join(f'<td>{inline(cell)}</td>' for cell in row)}</tr>" for row in block.rows)
+        body = "".join(f"<tr>{_row(row, any(block.header))}</tr>" for row in block.rows)
         top = f"<thead><tr>{head}</tr></thead>" if any(block.header) else ""
         return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
     shown = f'<pre tabindex="0">{escape(plain(block.text).rstrip())}</pre>'
     return f"<details><summary>{escape(block.title)}</summary>{shown}</details>" if block.title else shown
+
+
+def _row(cells: list[str], headed: bool) -> str:
+    """Return the cells of a row; where no header says what they are, the first one does."""
+    shown = [f"<td>{inline(cell)}</td>" for cell in cells]
+    if not headed:
+        shown[0] = f'<th scope="row">{inline(cells[0])}</th>'
+    return "".join(shown)
 
 
 def _check(done: bool, text: str) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 from ocrlab import __version__
 from ocrlab.diagnose import catalogue
+from ocrlab.diagnose import unknown as errors
 from ocrlab.diagnose.verdict import sentence
 from ocrlab.report import bugreport_command as commands
 from ocrlab.report import bugreport_machine as machine
 from ocrlab.report import bugreport_stack as stacks
 from ocrlab.report import bugreport_trials as trials
-from ocrlab.report.bugreport_parts import Block, Bullets, Checks, Code, Paragraph, Section, Table, code
+from ocrlab.report.bugreport_parts import Block, Bullets, Checks, Code, Paragraph, Section, Table, code, ticked
 from ocrlab.report.bugreport_sources import Sources, number
 
 SURE, POSSIBLE = 0.8, 0.4
@@ -111,7 +112,7 @@ def summary(found: Sources) -> Section:
     if found.kind in ("run", "notebook"):
         rows.append(("left in", code(found.path.name)))
     told = sentence(found.verdict) if found.verdict.status != "log" or found.verdict.causes else ending(found)
-    return Section("Summary", [Paragraph(_ticked(told)), Table(["", ""], [[name, text] for name, text in rows])])
+    return Section("Summary", [Paragraph(ticked(told)), Table(["", ""], [[name, text] for name, text in rows])])
 
 
 def expected(found: Sources) -> Section:
@@ -199,7 +200,7 @@ def _hypothesis(found: Sources, index: int) -> list[str]:
 
 def ruled_out(found: Sources) -> Section:
     """What was looked at and is not the reason."""
-    rows = [[code(out.id), "refuted", _ticked(out.why)] for out in found.verdict.ruled_out]
+    rows = [[code(out.id), "refuted", ticked(out.why)] for out in found.verdict.ruled_out]
     rows += trials.refuted(found)
     if not rows:
         return Section("Ruled out", [Paragraph("Nothing was ruled out.")])
@@ -219,7 +220,7 @@ def fix(found: Sources) -> Section:
     around = bool(items)
     if first and first.fix:
         sure = "" if first.confidence >= SURE else f"If it is {code(first.id)}, which is not certain: "
-        items.append(f"{sure}{_ticked(first.fix)}")
+        items.append(f"{sure}{ticked(first.fix)}")
     items = items or ["Unknown, as the cause is."]
     if first and first.fix and around:
         items.append("The last of these was not tried, as far as anything here says.")
@@ -251,7 +252,9 @@ def progress(found: Sources, verified: Mapping[str, Any]) -> Section:
 
 def unknown(found: Sources) -> Section:
     """What is not known, and what would have told it."""
-    items = [_ticked(text) for text in (*found.verdict.missing, *found.unread)]
+    own = errors.own(found.verdict)  # which the summary has said
+    missing = [text for text in found.verdict.missing if not (own and text.endswith(own))]
+    items = [ticked(text) for text in (*missing, *found.unread)]
     if found.kind == "run" and not found.replays:
         replay = code(f"ocrlab replay {found.path.name}")
         why = f"{replay} was not run" if found.recorded else "there is no flight record to replay"
@@ -320,9 +323,3 @@ def _output(found: Sources) -> tuple[str, str]:
 
 def _place(file: str, line: int | None) -> str:
     return f"{file}:{line}" if line else file
-
-
-def _ticked(text: str) -> str:
-    """Return a text of ours whose `code` stands between backticks with marks instead."""
-    parts = text.split("`")
-    return "".join(code(part) if index % 2 else part for index, part in enumerate(parts)) if len(parts) % 2 else text

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 
-from ocrlab.diagnose import catalogue
+from ocrlab.diagnose import catalogue, unknown
 from ocrlab.records import Cause, Verdict
+from ocrlab.report.bugreport_parts import inline, ticked
 from ocrlab.report.view import ACCENT, LINE, View
 
 SURE = 0.8  # from here on a cause is said as a fact
+PLACE = re.compile(r" \(\S+ line \d+\)$")  # in a file that a reader without the folder does not have
 EVIDENCE = 6  # lines shown of each cause
 
 CSS = f"""
@@ -25,11 +28,18 @@ CSS = f"""
 .ocrlab .cause dd {{ margin: 0; }}
 .ocrlab .lines {{ margin: 0; padding: 0; list-style: none; }}
 .ocrlab .lines li {{ display: flex; gap: 10px; align-items: baseline; }}
+.ocrlab .lines.ids li {{ flex-wrap: wrap; gap: 0 10px; }}
+.ocrlab .lines.ids code {{ flex: none; max-width: 100%; }}
+.ocrlab .lines.ids span {{ flex: 1 1 180px; }}
 .ocrlab .lines small {{ flex: none; opacity: .65; font-size: 11.5px; }}
 .ocrlab details {{ margin: 8px 0 0; }}
 .ocrlab summary {{ cursor: pointer; opacity: .8; }}
 .ocrlab pre.stack {{ font: 12px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-x: auto;
   margin: 6px 0 0; padding: 10px 12px; border-radius: 4px; background: rgba(95, 107, 122, .1); white-space: pre; }}
+@media (max-width: 500px) {{
+  .ocrlab .cause dl {{ display: block; }}
+  .ocrlab .cause dt {{ margin-top: 6px; }}
+}}
 """
 
 
@@ -38,23 +48,30 @@ def view(verdict: Verdict, texts: Mapping[str, str] | None = None, kept: str = "
     first, others = verdict.causes[:1], verdict.causes[1:]
     rows = _rows(first[0]) if first else []
     if others:
-        rows.append(("or else", _list([(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in others])))
+        told = [(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in others]
+        rows.append(("or else", _list(told, "lines ids")))
     if verdict.ruled_out:
-        rows.append(("ruled out", _list([("", out.id, out.why) for out in verdict.ruled_out])))
-    if verdict.missing:
-        rows.append(("not known", _list([("", "", text) for text in verdict.missing])))
+        rows.append(("ruled out", _list([("", out.id, out.why) for out in verdict.ruled_out], "lines ids")))
+    own = unknown.own(verdict)
+    missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
+    own = own if kept or texts else PLACE.sub("", own)
+    if missing:
+        rows.append(("not known", _list([("", "", thing) for thing in missing])))
     if kept:
         rows.append(("more in", f"<code>{escape(kept)}</code>"))
     listed = "".join(f"<dt>{name}</dt><dd>{html}</dd>" for name, html in rows)
     folded = "".join(_folded(name, text) for name, text in (texts or {}).items() if text.strip())
-    html = f'<style>{CSS}</style><div class="cause">{_head(first)}<dl>{listed}</dl>{folded}</div>'
+    html = f'<style>{CSS}</style><div class="cause">{_head(first, own)}<dl>{listed}</dl>{folded}</div>'
     return View(html, text(verdict))
 
 
 def text(verdict: Verdict) -> str:
     """Return a verdict in words, one thing a line."""
     if not verdict.causes:
-        return "\n".join(["The cause is not known.", *(f"  not known: {missing}" for missing in verdict.missing)])
+        own = unknown.own(verdict)
+        said = f"An error of the program itself, nothing from outside: {own}" if own else "The cause is not known."
+        missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
+        return "\n".join([said, *(f"  not known: {thing}" for thing in missing)])
     cause = verdict.causes[0]
     words = _title(cause.id)
     lines = [f"{'Cause' if cause.confidence >= SURE else 'Probable cause'}: {words or cause.id}"]
@@ -67,7 +84,9 @@ def text(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def _head(first: list[Cause]) -> str:
+def _head(first: list[Cause], own: str) -> str:
+    if own:
+        return f"<h4>An error of the program itself, nothing from outside</h4><p>{inline(ticked(own))}</p>"
     if not first:
         return "<h4>The cause is not known</h4><p>Nothing that was seen decides it.</p>"
     cause = first[0]
@@ -92,18 +111,19 @@ def _rows(cause: Cause) -> list[tuple[str, str]]:
     ]
     rows = [("because", _list(lines))] if lines else []
     rows += [("mend it", escape(cause.fix))] if cause.fix else []
-    rows += [("to be sure", f"<code>{escape(cause.experiment)}</code>")] if cause.experiment else []
+    command, _, tells = cause.experiment.partition("    ")
+    rows += [("to be sure", f"<code>{escape(command)}</code> {inline(ticked(tells))}".rstrip())] if command else []
     return rows
 
 
-def _list(items: list[tuple[str, str, str]]) -> str:
-    """Return (where, code, words) as lines."""
+def _list(items: list[tuple[str, str, str]], style: str = "lines") -> str:
+    """Return (where, code, words) as lines; with the style `lines ids` the code is short and stays in one piece."""
     told = []
     for where, code, words in items:
         shown = f"<small>{escape(where)}</small>" if where else ""
         shown += f"<code>{escape(code)}</code>" if code else ""
         told.append(f"<li>{shown}{f'<span>{escape(words)}</span>' if words else ''}</li>")
-    return f'<ul class="lines">{"".join(told)}</ul>'
+    return f'<ul class="{style}">{"".join(told)}</ul>'
 
 
 def _folded(name: str, text: str) -> str:

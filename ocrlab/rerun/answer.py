@@ -199,7 +199,12 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
     if subject.ended == "success":
         return f"step {subject.number} was run again {times}: {losses}."
-    return f"could not be reproduced: step {subject.number} ran {times}, {losses}."
+    outside = ""
+    if subject.world > 1:
+        outside = (
+            f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
+        )
+    return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 
 def _losses(outcome: Outcome) -> str:
@@ -214,6 +219,8 @@ def _losses(outcome: Outcome) -> str:
     why = "data, code or packages have changed, or an operator is not deterministic"
     if outcome.compiled:
         why = "the model is compiled, and was run without torch.compile"
+    elif outcome.world > 1 and wrong is not known[0]:
+        why = f"as it must: gradients are those of one rank, and the run took the mean over {outcome.world}"
     return (
         f"no fault, but the loss differs from the record at step {wrong['number']}: {wrong['loss']!r}, recorded "
         f"{wrong['recorded']!r}; {why}"

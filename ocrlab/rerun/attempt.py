@@ -47,6 +47,7 @@ class Outcome:
     names: list[str] = field(default_factory=list)  # of them
     broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
     warnings: list[str] = field(default_factory=list)
+    world: int = 1  # ranks of the run, of which one was run
     compiled: bool = False  # the program compiles its model, and the replay traced it without
 
     def names_of(self, position: int) -> str:
@@ -122,6 +123,7 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     """Read what a child has left: the record of its steps, its trace, its trail, what each sample did alone."""
     result, trace = _json(place / "result.json"), _json(place / "trace.json")
     last = trail.read(place / "trail.bin")
+    outcome.world = subject.world
     outcome.steps = list(result.get("steps") or ())
     outcome.warnings = [str(text) for text in result.get("warnings") or ()]
     alone = _json(place / "alone.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import flight
+from ocrlab.diagnose import read
+from ocrlab.diagnose.ranks import first
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight import ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
@@ -47,6 +50,12 @@ class Subject:
         return any(name.startswith("cuda") for step in steps for name in (*step.random, *step.memory))
 
     @property
+    def world(self) -> int:
+        """How many ranks the run had, of which one is made again."""
+        environment = self.program.get("environment") or {}
+        return max(int(environment.get(name) or 1) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+
+    @property
     def seconds(self) -> float:
         """What a recorded step takes: the median of the last ones, in which a validation counts little."""
         times = [step.time for step in self.flight.steps[-20:]]
@@ -63,18 +72,21 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     if not run.is_dir():
         raise RunError(f"{run} is no run folder", need="a folder as runs/NAME")
     every = ring.find(run)
+    given = f"--rank {rank}"
     if rank is None:
-        rank = ranks.blamed(ranks.read(run / "flight"))
+        rank = _guilty(run)
+        given = f"rank {rank}, the one to look at, which was ended before its first step"
     paths = [path for path in every if ring.name_of(path)[0] == rank]
     if every and not paths:
         known = sorted({ring.name_of(path)[0] for path in every})
-        told = ", ".join(map(str, known))
-        raise ConfigError(f"{run} has no record of rank {rank}", got=f"--rank {rank}", need=f"one of {told}")
+        need = f"--rank N, one of {', '.join(map(str, known))}"
+        raise ConfigError(f"{run} has no record of rank {rank}", got=given, need=need)
     if not paths:
+        ours = (run / "config.yaml").is_file()
         raise RunError(
             f"{run} has no flight record",
             need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab's Recorder or recording()",
-            do="Run it again with recorder.on=true",
+            do="Run it again with recorder.on=true" if ours else "Put recording() of ocrlab.train.recorder into it",
         )
     found = _newest(paths)
     if found is None:
@@ -136,6 +148,15 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     return {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
 
 
+def _guilty(run: Path) -> int:
+    """Return the rank that failed first, as the verdict has it; what the ranks said of themselves knows no hang."""
+    with contextlib.suppress(OcrlabError, OSError):
+        named = first(read.folder(run))
+        if named is not None:
+            return named.rank
+    return ranks.blamed(ranks.read(run / "flight"))
+
+
 def _is_ours(argv: list[str]) -> bool:
     """Tell `ocrlab train` from somebody's script that calls it: what that script does belongs to the run."""
     words = argv[1:]
@@ -193,9 +214,7 @@ def _warnings(subject: Subject) -> list[str]:
     found += changes.found(subject.run, program, subject.samples)
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
-    environment = program.get("environment") or {}
-    world = max(int(environment.get(name) or 1) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
-    if world > 1:
-        told = f"rank {subject.flight.rank} of {world} is replayed alone: gradients are its own, so that only the first"
-        found.append(f"{told} step from the snapshot is exact; --rank N takes another one")
+    if subject.world > 1:
+        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone: gradients are its own, so that only"
+        found.append(f"{told} the first step from the snapshot is exact; --rank N takes another one")
     return found

@@ -16,7 +16,7 @@ from ocrlab.records import Incident, Verdict
 from ocrlab.watch import incident, last_words, place, ranks
 from ocrlab.watch.child import Child, Refused
 from ocrlab.watch.kills import Kills
-from ocrlab.watch.session import LINGER, Session
+from ocrlab.watch.session import LINGER, OBEYED, Session
 
 HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
 ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program that we ended
@@ -100,7 +100,7 @@ class Case:
         self._list_family(now)
         self.session.memory.look(now - child.started, child.pid)
         quiet.look(now, child.pid)
-        if self.suspected and quiet.since > self.silence:
+        if self.suspected and self._went_on():
             self._clear()
         if self.options.timeout is not None and now - child.started >= self.options.timeout:
             self._end(f"is over its limit of {self.options.timeout:g} s;", now)
@@ -132,7 +132,8 @@ class Case:
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
         if self.session.insisted and exit_status in ENDED:
             exit_status = 128 + signal.SIGINT
-        if self.suspected and not self.hung:
+        stayed = self._hung_to_its_end()
+        if self.suspected and not (self.hung or stayed):
             self._clear()
         lost = self.session.lost
         if lost:
@@ -147,13 +148,23 @@ class Case:
             self.session.say(f"ocrlab watch: {self._what(code, name)}, before it had a run folder")
             return Ended(status, code if code >= 0 else None, name, None, None, exit_status)
         folder = self._home()
-        if self.verdict is None or not self.hung:
+        if stayed and self.suspected:
+            told = f"{self._what(code, name)}, when it was told to end and had not moved for {stayed:.0f} s"
+            self.session.say(f"ocrlab watch: {told}; what was said of that stays: {incident.short(self.suspected)}")
+        elif self.verdict is None or not self.hung:
             found = self._gather(status)
             self.verdict = incident.judge(found)
             place = self._write(folder, self.verdict, found)
             self._say(self._what(code, name), self.verdict, place)
         self._fail(folder, status, name)
         return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
+
+    def _hung_to_its_end(self) -> float:
+        """Return for how many seconds nothing had moved when somebody ended what hung by the verdict, else 0."""
+        causes = self.verdict.causes if self.verdict and self.suspected and not self.hung else []
+        if not causes or causes[0].confidence < EVEN or self._went_on() or not self.session.ended_by:
+            return 0.0
+        return self.session.asked[1] - self.silence
 
     def _stopped_early(self) -> bool:
         """Tell whether somebody stopped a program that makes its own folder before it had one: nothing has failed."""
@@ -205,9 +216,9 @@ class Case:
         folder = self._home()
         found = self._gather("hung" if sure else "suspected")
         self.stuck = {name: text for name, text in found.texts.items() if name == incident.STACKS}
-        verdict = incident.judge(found)
-        self.suspected = self._write(folder, verdict, found)
-        self._say(f"{what}; the program goes on", verdict, self.suspected)
+        self.verdict = incident.judge(found)
+        self.suspected = self._write(folder, self.verdict, found)
+        self._say(f"{what}; the program goes on", self.verdict, self.suspected)
 
     def _end(self, why: str, now: float) -> None:
         """Write down where the program hangs, then end it."""
@@ -225,17 +236,22 @@ class Case:
     def _say(self, what: str, verdict: Verdict, place: Path) -> None:
         self.session.say(incident.summary(what, verdict, place, handover.record_told(self.scratch)))
 
+    def _went_on(self) -> bool:
+        """Tell whether what was silent has moved by itself: last words after a signal that ends it are no progress."""
+        since, (number, when) = self.session.quiet.since, self.session.asked
+        return since > self.silence and not (number and 0 <= since - when < OBEYED)
+
     def _clear(self) -> None:
         """Take a suspicion back."""
         quiet = self.session.quiet
         what = "it went on to its end" if self.child.code == 0 else "it has ended"
-        if quiet.since > self.silence:
+        if self._went_on():
             self.stuck = {}
             what = f"it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s"
         if self.suspected:
             now = incident.short(place.withdraw(self.suspected) / "verdict.md")
             self.session.say(f"ocrlab watch: {what}; the report of its silence is now {now}")
-        self.suspected = None
+        self.suspected = self.verdict = None
 
     def _gather(self, status: str) -> Incident:
         session = self.session

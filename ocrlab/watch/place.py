@@ -70,6 +70,9 @@ def slug(command: Sequence[str]) -> str:
     """Return a short name for a command: of `python -u train.py` and `python -m pkg.train` it is `train`."""
     words = [word for word in command[1:] if not word.startswith("-")]
     program = os.path.basename(command[0])
+    if program in ("torchrun", "accelerate"):  # whose options have values
+        module = command[command.index("-m") + 1 :][:1] if "-m" in command else []
+        words = [*module, *(word for word in words if word.endswith(".py")), *words]
     if re.match(r"(python|torchrun|accelerate|bash|sh)[\d.]*$", program) and words:
         inline = "-c" in command and command[command.index("-c") + 1 :][:1] == words[:1]
         program = program if inline else os.path.basename(words[0]).removesuffix(".py").rpartition(".")[2]

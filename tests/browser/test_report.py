@@ -105,8 +105,11 @@ def every_kind() -> Any:
     return new_notebook(cells=cells, metadata=about)
 
 
-def judged(browser: Any, page: Path, *, headless: int = 0) -> dict[str, Any]:
-    """Look at a report by day, by night, on paper and narrow; fails with all that is wrong; returns its figures."""
+def judged(browser: Any, page: Path, *, headless: int = 0, said: str = ".outcome") -> dict[str, Any]:
+    """Look at a report by day, by night, on paper and narrow; fails with all that is wrong; returns its figures.
+
+    What came of it is `said` where this selector finds it first.
+    """
     text = page.read_text(encoding="utf-8")
     wrong: list[str] = []
     figures: dict[str, Any] = {"bytes": len(text.encode()), "requests": 0, "errors": 0}
@@ -118,7 +121,7 @@ def judged(browser: Any, page: Path, *, headless: int = 0) -> dict[str, Any]:
         ("narrow and dark", 400, "dark", ""),
     ):
         browser.open(page, width=width, scheme=scheme)
-        outcome = browser.run("return document.querySelector('.outcome').getBoundingClientRect().bottom")
+        outcome = browser.run(f"return document.querySelector('{said}').getBoundingClientRect().bottom")
         browser.look(width, 900, scheme, media)
         found = browser.examine()
         requests, complaints = browser.requests(), browser.complaints()

@@ -47,12 +47,55 @@ def test_a_killed_rank_is_named_and_the_lost_connection_is_not_the_cause():
     assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
 
 
+def test_what_another_rank_says_of_its_end_is_no_evidence_about_one_that_said_nothing():
+    """Somebody's `kill -9`: no line is marked, and "killed or ended by itself" are the words of the other rank."""
+    log = f"""2 ranks: 2 x batch_size 2
+W1123 04:24:19 elastic/multiprocessing/api.py:1028] Sending process 11 closing signal SIGTERM
+ocrlab: Rank 0 was ended by another one: the connection to another rank broke. Given: {LOST}. \
+A rank that left no word was killed or ended by itself; the launcher says which.
+E1123 04:24:25 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)
+ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
+"""
+    verdict = classify(failed(ended(0, LOST, 5.0, "ocrlab.errors.RunError"), KILLED, log=log, oom_kills=0))
+    assert verdict.causes[0].id == "ext.signal"
+    assert [line.text for line in verdict.causes[0].evidence if line.file == ranks.LOG] == []
+    assert "native.segv" not in [cause.id for cause in verdict.causes]
+
+
 def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
     for rows in ([ended(0, LOST, 5.0), ended(1, "no corner", 4.0)], [ended(0, "no corner", 4.0), ended(1, LOST, 5.0)]):
         one = ranks.first(failed(*rows))
         assert "failed first: RuntimeError: no corner" in one.why
     both = [ended(0, "late", 9.0), ended(1, "early", 4.0)]
     assert ranks.first(failed(*both)).rank == 1
+
+
+def test_the_error_of_a_record_is_not_missed_in_a_log_without_its_traceback():
+    log = """2 ranks: 2 x batch_size 2
+[default1]:ocrlab: ValueError: this page has no corner
+[default1]:  OCRLAB_TRACEBACK=1 shows the whole way there.
+ocrlab: rank 1 (process 12) ended with exit status 1; the other ranks were ended
+"""
+    raised = ended(1, "this page has no corner", 4.0, "ValueError", your_code="/p/pages.py:14 load")
+    verdict = classify(failed(ended(0, LOST, 5.0), raised, log=log))
+    assert verdict.causes == []
+    assert "rank 1 of 2 (process 12) failed first: ValueError: this page has no corner" in verdict.missing[0]
+    assert verdict.missing[1].endswith("own error, `ValueError: this page has no corner` at /p/pages.py:14 load")
+    assert not [thing for thing in verdict.missing if thing.startswith("no error in this log")]
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_the_traceback_of_the_sentinel_is_that_of_rank_0(guilty):
+    """`ocrlab diagnose RUN` reads it: how rank 0 lost the others is not why rank 1 failed."""
+    lost = f'Traceback (most recent call last):\n  File "/p/fit.py", line 5, in fit\nRuntimeError: {LOST}\n'
+    raised = 'Traceback (most recent call last):\n  File "/p/p.py", line 4, in load\nValueError: no corner\n'
+    rows = [ended(guilty, "no corner", 4.0, "ValueError"), ended(1 - guilty, LOST, 5.0)]
+    incident = failed(*sorted(rows, key=lambda one: one["rank"]), log="")
+    incident.texts["traceback.txt"] = lost if guilty else raised
+    verdict = classify(incident)
+    assert verdict.causes == []
+    assert f"rank {guilty} of 2" in verdict.missing[0]
+    assert "own error, `ValueError: no corner`" in verdict.missing[1]
 
 
 def test_an_error_that_every_rank_raises_is_about_one():

@@ -13,6 +13,7 @@ from ocrlab import flight
 from ocrlab.diagnose import read
 from ocrlab.diagnose.classify import classify
 from ocrlab.diagnose.log import clean
+from ocrlab.diagnose.ranks import first
 from ocrlab.diagnose.window import HEAD, TAIL, window
 from ocrlab.errors import DataError
 
@@ -69,6 +70,28 @@ def test_a_torn_sentinel_does_not_hide_the_log_and_a_newer_one_is_refused(tmp_pa
     (tmp_path / ".FAILURE").write_text('{"schema": 99}')
     with pytest.raises(DataError, match="newer"):
         read.incident(str(tmp_path))
+
+
+def test_ranks_without_a_watcher_are_known_by_their_own_records(tmp_path: Path) -> None:
+    """Plain torchrun: the sentinel is rank 0's, which has only lost the other one."""
+    lost = {
+        "type": "RuntimeError",
+        "message": "Connection reset by peer",
+        "traceback": "RuntimeError: Connection reset",
+    }
+    failure = {"schema": 1, "status": "failure", "started": "x", "ended": "y", "metrics": {}, "error": lost}
+    (tmp_path / ".FAILURE").write_text(json.dumps(failure))
+    (tmp_path / "flight" / "ranks").mkdir(parents=True)
+    ends = ({"how": "failed", "time": 1.0, "step": None, "error": lost}, None)
+    for rank, end in enumerate(ends):
+        told = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "end": end}
+        (tmp_path / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(told))
+    found = first(read.folder(tmp_path))
+    assert found is not None and found.rank == 1
+    assert "rank 1 of 2 (process 41) ended, without an error and without the others" in found.why
+    (tmp_path / ".FAILURE").unlink()
+    (tmp_path / ".RUNNING").write_text(json.dumps({**failure, "status": "running", "error": None}))
+    assert first(read.folder(tmp_path)) is None, "they live"
 
 
 def test_a_folder_of_logs(tmp_path: Path) -> None:

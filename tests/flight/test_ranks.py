@@ -84,6 +84,25 @@ def test_a_process_alone_keeps_no_record_and_a_record_that_cannot_be_written_is_
     member.end("failed", error=ValueError())
 
 
+def test_an_end_is_written_also_when_the_launcher_ends_this_rank_meanwhile(tmp_path, monkeypatch):
+    """torchrun sends SIGTERM to all as soon as one is gone: it arrives while a rank writes why it failed itself."""
+    member = Member(Ranks(0, 2, 0, 2, "torchrun"))
+    member.begin()
+    member.keep(tmp_path)
+    write, come = ranks.write_json, [True]
+
+    def interrupted(*words, **more):
+        if come.pop() if come else False:
+            raise SystemExit(143)
+        write(*words, **more)
+
+    monkeypatch.setattr(ranks, "write_json", interrupted)
+    with pytest.raises(SystemExit):
+        member.end("failed", error=RuntimeError("Connection closed by peer"))
+    (one,) = ranks.read(tmp_path)
+    assert (one["end"]["how"], one["end"]["error"]["message"]) == ("failed", "Connection closed by peer")
+
+
 def test_exits_are_told_to_the_watcher(tmp_path, monkeypatch):
     monkeypatch.delenv(handover.FOLDER, raising=False)
     ranks.tell_exits([])

@@ -52,3 +52,20 @@ def test_an_unknown_cause_says_what_is_missing() -> None:
     view = cause.view(Verdict(None, "failed", missing=["the log"]))
     assert "The cause is not known" in view.html
     assert "not known: the log" in view.text
+
+
+def test_an_error_of_the_program_itself_is_known_and_not_missing() -> None:
+    own = "nothing from outside: this is the program's own error, `KeyError: '<a>'` (traceback.txt line 19)"
+    view = cause.view(Verdict(None, "failed", missing=[own, "the log"]), kept="runs/x")
+    assert "<code>KeyError: &#x27;&lt;a&gt;&#x27;</code> (traceback.txt line 19)</p>" in view.html
+    assert "not known" in view.html and "the log" in view.html and "nothing that was seen" not in view.html.lower()
+    assert view.html.count("KeyError") == 1
+    assert view.text.startswith("An error of the program itself, nothing from outside: `KeyError")
+    alone = cause.view(Verdict(None, "failed", missing=[own])).html
+    assert "not known" not in alone and "traceback.txt" not in alone
+
+
+def test_what_an_experiment_tells_is_no_command() -> None:
+    unsure = Verdict(None, "killed", causes=[Cause("native.segv", 0.5, experiment="dmesg | tail    (`oom`: memory)")])
+    html = cause.view(unsure).html
+    assert "<code>dmesg | tail</code> (<code>oom</code>: memory)" in html

@@ -149,3 +149,17 @@ def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:
     told = answer.record(subject(), [outcome(None, steps=[step(212, math.nan)])], "", 0.0)
     assert told["cells"][0]["steps"][0]["loss"] is None
     assert told["schema"] == 1
+
+
+def test_one_rank_alone_goes_its_own_way_from_its_second_step() -> None:
+    """No data has changed and no operator is random: the mean of the gradients over the ranks is missing."""
+    of_two = subject()
+    of_two.program["environment"] = {"WORLD_SIZE": "2"}
+    found = outcome(None, steps=[step(0, 7.5), step(1, 7.4, False)], world=2)
+    said = answer.sentence(of_two, [found])
+    assert "differs from the record at step 1" in said
+    assert "as it must: gradients are those of one rank, and the run took the mean over 2" in said
+    assert "what came from another rank or from outside is not in it: ocrlab diagnose runs/x." in said
+    assert "have changed" not in said
+    early = outcome(None, steps=[step(0, 7.5, False), step(1, 7.4, False)], world=2)
+    assert "data, code or packages have changed" in answer.sentence(of_two, [early])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -130,8 +132,26 @@ def test_a_replay_takes_one_rank_and_says_that_it_is_alone(quick):
         )
         assert ranks_of(started) == Ranks()
     assert subject.find(folder).flight.rank == 0, "of ranks that did well it is the first"
-    with pytest.raises(ConfigError, match="no record of rank 7. Given: --rank 7. Needed: one of 0, 1"):
+    with pytest.raises(ConfigError, match="no record of rank 7. Given: --rank 7. Needed: --rank N, one of 0, 1"):
         subject.find(folder, rank=7)
+
+
+def test_a_replay_after_a_hang_takes_the_rank_that_the_verdict_names(quick, tmp_path):
+    """All ranks were told to stop then: what they have said of themselves names none."""
+    folder = Path(shutil.copytree(only_run(quick / "equal" / "ranks"), tmp_path / "run"))
+    plain = {"world": 2, "end": None, "signal": None, "step": 3, "phase": "train"}
+    rows = [
+        {**plain, "rank": rank, "pid": 40 + rank, "pids": [40 + rank], "state": state}
+        for rank, state in enumerate("ST")
+    ]
+    (folder / "incident").mkdir()
+    for name, told in (("facts", {"ranks": rows}), ("verdict", {"status": "hung"})):
+        (folder / "incident" / f"{name}.json").write_text(json.dumps({"schema": 1, **told}))
+    assert subject.find(folder).flight.rank == 1
+    for path in folder.glob("flight/ring-1-*.bin"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"Given: rank 1, the one to look at.*Needed: --rank N, one of 0"):
+        subject.find(folder)
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

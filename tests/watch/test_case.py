@@ -51,6 +51,23 @@ def test_who_ends_what_hangs_gets_the_stacks_of_the_hang(env, tmp_path):
     assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
 
 
+def test_last_words_after_a_signal_are_no_progress(env, tmp_path):
+    """torchrun tells of the signal that it was sent: what hung still hangs, and the report of it stays."""
+    talks = "import signal, sys\nsignal.signal(15, lambda *_: print('Received 15') or sys.exit(1))\n" + LOCK
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
+    with subprocess.Popen([*words, "--", sys.executable, "-c", talks], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        watcher.terminate()
+        said = watcher.stderr.read()
+        assert watcher.wait(20) == 1
+    assert "moves again" not in said and "told to end and had not moved for" in said
+    assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
+    verdict = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())
+    assert (verdict["status"], verdict["causes"][0]["id"]) == ("suspected", "hang.deadlock")
+    assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
+
+
 def test_the_limit_ends_it_with_its_stacks(watched):
     code = "import time\nwhile True: print('x'); time.sleep(0.1)"
     done = watched(code, "--timeout", "1.5")

@@ -18,6 +18,8 @@ from ocrlab.watch import place
         (["python3.11", "-m", "pkg.train"], "train"),
         (["python", "-c", "import x"], "python"),
         (["torchrun", "--nproc-per-node=2", "fine tune.py"], "fine tune"),
+        (["torchrun", "--nproc-per-node", "2", "my/train.py", "--lr", "1"], "train"),
+        (["torchrun", "--nproc-per-node", "2", "-m", "pkg.train"], "train"),
         (["/usr/bin/sleep", "5"], "sleep"),
         (["bash", "run.sh"], "sh"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 from ocrlab.flight import handover, heartbeat
 from ocrlab.flight import ranks as records
@@ -67,6 +69,9 @@ def test_ranks_of_a_stranger_that_live_are_known_by_what_their_launcher_told_the
         [sys.executable, "-c", "input()"], env={**os.environ, **told, "RANK": "x"}, stdin=subprocess.PIPE
     )
     try:
+        for one in (*started, odd):  # the kernel shows no environment until the new program is loaded
+            while not Path(f"/proc/{one.pid}/environ").read_bytes():
+                time.sleep(0.01)
         family = [Process(one.pid, os.getpid(), state="S", role="rank") for one in started]
         family.append(Process(odd.pid, os.getpid(), state="S", role="main"))
         found = ranks.gather(tmp_path, tmp_path, family, "")
