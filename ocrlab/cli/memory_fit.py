@@ -75,7 +75,7 @@ def on_cuda(config: Config) -> bool:
 
 def record(found: Fit) -> dict[str, Any]:
     """Return a fit as a JSON-ready record."""
-    kept = ("batch", "fits", "peak", "phase", "told", "seconds", "crops_a_second", "changes")
+    kept = ("batch", "fits", "peak", "phase", "told", "seconds", "crops_a_second", "changes", "long")
     return {
         "schema": SCHEMA,
         "status": "fits" if found.batch else "nothing fits" if found.proven == "batch + 1 fails" else "not known",
@@ -129,7 +129,8 @@ def sentence(found: Fit) -> str:
 
 def said(one: Try) -> str:
     """Return what was set otherwise, as settings."""
-    return " ".join(f"{key}={value}" for key, value in one.changes.items())
+    settings = [f"{key}={value}" for key, value in one.changes.items()]
+    return " ".join([*settings, "for longer"] if one.long else settings)
 
 
 def words_of(limit: fit_limit.Limit) -> str:

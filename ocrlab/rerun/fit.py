@@ -1,6 +1,7 @@
 """The largest batch that fits, found by trainings of a few steps in watched children: what dies of it dies there.
 
 The first guess is the estimate; each measured peak corrects it, until a batch fits and the next one does not.
+That batch must then fit in a longer training too, whose heap has had the time to grow holes; else it is made smaller.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Try:
     crops_a_second: float = 0.0
     changes: dict[str, str] = field(default_factory=dict)
     answer: dict[str, Any] = field(default_factory=dict)
+    long: bool = False  # some dozen steps instead of a few
 
 
 @dataclass
@@ -106,16 +108,17 @@ class Room:
         answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
         return answer, ended
 
-    def attempt(self, batch: int, changes: Mapping[str, str] | None = None) -> Try:
-        """Train a few steps with a batch, and say whether they fit; raises RunError for what fails of another cause."""
+    def attempt(self, batch: int, changes: Mapping[str, str] | None = None, *, long: bool = False) -> Try:
+        """Train some steps with a batch, and say whether they fit; raises RunError for what fails of another cause."""
         changes = dict(changes or {})
         env = {key: value for key, value in changes.items() if key.isupper()}
         overrides = {key: value for key, value in changes.items() if key not in env}
         began = time.monotonic()
-        kind = {"usable": self._ceiling(), "kind": self.limit.kind}
+        kind = {"usable": self._ceiling(), "kind": self.limit.kind, "long": long}
         answer, ended = self.child("measure", {**overrides, "batch_size": batch}, env, **kind)
         self.settled = {**(answer or {}).get("settled", {}), **self.settled}
         done = judged(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
+        done = replace(done, long=long)
         self.tries.append(done)
         self.say(line(done))
         return done
@@ -136,7 +139,7 @@ def fit(
     room = Room(config, folder, limit, margin, time.monotonic() + seconds, say)
     guess = estimated(room)
     most = max(1, guess["pages"], config.batch_size * config.trainer.accumulate_grad_batches)
-    batch, proven = search(room, guess, most)
+    batch, proven = stand(room, *search(room, guess, most))
     peak = next((one.peak for one in reversed(room.tries) if one.batch == batch and one.fits), None)
     tries = list(room.tries)
     found = Fit(batch, peak, limit, room.usable, words(config, batch), most, proven, tries, estimate=guess)
@@ -183,6 +186,21 @@ def search(room: Room, guess: Mapping[str, Any], most: int) -> tuple[int, str]:
         wanted = _next(room.usable, low, high, peaks, slope, failed=high <= most)
     slow = any(one.answer.get("slow") and one.batch == high for one in room.tries)
     return low, "pages" if low == most else "slow" if slow else "batch + 1 fails"
+
+
+def stand(room: Room, batch: int, proven: str) -> tuple[int, str]:
+    """Return the largest batch up to `batch` that fits for longer as well, and why there is nothing larger."""
+    low, high, at, down = 0, batch + 1, batch, max(1, batch // 10)
+    while high - low > 1:
+        if room.left() < 5:
+            short = max((one.batch for one in room.tries if one.fits and one.batch < high), default=0)
+            return low or short, "time"
+        if room.attempt(at, long=True).fits:
+            low, at = at, (at + high) // 2
+        else:
+            high, proven = at, "batch + 1 fails"
+            at, down = ((low + high) // 2, down) if low else (max(1, at - down), 2 * down)
+    return low, proven
 
 
 def _next(usable: int, low: int, high: int, peaks: Mapping[int, int], slope: float, *, failed: bool) -> float:
@@ -249,4 +267,5 @@ def line(done: Try) -> str:
     held = f"{done.peak / fit_limit.MIB:,.0f} MiB" if done.peak is not None else done.told
     verdict = f"fits, at most {held}" if done.fits else f"does not fit: {held} in {done.phase}"
     speed = f", {done.crops_a_second:.1f} crops a second" if done.fits else ""
-    return f"batch_size={done.batch}{changes}: {verdict}{speed} ({done.seconds:.0f} s)"
+    longer = ", for longer" if done.long else ""
+    return f"batch_size={done.batch}{changes}{longer}: {verdict}{speed} ({done.seconds:.0f} s)"

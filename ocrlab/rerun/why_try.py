@@ -88,7 +88,9 @@ def trial(
             told["runs"].append(asdict(ran))
             if ran.well:
                 how = "ends well" if ran.status == "success" else f"goes on for {ran.seconds:.0f} s"
-                text = f"Tried: as it was it fails again after {first.seconds:.1f} s; with {variant.change} it {how}."
+                also = "".join(f", with {one.change} too" for one in variants[: number - 1])
+                before_it = f"as it was it fails again after {first.seconds:.1f} s{also}"
+                text = f"Tried: {before_it}; with {variant.change} it {how}."
                 return {**told, "works": True, "change": variant.change, "sentence": text}
         text = f"Tried: as it was it fails again, and with {variants[-1].change} too."
         return {**told, "works": False, "sentence": text}

@@ -2,7 +2,8 @@
 
 It is the training itself, a few steps of it, on the pages that need most, with validation, checkpoints and the final
 measurement. What of the image cache would fill up later is held from the beginning. A training that goes over its
-limit ends with status 0 and says so: that is an answer. The job names a config, settings over it, and the limit.
+limit ends with status 0 and says so: that is an answer. The job names a config, settings over it, the limit, and
+whether to train for longer: a heap that is kept goes on growing for some dozen steps, as its holes settle.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ocrlab.train.module import Training
 NOWHERE = Path(os.devnull)
 STEPS = (3, 10)  # optimiser steps, least and most: the first makes the optimiser's state, later ones find its holes
 CROPS = 96  # that are enough
+LONG, LONGEST = 60, 1.5  # optimiser steps of a long measurement, and the most minutes of them
 SETTLED = ("trainer.accelerator", "trainer.precision", "runtime.threads", "runtime.workers", "runtime.channels_last")
 
 
@@ -47,11 +49,11 @@ def main(path: Path) -> None:
 
         flight.write_json(job["out"], {"schema": 1, **estimating.of_config(config)}, private=True)
         return
-    measure(config, Path(job["out"]), job.get("usable"), job.get("kind", "resident"))
+    measure(config, Path(job["out"]), job.get("usable"), job.get("kind", "resident"), long=job.get("long", False))
 
 
-def measure(config: Config, out: Path, usable: int | None, kind: str) -> None:
-    """Train a few steps and write what they needed; `usable` are the bytes that it may need, None for no limit."""
+def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: bool = False) -> None:
+    """Train some steps and write what they needed; `usable` are the bytes that it may need, None for no limit."""
     scales = weighing.Scales(out, usable, kind)
     load, trainer_for = fit.load, fit.trainer_for
     needed = held_later(config)
@@ -70,6 +72,9 @@ def measure(config: Config, out: Path, usable: int | None, kind: str) -> None:
     config.trainer.max_steps = max(STEPS[0], min(STEPS[1], CROPS // crops))
     config.trainer.val_every = config.recorder.snapshot_every = 1  # what they leave makes holes for the next steps
     config.trainer.max_epochs = config.trainer.max_minutes = None
+    if long:
+        config.trainer.max_steps, config.trainer.max_minutes = LONG, LONGEST
+        config.trainer.val_every = config.recorder.snapshot_every = LONG // 10
     fit.load, fit.trainer_for = worst_only, weighed
     try:
         with scales:

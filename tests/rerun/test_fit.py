@@ -21,14 +21,16 @@ ENDED = SimpleNamespace(what="", told="passed", seconds=1.0)
 
 
 class Played(Room):
-    """Children whose peak is `of(batch)` bytes."""
+    """Children whose peak is `of(batch)` bytes, and `grown` more where they train for longer."""
 
     of: Callable[[int], int]
+    grown: int = 0
 
-    def attempt(self, batch: int, changes: Any = None) -> Try:
-        peak = self.of(batch)
+    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> Try:
+        peak = self.of(batch) + long * self.grown
         fits = peak <= self.usable
-        done = Try(batch, fits, peak if fits else self.usable, "train", "" if fits else "ended", changes=changes or {})
+        told = "" if fits else "ended"
+        done = Try(batch, fits, peak if fits else self.usable, "train", told, changes=changes or {}, long=long)
         self.tries.append(done)
         return done
 
@@ -79,6 +81,31 @@ def test_the_answer_is_what_was_found_when_the_time_is_over(tmp_path: Path) -> N
     batch, proven = fit.search(played, GUESS, 64)
     assert proven == "time"
     assert batch in (0, *(one.batch for one in played.tries if one.fits))
+
+
+@pytest.mark.parametrize(("grown", "right"), [(40, 23), (70, 22), (190, 18), (720, 1), (740, 0)])
+def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path: Path, grown: int, right: int) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    played.grown = grown * MIB
+    assert fit.stand(played, 24, "close") == (right, "batch + 1 fails")
+    assert all(one.long for one in played.tries)
+    assert len(played.tries) <= 8
+
+
+def test_a_batch_that_stands_a_longer_training_stays(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    assert fit.stand(played, 20, "pages") == (20, "pages")
+    assert [(one.batch, one.long) for one in played.tries] == [(20, True)]
+    assert fit.stand(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
+
+
+def test_without_time_for_a_longer_training_only_what_was_measured_is_said(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    for batch in (12, 18):
+        played.attempt(batch)
+    played.end = time.monotonic() - 1
+    assert fit.stand(played, 20, "close") == (18, "time")
+    assert not any(one.long for one in played.tries)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,14 @@ def test_the_batch_is_halved_until_it_fits(tmp_path: Path) -> None:
     assert re.search(r"as it was it fails again .*; with --batch-size 4 it ends well", done.sentence)
 
 
+def test_what_was_not_enough_is_told_with_what_was(tmp_path: Path) -> None:
+    answer, command = failed(tmp_path, "--limit", "--batch-size", "16")
+    done = tried(answer, command, 30, silent)
+    assert done.tried is not None
+    assert done.tried["change"] == "--batch-size 4"
+    assert re.search(r" s, with --batch-size 8 too; with --batch-size 4 it ends well\.$", done.sentence)
+
+
 def test_what_does_not_fail_again_shows_nothing(tmp_path: Path) -> None:
     answer, command = failed(tmp_path, "--limit", "--batch-size", "8")
     done = tried(answer, [*command[:2], "--batch-size", "8"], 30, silent)

@@ -82,6 +82,21 @@ def test_a_measured_training_says_its_peaks(tmp_path: Path, pages: Path) -> None
     assert found["settled"]["trainer.precision"] == "fp32"
 
 
+def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Config] = []
+    monkeypatch.setattr("ocrlab.train.fit.fit", made.append)
+    for long in (False, True):
+        config = configs.load(None, {**SMALL, "data": str(pages)})
+        fitting.measure(config, tmp_path / "out.json", None, "resident", long=long)
+    short, longer = made
+    assert longer.trainer.max_steps >= 5 * short.trainer.max_steps
+    assert (longer.trainer.val_every, longer.recorder.snapshot_every) == (6, 6)
+    assert longer.trainer.max_minutes
+    assert short.trainer.max_minutes is None
+
+
 @pytest.mark.slow
 def test_a_training_over_its_limit_ends_and_says_so(tmp_path: Path, pages: Path) -> None:
     found = child(tmp_path, pages, "measure", usable=20 * MIB)
