@@ -89,8 +89,8 @@ def attempt(name: str) -> dict[str, Any]:
 def compiled(before: set[str]) -> int:
     """Return how many modules, besides those of `before`, had to be compiled and will have to be the next time."""
     specs = [getattr(module, "__spec__", None) for name, module in list(sys.modules.items()) if name not in before]
-    cached = [str(spec.cached) for spec in specs if getattr(spec, "cached", None)]
-    return sum(not os.path.exists(place) for place in cached)
+    places = [getattr(spec, "cached", None) for spec in specs]
+    return sum(not os.path.exists(place) for place in places if isinstance(place, str))
 
 
 def mapped() -> list[str]:
