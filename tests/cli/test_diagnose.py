@@ -56,7 +56,7 @@ def test_one_thing_at_a_time(words: tuple[str, ...]) -> None:
 
 def test_explaining_one_and_listing_all() -> None:
     assert "compute-sanitizer" in ask("--explain", "kernel.illegal_address").text
-    assert len(ask("--explain").record["causes"]) == 87
+    assert len(ask("--explain").record["causes"]) == 88
     with pytest.raises(ConfigError):
         ask("--explain", "no.such")
 
