@@ -117,7 +117,7 @@ def judge(name: str, answers: Answers, python: str) -> Iterator[Check]:
     if not told["imported"]:
         yield broken(label, name, told["error"], python)
     elif told.get("compiled", 0) > MANY:
-        yield warn(label, *again(told), do=f"{python} -m compileall -q {site(told['file'])}")
+        yield again(label, told, python)
     elif told["seconds"] > SLOW:
         seen = f"{name} {told['version']} took {told['seconds']:.1f} s"
         yield warn(label, seen, f"less than {SLOW:.0f} s", "install the environment on a local disk")
@@ -126,17 +126,15 @@ def judge(name: str, answers: Answers, python: str) -> Iterator[Check]:
         yield ok(label, f"{version} in {told['seconds']:.1f} s")
 
 
-def again(told: dict[str, Any]) -> tuple[str, str]:
-    """Say that Python compiles a package anew at each start, and what is needed."""
-    why = "its folder cannot be written" if told["stored"] else "PYTHONDONTWRITEBYTECODE forbids to keep the result"
+def again(label: str, told: dict[str, Any], python: str) -> Check:
+    """Return the finding that Python compiles a package anew at each start."""
+    why, do = "Python could not write the result", 'export PYTHONPYCACHEPREFIX="$HOME/.cache/python"'
+    if not told["stored"]:
+        why = "PYTHONDONTWRITEBYTECODE forbids to keep the result"
+        do = f"{python} -m compileall -q {shlex.quote(os.path.dirname(os.path.dirname(told['file'])))}"
     version = f"{told['name']} {told['version']}".strip()
     seen = f"{version} in {told['seconds']:.1f} s; {told['compiled']} files were compiled for it, at each start: {why}"
-    return seen, "compiled files beside the sources"
-
-
-def site(file: str) -> str:
-    """Return the folder that a module's package lies in, as a word of a shell."""
-    return shlex.quote(os.path.dirname(os.path.dirname(file)))
+    return warn(label, seen, "compiled files that are kept", do)
 
 
 def broken(label: str, name: str, error: dict[str, Any], python: str) -> Check:

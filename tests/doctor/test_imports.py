@@ -76,6 +76,13 @@ def test_files_that_are_compiled_at_each_start(
         assert (check.judgement, check.seen[:10]) == ("ok", "torch 9.9 ")
 
 
+def test_where_compiled_files_cannot_be_written_they_are_kept_elsewhere() -> None:
+    told = {"name": "torch", "version": "9.9", "seconds": 3.0, "compiled": 900, "stored": True, "file": "/x/torch/a.py"}
+    [check] = imports.judge("torch", [{"imported": True, **told}], "PY")
+    assert check.judgement == "warn" and "could not write" in check.seen
+    assert "PYTHONPYCACHEPREFIX" in check.do and "compileall" not in check.do
+
+
 def test_torch_that_is_not_there(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages
