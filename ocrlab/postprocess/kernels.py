@@ -23,6 +23,7 @@ Map = NDArray[np.float32]
 ARC_TOLERANCE = 0.25  # pixels, Clipper's default
 OUTLINE, FLIP = 1, 2  # of a pixel: it is on the outline; from it on, inside and outside change places
 STEPS = 1 << 16  # a pixel in OpenCV's fixed-point numbers
+ONE = np.uint32(0x3F800000)  # the bits of 1 as float32; those of -0 and NaN are larger
 SUMS: set[str] = {"reassoc", "nsz"}  # sums may be taken in any order, several numbers at once
 
 
@@ -204,26 +205,31 @@ def after_peak(polygon: Ints) -> int:
     return ((flat if flat >= 0 else pointed) + 1) % n
 
 
-@compiled("boolean(float32[:, ::1], float32, boolean[:, ::1], boolean[::1], boolean[::1])", SUMS)
+@compiled("boolean(float32[:, ::1], float32, uint8[:, ::1], boolean[::1], uint8[::1])", SUMS)
 def above(
-    values: Map, limit: np.float32, mask: NDArray[np.bool_], rows: NDArray[np.bool_], columns: NDArray[np.bool_]
+    values: Map, limit: np.float32, mask: NDArray[np.uint8], rows: NDArray[np.bool_], columns: NDArray[np.uint8]
 ) -> bool:
-    """Set `mask` (h, w) where `values` are above `limit`, and `rows` (h,) and `columns` (w,) where any of theirs is.
+    """Set `mask` (h, w) to 1 where `values` are above `limit`, `rows` (h,) and `columns` (w,) where any of theirs is.
 
-    `columns` must be unset before. Returns whether all values are in 0..1.
+    `columns` must be 0 before. Returns whether all values are for certain in 0..1: the bits of those are no larger than
+    the bits of 1, nor are those of anything else. One short loop for each purpose, since the processor then takes 64
+    bytes at once, and a row stays in its nearest cache.
     """
-    fine = True
+    largest = np.uint32(0)
     for y in range(values.shape[0]):
-        hit = False
-        for x in range(values.shape[1]):
-            value = values[y, x]
-            text = value > limit
-            mask[y, x] = text
-            columns[x] |= text
-            hit |= text
-            fine &= (value >= np.float32(0)) & (value <= np.float32(1))
-        rows[y] = hit
-    return fine
+        value, bits, row = values[y], values[y].view(np.uint32), mask[y]
+        for x in range(len(row)):
+            row[x] = np.uint8(value[x] > limit)
+        for x in range(len(row)):
+            largest = max(largest, bits[x])
+        hit = np.uint8(0)
+        for x in range(len(row)):
+            hit |= row[x]
+        rows[y] = hit != 0
+        if hit:
+            for x in range(len(row)):
+                columns[x] |= row[x]
+    return bool(largest <= ONE)
 
 
 @compiled("void(float32[:, ::1], int32[:, :, ::1], float64[::1])", SUMS)

@@ -31,7 +31,8 @@ def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> tu
     (height, width), limit = probability.shape, np.float32(threshold)
     mask, filled, columns = np.empty((height, width), np.bool_), np.zeros(height, np.bool_), np.zeros(width, np.bool_)
     if loops:
-        fine = loops.above(probability, limit, mask, filled, columns)
+        fine = loops.above(probability, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
+        fine = fine or bool(((probability >= 0) & (probability <= 1)).all())  # there is a -0
     else:
         fine, rows = True, AT_ONCE // probability.shape[1] + 1
         for start in range(0, len(probability), rows):
