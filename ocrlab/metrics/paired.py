@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from ocrlab.errors import ShapeError
 from ocrlab.metrics.page import AT, COLUMNS, PageScores
 
 ROUNDS = 10_000
+LEVEL = 0.95  # of all intervals that are read together
 FEWEST = 5  # pages, below which an interval would be narrower than what is known
 BLOCK = 4_000_000  # weights drawn at once
 
@@ -26,10 +28,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Paired:
-    """A figure of two detectors on the same pages: `difference` is second minus first, with a 95 % interval.
+    """A figure of two detectors on the same pages: `difference` is second minus first, with a confidence interval.
 
-    `low` to `high` is that interval; `ahead` is the share of draws in which the second is ahead, a draw without a
-    difference counting half; `p` is two-sided. These four are NaN with fewer than 5 pages.
+    `low` to `high` is that interval, of 95 % for one comparison; `ahead` is the share of draws in which the second is
+    ahead, a draw without a difference counting half; `p` is two-sided. These four are NaN with fewer than 5 pages.
     """
 
     first: float
@@ -56,8 +58,18 @@ def counts(page: PageScores) -> dict[str, Floats]:
     return {one: total[[at[f"found{one}"], at["truth"], at["detections"]]] for one in AT}
 
 
-def compare(first: npt.ArrayLike, second: npt.ArrayLike, *, rounds: int = ROUNDS, seed: int = 0) -> Paired:
+def level(among: int) -> float:
+    """Return how sure each of `among` intervals must be so that all hold together in 95 % (Bonferroni; Dunn 1961)."""
+    return 1 - (1 - LEVEL) / among
+
+
+def compare(
+    first: npt.ArrayLike, second: npt.ArrayLike, *, among: int = 1, rounds: int = ROUNDS, seed: int = 0
+) -> Paired:
     """Return how hmean differs between two detectors; rows (pages, 3) as `counts` gives them, in the same order.
+
+    Where it is one of several comparisons, `among` is how many: of twenty runs that are all the same, one would else
+    be found better or worse. The interval is then wider and p larger, `ahead` stays.
 
     Raises ShapeError if they are not of the same pages.
     """
@@ -70,21 +82,23 @@ def compare(first: npt.ArrayLike, second: npt.ArrayLike, *, rounds: int = ROUNDS
     nothing = float("nan")
     if len(one) < FEWEST:
         return Paired(*plain, nothing, nothing, nothing, nothing, len(one))
-    drawn = plain[2] + _widened(len(one)) * (_differences(one, other, rounds, np.random.default_rng(seed)) - plain[2])
+    outside = 1 - level(among)
+    drawn = _differences(one, other, rounds, np.random.default_rng(seed))
+    drawn = plain[2] + _widened(len(one), outside) * (drawn - plain[2])
     drawn[np.abs(drawn) < 1e-12] = 0  # what was no difference is none, whatever was rounded
-    low, high = np.percentile(drawn, (2.5, 97.5))
+    low, high = np.percentile(drawn, (50 * outside, 100 - 50 * outside))
     above, below = np.count_nonzero(drawn > 0), np.count_nonzero(drawn < 0)
     ahead = (above + (rounds - above - below) / 2) / rounds
-    p = min(1.0, 2 * (rounds - max(above, below) + 1) / (rounds + 1))
+    p = min(1.0, among * 2 * (rounds - max(above, below) + 1) / (rounds + 1))
     return Paired(*plain, float(low), float(high), float(ahead), float(p), len(one))
 
 
-def _widened(pages: int) -> float:
+def _widened(pages: int, outside: float) -> float:
     """Return by how much draws of few pages are too close together: sqrt(n / (n - 1)) times Student's t by normal.
 
     Hesterberg 2015 ("expanded percentile interval"); the quantile is Cornish and Fisher's expansion, to 1 % from 5 on.
     """
-    z, free = 1.959964, pages - 1
+    z, free = NormalDist().inv_cdf(1 - outside / 2), pages - 1
     t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
     t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
     return math.sqrt(pages / free) * t / z

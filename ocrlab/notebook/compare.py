@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ocrlab.config import Config
 from ocrlab.history import choose, listing
 from ocrlab.metrics.page import AT
-from ocrlab.metrics.paired import Paired, by_page
+from ocrlab.metrics.paired import Paired, by_page, level
 from ocrlab.metrics.paired import compare as paired
 from ocrlab.notebook.compare_child import Compared, PageOf, Progress
 from ocrlab.notebook.layers import Slider
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ocrlab.notebook.lab import Lab
 
-SURE = 0.975  # of the draws on one side: the 95 % interval lies on that side, too
 SHOWN, SMALL = 2, 360  # pages drawn in a report that got worse, and better; width of a page in pixels of the screen
 NAMED = 12  # pages in the bars that get their name
 
@@ -125,9 +124,13 @@ def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, al
 
 
 def differences(found: Compared, number: int) -> dict[str, Paired]:
-    """Return how a run differs from the first one in hmean at each IoU, by bootstrap over the same pages."""
+    """Return how a run differs from the first one in hmean at each IoU, by bootstrap over the same pages.
+
+    Of several runs each is compared with the first, and the intervals hold together.
+    """
+    among = len(found.runs) - 1
     both = ([page.seen[0] for page in found.pages], [page.seen[number].sums for page in found.pages])
-    return {at: paired([seen.sums[at] for seen in both[0]], [sums[at] for sums in both[1]]) for at in AT}
+    return {at: paired([seen.sums[at] for seen in both[0]], [sums[at] for sums in both[1]], among=among) for at in AT}
 
 
 def sentence(name: str, one: Paired, measure: str = "hmean@0.5") -> str:
@@ -141,7 +144,7 @@ def sentence(name: str, one: Paired, measure: str = "hmean@0.5") -> str:
 
 
 def real(found: Compared) -> View:
-    """Return the differences with their 95 % intervals, as a plot and as a table."""
+    """Return the differences with their intervals, as a plot and as a table."""
     import matplotlib
 
     told = {letter(n): differences(found, n) for n in range(1, len(found.runs))}
@@ -160,13 +163,16 @@ def real(found: Compared) -> View:
         axes.grid(axis="y", visible=False)
         findings = [sentence(name, all_of["@0.5"]) for name, all_of in told.items()]
         plot = plots.finished(figure, ". ".join(findings) + ".")
-    head = ("", "A", "other", "difference", "95 % from", "to", "p", "")
+    among = len(told)
+    head = ("", "A", "other", "difference", f"{100 * level(among):.3g} % from", "to", "p", "")
     rows = [
         (name, f"{one.first:.4f}", f"{one.second:.4f}", f"{one.difference:+.4f}", *_ends(one), one.told)
         for name, one in entries
     ]
     note = f"Paired bootstrap over {len(found.pages)} pages of {clean(found.data)}, split {found.split}, 10,000 draws. "
     note += "It knows the pages, not how much another seed would change."
+    if among > 1:
+        note += f" {among} runs are compared with A, so each interval is wider: at each IoU all of them hold in 95 %."
     finding = View(say("; ".join(findings)), "; ".join(findings))
     return together([finding, plot, tables.table(head, rows, "In figures", note)])
 
@@ -308,4 +314,5 @@ def judge(lab: Lab, found: Compared) -> None:
     for number in range(1, len(found.runs)):
         one = differences(found, number)["@0.5"]
         value = 0.5 if math.isnan(one.ahead) else one.ahead
-        lab.outcome(f"share of draws in which {letter(number)} is ahead of A", value, SURE, 1 - SURE)
+        sure = (1 + level(len(found.runs) - 1)) / 2  # of the draws on one side: so does the interval
+        lab.outcome(f"share of draws in which {letter(number)} is ahead of A", value, sure, 1 - sure)

@@ -102,3 +102,26 @@ def test_it_says_false_no_more_often_on_few_pages(pages: int) -> None:
         one, other = (rng.normal(600, 60, pages) for _ in range(2))
         wrong += compare(rows(one, pages, 1000), rows(other, pages, 1000), rounds=400, seed=trial).told != "cannot tell"
     assert wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_of_many_detectors_that_are_the_same_none_is_better() -> None:
+    """Twelve compared with one, each for itself, give a false finding in a third of the trials."""
+    rng = np.random.default_rng(5)
+    false = {1: 0, 12: 0}
+    for trial in range(40):
+        first = rows(rng.normal(600, 60, 40), 40, 1000)
+        others = [rows(rng.normal(600, 60, 40), 40, 1000) for _ in range(12)]
+        for among in false:
+            found = [compare(first, other, among=among, rounds=1000, seed=trial) for other in others]
+            false[among] += any(one.told != "cannot tell" for one in found)
+    assert false[1] / 40 > 0.2
+    assert false[12] / 40 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 40)
+
+
+def test_among_several_the_interval_is_wider_and_the_middle_the_same() -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rows(rng.normal(mean, 60, 30), 30, 1000) for mean in (600, 630))
+    alone, one_of = (compare(first, second, among=among) for among in (1, 5))
+    assert (alone.difference, alone.ahead) == (one_of.difference, one_of.ahead)
+    assert one_of.low < alone.low < alone.high < one_of.high
+    assert one_of.p == pytest.approx(min(1, 5 * alone.p))

@@ -81,6 +81,21 @@ def test_the_difference_with_its_interval(found: Compared) -> None:
     assert "cannot tell on 9 pages" in compare.real(same).text
 
 
+def test_with_several_runs_the_intervals_hold_together(found: Compared) -> None:
+    three = Compared([*found.runs, found.runs[1]], "d", "val", False, [_and_again(page) for page in found.pages * 3])
+    alone = Compared(found.runs, "d", "val", False, found.pages * 3)
+    assert compare.differences(three, 1)["@0.5"].low < compare.differences(alone, 1)["@0.5"].low
+    view = compare.real(three)
+    assert "97.5 % from" in view.html
+    assert "2 runs are compared with A" in view.html
+    assert "95 % from" in compare.real(alone).html
+    assert "compared with A" not in compare.real(alone).html
+
+
+def _and_again(page: PageOf) -> PageOf:
+    return PageOf(page.name, page.image, page.polygons, page.ignored, [*page.seen, page.seen[1]])
+
+
 def _twice(page: PageOf) -> PageOf:
     return PageOf(page.name, page.image, page.polygons, page.ignored, [page.seen[0]] * 2)
 
