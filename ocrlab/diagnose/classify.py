@@ -89,7 +89,7 @@ def classify(incident: Incident) -> Verdict:
     absent = {name for name in catalogue.load().entries if facts.absent(name, incident.facts)}
     causes = _causes(ranked, messengers, {out.id for out in ruled}, absent)
     if causes and incident.status not in ("hung", "suspected"):
-        causes[0] = where.located(causes[0], texts)
+        causes[0] = where.located(causes[0], texts, incident.texts)
     causes = stored.replayed(remains.told(causes, incident), incident.facts)
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
         causes = [replace(one, experiment="", fix="") if one.id == "ext.signal" else one for one in causes]

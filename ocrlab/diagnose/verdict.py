@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from ocrlab import flight, redact
-from ocrlab.diagnose import catalogue, unknown, where
+from ocrlab.diagnose import calls, catalogue, unknown, where
 from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
 
 ENDED = {
@@ -55,7 +55,8 @@ def _where(verdict: Verdict) -> str:
     lines = verdict.causes[0].evidence
     if verdict.status in ("hung", "suspected"):
         return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
-    parts = [f"in {place}" for line in lines if (place := where.frame(line.text))][:1]
+    parts = [f"in {named}" for line in lines if (named := calls.said(line.text))][:1]
+    parts += [f"{'called from' if parts else 'in'} {place}" for line in lines if (place := where.frame(line.text))][:1]
     parts += [f"in the library {found[1]}" for line in lines if (found := LIBRARY.search(line.text))][:1]
     parts += [f"in data worker {found[1]}" for line in lines if (found := WORKER.search(line.text))][:1]
     parts += [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from ocrlab.diagnose import spots
-from ocrlab.diagnose.log import Line, Page
+from ocrlab.diagnose import calls, spots
+from ocrlab.diagnose.log import Line, Page, clean
 from ocrlab.probes.frames import Frame
 from ocrlab.records import Cause, Evidence
 
@@ -32,11 +32,15 @@ class Block:
     fatal: bool
     own: list[Line] = field(default_factory=list)
     exception: Line | None = None
+    dump: bool = False
     accident: bool = False  # its frames only tell where the main process was when a worker died
 
 
-def located(cause: Cause, texts: list[Page]) -> Cause:
-    """Return a cause whose evidence names the exception first and the program's own frame, where the log shows them."""
+def located(cause: Cause, texts: list[Page], logs: Mapping[str, bytes | str]) -> Cause:
+    """Return a cause whose evidence names the exception first, the module, and the program's own frame, where shown.
+
+    `logs` are the texts as they were: in `texts` the source that a traceback quotes is blank.
+    """
     told = cause.evidence[0] if cause.evidence else None
     blocks = {page.name: list(_blocks(page)) for page in texts}
     name, block = _beside(told, blocks)
@@ -46,6 +50,9 @@ def located(cause: Cause, texts: list[Page]) -> Cause:
     exception = block.exception
     if exception and (told is None or FRAME.match(told.text) or RELAYED.search(told.text)):
         lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
+    called = None if block.dump or name not in logs else calls.told(_lines(block, logs[name]))
+    if called:
+        lines = [*lines[:1], Evidence(name, *called), *lines[1 : MOST - 2]]
     at = _innermost(block)
     if at:
         lines = [*lines[: MOST - 1], Evidence(name, at.number, at.text.strip())]
@@ -75,6 +82,11 @@ def place(page: Page, number: int) -> str:
 def _innermost(block: Block) -> Line | None:
     """Return the innermost own frame that has a name: the function around a comprehension says more."""
     return next((line for line in block.own if not ANONYMOUS.search(line.text)), next(iter(block.own), None))
+
+
+def _lines(block: Block, log: bytes | str) -> list[tuple[int, str]]:
+    """Return the numbered lines of a block as they were."""
+    return [(line.number, line.text) for line in clean(log) if block.first <= line.number <= block.last]
 
 
 def _foreign(text: str) -> bool:
@@ -115,7 +127,7 @@ def _blocks(page: Page) -> Iterator[Block]:
             if block:
                 yield block
             dump = TRACEBACK not in text
-            block = Block(number, number, text.startswith(FATAL))
+            block = Block(number, number, text.startswith(FATAL), dump=dump)
         elif block and FRAME.match(text):
             block.last = number
             block.accident |= HANDLER in text.replace("\\", "/")

@@ -175,7 +175,7 @@ class Case:
 
     def _did_well(self, exit_status: int) -> Ended:
         log = self.session.ring.text()
-        for hidden in filter(None, (last_words.traceback(log), last_words.loss(log))):
+        for hidden in filter(None, (last_words.traceback(log), last_words.loss(log), last_words.cut(log))):
             self.session.say(f"ocrlab watch: {hidden}")
         record = handover.record_told(self.scratch)
         if record is not None and learned.cut(record):

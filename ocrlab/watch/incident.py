@@ -130,11 +130,13 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
 
 
 def _own(best: Cause) -> list[str]:
-    """Return the program's own frame, where the evidence shows one."""
+    """Return the module that was called, and the program's own frame, where the evidence shows them."""
     with contextlib.suppress(Exception):
+        from ocrlab.diagnose import calls
         from ocrlab.diagnose.where import frame
 
-        return [own for line in best.evidence if (own := frame(line.text))][:1]
+        named = [said for line in best.evidence if (said := calls.said(line.text))][:1]
+        return named + [f"{'  from ' if named else ''}{own}" for line in best.evidence if (own := frame(line.text))][:1]
     return []
 
 

@@ -7,8 +7,9 @@ import re
 TRACEBACK = re.compile(r"^[^\S\n]*Traceback \(most recent call last\):", re.MULTILINE)
 IGNORED = re.compile(r"^Exception ignored [^\n]*\n\Z", re.MULTILINE)  # in __del__: Python goes on as if nothing were
 LINE = re.compile(r"[^\r\n]+")
-NONFINITE = re.compile(r"(?i)loss\w{0,20}\W{1,4}?[-+]?(nan|inf)(?:inity)?\b")
-LOSS = re.compile(r"(?i)loss\w{0,20}\W{1,4}?[-+]?(?:\d|\.\d|nan\b|inf(?:inity)?\b)")
+SUFFERERS = {"the loss": r"loss\w{0,20}", "the norm of the gradients": r"grad(?:ient)?s?_?norm\w{0,10}"}
+NUMBER = r"(?i){}\W{{1,4}}?[-+]?(?:(nan|inf)(?:inity)?\b|\d|\.\d)"
+BAR = re.compile(r"%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}) \[[^\r\n]*\Z")  # tqdm's, with nothing behind it
 GAP = re.compile(r"^\.\.\. \d+ bytes left out \.\.\.$", re.MULTILINE)
 
 
@@ -23,13 +24,34 @@ def traceback(log: str) -> str:
 
 
 def loss(log: str) -> str:
-    """Return a sentence about a loss that is NaN or Inf to the end of a program with exit status 0; empty if none."""
-    begins, value = -1, ""
-    for line in LINE.finditer(log):
-        if LOSS.search(line[0]):
-            found = NONFINITE.search(line[0])
-            begins, value = (line.start() if begins < 0 else begins, found[1].lower()) if found else (-1, "")
-    return f"exit status 0, but the loss is {value} to the end, from {_line(log, begins)} on" if value else ""
+    """Return a sentence about a loss or a norm of gradients that is NaN or Inf to the end of a program with status 0.
+
+    Empty where there is none. Some trainers print a loss of 0 in place of NaN, and only the norm tells.
+    """
+    for name, pattern in SUFFERERS.items():
+        number, begins, value = re.compile(NUMBER.format(pattern)), -1, ""
+        for line in LINE.finditer(log):
+            found = [one[1] for one in number.finditer(line[0])]
+            if found:
+                bad = next(filter(None, found), "")
+                begins, value = (line.start() if begins < 0 else begins, bad.lower()) if bad else (-1, "")
+        if value:
+            return f"exit status 0, but {name} is {value} to the end, from {_line(log, begins)} on"
+    return ""
+
+
+def cut(log: str) -> str:
+    """Return a sentence about a progress bar that the end of a program with exit status 0 has cut off; empty if none.
+
+    tqdm ends its line when a loop is left, by an error too, and when Python ends; an end without Python's does not.
+    """
+    bar = BAR.search(log[-2000:].rstrip(" "))
+    if bar is None or int(bar[1]) >= int(bar[2]):
+        return ""
+    return (
+        f"exit status 0, but its progress bar stands at {bar[1]} of {bar[2]}: it ended without Python's clean-up, "
+        "as by os._exit(0)"
+    )
 
 
 def _line(log: str, offset: int) -> str:

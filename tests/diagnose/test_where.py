@@ -42,19 +42,21 @@ def test_a_frame_in_words(line: str, place: str | None) -> None:
 
 def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
     cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
-    found = where.located(cause, [page("log_tail.txt", LOG)]).evidence
+    found = where.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
     assert [(line.line, where.frame(line.text)) for line in found] == [(10, None), (5, "read (x/__init__.py:7)")]
 
 
 def test_the_exception_comes_before_the_frame_that_told() -> None:
     cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
-    assert [line.line for line in where.located(cause, [page("log_tail.txt", LOG)]).evidence] == [10, 5]
+    assert [
+        line.line for line in where.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+    ] == [10, 5]
 
 
 def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
     for evidence in ([], [Evidence("facts", None, "x")], [Evidence("log_tail.txt", 1, "step 1")]):
         cause = Cause("host.oom_kill", 0.8, evidence)
-        assert where.located(cause, [page("log_tail.txt", LOG)]) == cause
+        assert where.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}) == cause
 
 
 def test_the_place_of_an_exception() -> None:
@@ -76,7 +78,9 @@ def test_an_exception_that_only_libraries_show_stands_where_the_one_it_comes_fro
         "RuntimeError: generator raised StopIteration\n"
     )
     told = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
-    found = where.located(Cause("data.sample", 0.8, [told]), [page("log_tail.txt", chain)]).evidence
+    found = where.located(
+        Cause("data.sample", 0.8, [told]), [page("log_tail.txt", chain)], {"log_tail.txt": chain}
+    ).evidence
     assert [line.line for line in found] == [11, 2]
 
 

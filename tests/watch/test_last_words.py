@@ -39,6 +39,10 @@ def test_a_traceback_is_found(log, told):
         ("step 1 loss: nan (scale 65536)\nstep 2 loss: 0.4\n", ""),
         ("{'train_loss': nan, 'epoch': 1}\n", "the loss is nan to the end, from line 1"),
         ("1: loss 0.1\n 10%|#| loss=0.4\r 20%|##| loss=nan\n", "the loss is nan to the end, from line 2"),
+        ("{'loss': '0', 'grad_norm': 'nan'}\n", "the norm of the gradients is nan to the end, from line 1"),
+        ("grad_norm=inf (scale 65536)\ngrad_norm=0.4\n", ""),
+        ("grad norm: nan\nloss: nan\n", "the loss is nan to the end, from line 2"),
+        ("loss nan val_loss 0.3\n", "the loss is nan to the end, from line 1"),
         ("lossless information\nno loss of infrastructure\n", ""),
     ],
 )
@@ -62,6 +66,34 @@ def test_a_traceback_before_a_pipe_is_told_and_is_no_failure(watched):
 def test_a_thread_that_dies_is_told(watched):
     done = watched(THREAD)
     assert done.status == 0 and "begins a traceback" in done.err
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            "\r  6%|#    | 2/32 [00:00<00:00, 99it/s]\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]",
+            "at 4 of 32: it ended",
+        ),
+        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s, loss=0.3]      ", "at 4 of 32: it ended"),
+        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]\n", ""),  # left by break, by an error, by close()
+        ("\r100%|#####| 32/32 [00:00<00:00, 121.23it/s]", ""),
+        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]\rdone", ""),
+        ("4/32", ""),
+    ],
+)
+def test_a_progress_bar_that_was_cut_off_is_told(log, told):
+    assert told in last_words.cut(log)
+    assert bool(last_words.cut(log)) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [("os._exit(0)", True), ("break", False), ("sys.exit(0)", False), ("pass", False)]
+)
+def test_only_an_end_without_clean_up_cuts_a_bar_off(watched, end, told):
+    done = watched(f"import os, sys\nfrom tqdm import tqdm\nfor i in tqdm(range(9)):\n    if i == 4: {end}\n")
+    assert done.status == 0
+    assert ("progress bar stands at" in done.err) == told
 
 
 def test_output_that_is_lost_is_named():
