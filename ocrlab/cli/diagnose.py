@@ -13,6 +13,8 @@ from ocrlab import redact
 from ocrlab.cli.answer import Answer, add_json
 from ocrlab.diagnose import catalogue, classify, read, verdict
 from ocrlab.errors import ConfigError, DataError
+from ocrlab.flight.process import alive
+from ocrlab.flight.sentinel import SENTINELS, running_process
 from ocrlab.records import SCHEMA, Incident, Verdict, to_json
 
 EXAMPLES = """
@@ -48,13 +50,27 @@ def run(args: argparse.Namespace) -> Answer:
         return _many(args.jsonl, args.json)
     incident = read.incident(args.path)
     found = classify.classify(incident)
-    told = incident.facts.get("learned")
-    if not isinstance(told, list):
-        return Answer(redact.clean(to_json(found)), redact.clean(verdict.markdown(found)).rstrip())
-    text = learning(told)
-    if found.causes or incident.texts:
-        text += f"\n\n{verdict.markdown(found)}"
-    return Answer(redact.clean({**to_json(found), "learned": told}), redact.clean(text).rstrip())
+    told, now = incident.facts.get("learned"), running(Path(args.path), failed=bool(found.causes))
+    learned = {"learned": told} if isinstance(told, list) else {}
+    parts = [now, learning(told) if isinstance(told, list) else ""]
+    if found.causes or incident.texts or not any(parts):
+        parts.append(verdict.markdown(found))
+    text = "\n\n".join(filter(None, parts))
+    return Answer(redact.clean({**to_json(found), **learned}), redact.clean(text).rstrip())
+
+
+def running(place: Path, *, failed: bool) -> str:
+    """Return what is to be said of a run that has not ended: it lives, or it is gone without a word."""
+    if not (place / SENTINELS["running"]).is_file():
+        return ""
+    process = running_process(place)
+    who = f"process {process['pid']}" if process["pid"] else "its process is unknown"
+    if process["pid"] and not alive(process):
+        return (
+            f"This run has not ended, and {who} is gone without a last word: killed together with its watcher, or the "
+            "machine went down."
+        )
+    return f"This run has not ended ({who})" + ("." if failed else "; so far nothing says that it fails.")
 
 
 def learning(told: list[str]) -> str:

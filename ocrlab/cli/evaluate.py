@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ocrlab.metrics.scored import Scored
 
 EXAMPLES = """
+  ocrlab evaluate data=receipts                           the newest run's detector, else the shipped one
   ocrlab evaluate --checkpoint runs/NAME/checkpoints/last.ckpt data=receipts
   ocrlab evaluate --checkpoint best.ckpt data=receipts split=test --json
   ocrlab evaluate --checkpoint best.ckpt data=receipts post.threshold=0.4 evaluate.long_side=960
@@ -31,8 +32,8 @@ NOTHING = "WARNING: no box of these pages counts: recall and hmean say nothing, 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = parser.add_argument_group("what is scored, one of these")
-    what.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.CHECKPOINT)
+    what = parser.add_argument_group("what is scored, at most one of these")
+    what.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
     told = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
     what.add_argument("--predictions", type=places.path, metavar="PATH", help=told)
     parser.add_argument("--per-image", type=places.path, metavar="FILE", help="write one line a page, .jsonl or .csv")
@@ -49,9 +50,9 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Evaluate, and answer with the figures of IoU, DetEval and CLEval, by size of text too, and the worst pages."""
     chosen = [f"--{name}" for name in ("checkpoint", "predictions", "oracle") if getattr(args, name) is not None]
-    if len(chosen) != 1:
+    if len(chosen) > 1:
         need = "one of --checkpoint CKPT, --predictions PATH, --oracle DATA"
-        raise ConfigError("evaluate was not told what to score", got=" and ".join(chosen) or "none", need=need)
+        raise ConfigError("evaluate scores one thing at a time", got=" and ".join(chosen), need=need)
     if args.oracle is not None:
         if args.per_image:
             raise ConfigError("--per-image has no effect on --oracle", do="Its --json names every box that is lost")
@@ -108,7 +109,7 @@ def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tup
 
     with progress.of_pages("evaluating") as tick:
         scored = predict.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
-    return scored, {"checkpoint": str(args.checkpoint), "data": asked.data, "split": split}
+    return scored, {"checkpoint": str(detector.checkpoint), "data": asked.data, "split": split}
 
 
 def of_predictions(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:

@@ -43,6 +43,7 @@ def rle_polygons(mask: Any) -> list[Polygon]:
         raise PageError("a run-length mask is too ragged", got=f"{len(runs)} runs", need=f"at most {MOST_RUNS}", do=do)
     ends = np.cumsum(np.array(runs, np.int64))
     shape = shapely.union_all(_blocks(ends[:-1:2], ends[1::2], height))
+    shape = shapely.normalize(shape)  # starts at a corner: before GEOS 3.12 the first point is never taken out
     parts = shapely.get_parts(shapely.simplify(shape, SLACK))
     rings = [shapely.get_coordinates(part.exterior)[:-1] for part in parts if part.geom_type == "Polygon"]
     return [np.asarray(ring, np.float32) for ring in rings]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ocrlab.config import Augment, Evaluate
 
+LARGEST = 32_766  # pixels of a side that OpenCV 4 can warp
 GREY = (124, 116, 104)  # the mean colour that the detector subtracts: padding becomes zero
 
 
@@ -74,9 +75,11 @@ def letterbox(
 
 def warp_image(image: NDArray[np.uint8], warp: NDArray[np.float64], canvas: tuple[int, int]) -> NDArray[np.uint8]:
     """Return `image` (H, W, 3) on a canvas (width, height), bilinear; averaged first where it is reduced."""
-    scale = math.sqrt(abs(np.linalg.det(warp[:, :2])))
-    if scale < 0.75:  # bilinear samples 2 x 2 pixels: below this it would skip some, and thin strokes with them
-        small = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
+    scale = min(1.0, math.sqrt(abs(np.linalg.det(warp[:, :2]))))
+    # Bilinear samples 2 x 2 pixels: below 0.75 it would skip some, and thin strokes with them.
+    if scale < 0.75 or max(image.shape[:2]) > LARGEST:
+        wide, high = (min(LARGEST, max(1, round(n * scale))) for n in image.shape[1::-1])
+        small = (wide, high)
         warp = compose(warp, invert(resize_warp((image.shape[1], image.shape[0]), small)))
         image = cv2.resize(image, small, interpolation=cv2.INTER_AREA)
     if np.allclose(warp, [[1, 0, 0], [0, 1, 0]], atol=1e-6):

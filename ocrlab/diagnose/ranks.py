@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocrlab.diagnose.evidence import Hit
+from ocrlab.diagnose import exits
+from ocrlab.diagnose.evidence import Hit, hit
 from ocrlab.diagnose.uncaught import TOLD
 from ocrlab.diagnose.unknown import NOTHING, OWN
-from ocrlab.flight.ranks import secondary
+from ocrlab.flight import torchrun
+from ocrlab.flight.ranks import secondary, title
 from ocrlab.records import Evidence, Incident, Verdict
 
 FILE = "ranks.txt"
@@ -23,7 +25,12 @@ LAUNCHER = re.compile(
 LOST = re.compile(r"^ocrlab: Rank (\d+) was ended by another one: ")
 RAISED = re.compile(r"((?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::\s?(.*))?$")
 ENDED = ("SIGTERM", "SIGINT")  # what a launcher ends the others with
+TOLD_TO_END = ("SystemExit", "KeyboardInterrupt")  # and what that raises in them
 DESYNC = "dist.timeout_desync"
+VANISHED = ("host.oom_kill", "native.segv", "ext.signal")  # what ends a process past all that it would say
+SAID = re.compile(r"rank \d+(?: of \d+)? \(process \d+\) ")
+OURS = re.compile(r"^ocrlab\.errors\.\w+: ")  # their message says it all
+CRASHED = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")  # no collective that timed out does this to its process
 
 
 @dataclass(frozen=True)
@@ -33,26 +40,38 @@ class First:
     rank: int
     how: str
     why: str
-    line: int  # of ranks.txt
+    line: int | None  # of `file`; of a record in JSON there is none
     exit_code: int | None = None
     signal: str | None = None
     error: str = ""  # its own, and where, as its record has it
+    file: str = FILE  # or the rank's own record, or a launcher's log, where nobody has watched
+
+    @property
+    def evidence(self) -> Evidence:
+        """The line that tells of it."""
+        return Evidence(self.file, self.line, self.why)
+
+    @property
+    def vanished(self) -> bool:
+        """Whether it is gone and nobody knows how: no error, no exit code."""
+        return self.how == "silent" and self.exit_code is None
 
 
 def first(incident: Incident) -> First | None:
     """Return the rank that failed first, None where there is only one or where it cannot be told."""
-    rows = [one for one in incident.facts.get("ranks") or () if isinstance(one, Mapping)]
+    rows: list[Mapping[str, Any]] = [one for one in incident.facts.get("ranks") or () if isinstance(one, Mapping)]
+    rows = rows or _summed_up(incident)
     if len(rows) < 2 and not any(int(one.get("world") or 1) > 1 for one in rows):
         return None
     if incident.status in ("hung", "suspected"):
         return _standing(rows, incident)
     if incident.facts.get("ended_by") in ("user", "outside"):
         return None  # all of them were told to end
-    for choose in (_killed, _failed):
-        found = choose(rows)
-        if found is not None:
-            return found
-    return _silent(rows, incident.texts.get(LOG, "")) or _left(rows)
+    log = incident.texts.get(rows[0].get("file", LOG), incident.texts.get(LOG, ""))
+    killed, silent = _killed(rows), _silent(rows, log)
+    if killed is not None and killed.signal == "SIGABRT":  # also how NCCL's watchdog ends who waits for another rank
+        return _failed(rows) or (silent if silent and silent.how == "failed" else killed)
+    return killed or _failed(rows) or silent or _left(rows)
 
 
 def of_it(incident: Incident, one: First) -> Incident:
@@ -60,18 +79,19 @@ def of_it(incident: Incident, one: First) -> Incident:
 
     Lines of others stay as empty lines, so that numbers are those of the file.
     """
-    if one.how not in ("killed", "failed"):
+    if one.how not in ("killed", "failed", "silent"):
         return incident
     texts = dict(incident.texts)
-    if LOG in texts:
-        texts[LOG] = own_lines(texts[LOG], one.rank)
+    log = one.file if one.file in texts and one.file != FILE else LOG
+    if log in texts:
+        texts[log] = own_lines(texts[log], one.rank)
     if one.rank != 0 and _is_secondary(texts.get(TRACEBACK, "")):
         del texts[TRACEBACK]
     if FILE in texts:  # how the launcher ended the others is no cause
         rows = texts[FILE].split("\n")
         texts[FILE] = "\n".join(row if number == one.line else "" for number, row in enumerate(rows, 1))
     facts = {**incident.facts, "ended_by": None} if one.how == "killed" else incident.facts
-    status = "killed" if one.signal else incident.status
+    status = "killed" if one.signal and incident.status != "log" else incident.status
     code = None if one.signal else (one.exit_code if one.exit_code is not None else incident.exit_code)
     return replace(incident, status=status, exit_code=code, signal=one.signal, texts=texts, facts=facts)
 
@@ -95,10 +115,26 @@ def own_lines(log: str, rank: int) -> str:
     return "\n".join(kept if any(kept) else nobodys)
 
 
+def _summed_up(incident: Incident) -> list[Mapping[str, Any]]:
+    """Return the ranks of torchrun's summary in a pasted log, where the log tells which one the others complain about:
+    the only one with an error of its own, else one that crashed or was killed."""
+    for name, text in incident.texts.items() if incident.status == "log" else ():
+        ended = torchrun.failures(text)
+        for one in ended:
+            code = one["exit_code"]
+            one |= {"signal": exits.name(code) if code < 0 else None, "file": name, "world": len(ended), "pids": []}
+        own = [rank for rank, (_, error) in _raised(text).items() if not secondary(error)]
+        crashed = any(one["signal"] in CRASHED for one in ended)
+        if (crashed and not own) or (not crashed and len(own) == 1 and own[0] in [one["rank"] for one in ended]):
+            return list(ended)
+    return []
+
+
 def _is_secondary(traceback: str) -> bool:
     """Tell whether a traceback ends with the words of a rank that has only lost its connection to another one."""
-    last = next((hit for line in reversed(traceback.splitlines()) if (hit := RAISED.match(line))), None)
-    return last is not None and secondary({"type": last[1], "message": last[2] or ""})
+    raised = [found for line in traceback.splitlines() if (found := RAISED.match(line))]
+    own = [found for found in raised if found[1] not in TOLD_TO_END]
+    return bool(raised) and (not own or secondary({"type": own[-1][1], "message": own[-1][2] or ""}))
 
 
 def _of_another(line: str, rank: int) -> bool:
@@ -110,7 +146,15 @@ def hits(one: First | None) -> list[Hit]:
     """Return what the ranks alone tell: one that went its own way."""
     if one is None or one.how not in ("left", "silent"):
         return []
-    return [Hit(DESYNC, 0.85, 0.9, "strong", Evidence(FILE, one.line, one.why), one.why)]
+    if one.vanished:  # that the others missed it in a collective says nothing of why
+        return [hit(cause, "possible", one.evidence, one.why) for cause in VANISHED]
+    return [Hit(DESYNC, 0.85, 0.9, "strong", one.evidence, one.why)]
+
+
+def said(verdict: Verdict) -> str:
+    """Return what a verdict tells of the rank to look at; empty where there is only one."""
+    lines = [one.text for one in verdict.causes[0].evidence[:1]] if verdict.causes else verdict.missing[:1]
+    return next((line for line in lines if SAID.match(line)), "")
 
 
 def named(verdict: Verdict, one: First | None, incident: Incident) -> Verdict:
@@ -120,22 +164,27 @@ def named(verdict: Verdict, one: First | None, incident: Incident) -> Verdict:
     numbers = {pid: row["rank"] for row in incident.facts.get("ranks") or () for pid in (row["pid"], *row["pids"])}
 
     def with_rank(text: str) -> str:
-        return re.sub(r"\bprocess (\d+)", lambda hit: _said(hit, numbers), text)
+        return re.sub(r"\b(?:process|rank) (\d+)", lambda found: _said(found, numbers), text)
 
+    if one.vanished:
+        asks = f"how rank {one.rank} ended: what its launcher has printed tells the signal or the exit code"
+        verdict = replace(verdict, missing=[f"{asks} (`ocrlab watch -- torchrun ...` keeps it)", *verdict.missing])
     if not verdict.causes:
         told = [thing for thing in verdict.missing if not (one.error and thing.startswith(NOTHING))]
         own = [OWN + one.error] if len(told) < len(verdict.missing) else []
+        if one.error:  # it has said itself how it ended
+            told = [thing for thing in told if not thing.startswith(("the exit code", "kernel log"))]
         return replace(verdict, missing=[one.why, *own, *told])
     best = verdict.causes[0]
     lines = [replace(item, text=with_rank(item.text)) if item.line is None else item for item in best.evidence]
-    rest = [item for item in lines if item.text != one.why]
-    best = replace(best, evidence=[Evidence(FILE, one.line, one.why), *rest])
+    rest = [item for item in lines if item.text != with_rank(one.why)]
+    best = replace(best, evidence=[one.evidence, *rest])
     return replace(verdict, causes=[best, *verdict.causes[1:]])
 
 
-def _said(hit: re.Match[str], numbers: Mapping[int, int]) -> str:
-    rank = numbers.get(int(hit[1]))
-    return hit[0] if rank is None else f"rank {rank} (process {hit[1]})"
+def _said(found: re.Match[str], numbers: Mapping[int, int]) -> str:
+    rank = numbers.get(int(found[1]))
+    return found[0] if rank is None else f"rank {rank} (process {found[1]})"
 
 
 def _killed(rows: list[Mapping[str, Any]]) -> First | None:
@@ -158,7 +207,7 @@ def _failed(rows: list[Mapping[str, Any]]) -> First | None:
         if about is not None and other["rank"] == about:
             at, one = place, other
     error = _error(one) or _error(min(own)[2])
-    said = f"{error['type']}: {_line(error['message'])}"
+    said = OURS.sub("", f"{error['type']}: {_line(error['message'])}")
     where = f" at {error['your_code']}" if error.get("your_code") else ""
     return replace(_found(one, at, "failed", f"failed first: {said}", rows), error=f"`{said}`{where}")
 
@@ -183,8 +232,10 @@ def _silent(rows: list[Mapping[str, Any]], log: str) -> First | None:
         if at in raised:
             continue  # it has lost the connection to another one
         code = one.get("exit_code")
-        how = f"ended with exit status {code}" if code is not None else "ended"
-        return _found(one, at, "silent", f"{how}, without an error and without the others", rows)
+        how = "died without a word: killed, crashed, or ended by os._exit"
+        if code is not None:
+            how = f"ended with exit status {code}, without an error and without the others"
+        return _found(one, at, "silent", how, rows)
     return None
 
 
@@ -237,12 +288,16 @@ def _found(one: Mapping[str, Any], at: int, how: str, what: str, rows: list[Mapp
     if one.get("step") is not None:
         sample = f", {one['sample']}" if one.get("sample") else ""
         place = f", at step {one['step']} ({one['phase']}{sample})"
-    why = f"rank {one['rank']} of {one['world']} (process {one['pid']}) {what}{place}"
+    why = f"{title(one)} {what}{place}"
     lost = [other for other in rows if other is not one and secondary(_error(other))]
     if lost:
         why += f"; rank {', '.join(str(other['rank']) for other in lost)} then lost the connection to it"
-    return First(int(one["rank"]), how, why, at, one.get("exit_code"), one.get("signal"))
+    told = [other for other in rows if other is not one and (other.get("end") or {}).get("how") == "stopped"]
+    if told and not lost and how in ("killed", "failed", "silent"):
+        why += f"; rank {', '.join(str(other['rank']) for other in told)} was then told to stop"
+    line, file = (one["line"], one["file"]) if "file" in one else (at, FILE)
+    return First(int(one["rank"]), how, why, line, one.get("exit_code"), one.get("signal"), file=file)
 
 
 def _line(message: object) -> str:
-    return str(message).strip().partition("\n")[0][:300]
+    return str(message).strip().partition("\n")[0][:300].rstrip(".")

@@ -87,7 +87,7 @@ def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Inci
     status = str(before.get("status") or ("failed" if record.get("status") == "failure" else "log"))
     code, signal = before.get("exit_code"), before.get("signal")
     measured = verdict.with_name("facts.json")
-    facts = _record(measured) if measured.is_file() else before.get("facts") or _ranks(verdict.parents[1], record)
+    facts = _record(measured) if measured.is_file() else before.get("facts") or _unwatched(verdict.parents[1], record)
     return Incident(
         status=status,
         exit_code=code if isinstance(code, int) else None,
@@ -97,11 +97,30 @@ def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Inci
     )
 
 
-def _ranks(run: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Return what the ranks of a run without a watcher have said of their ends, where one of them has said anything."""
-    said = ranks.read(run / "flight") if record.get("status") == "failure" else []
-    gone: dict[str, Any] = {"pids": [], "state": "", "signal": None}
-    return {"ranks": [{**gone, **one} for one in said]} if any(one.get("end") for one in said) else {}
+def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a failed run without a watcher has kept: whether its machines have a GPU, and of its ranks."""
+    if record.get("status") != "failure":
+        return {}
+    rows = _ranks(run)
+    start = _record(run / "environment.json") if (run / "environment.json").is_file() else {}
+    gpus = [one.get("gpu") for one in rows] or [start.get("gpu")]
+    facts: dict[str, Any] = {"gpu": any(gpus)} if all(isinstance(one, bool) for one in gpus) else {}
+    return {**facts, "ranks": rows} if any(one.get("end") for one in rows) else facts
+
+
+def _ranks(run: Path) -> list[dict[str, Any]]:
+    """Return the ranks by their own records: what each has said of its end, where its flight record stops, and the
+    exit code that a watcher of the same processes may have left here."""
+    inside, where = run / "flight", ranks.places(run)
+    codes = {(one.get("rank"), one.get("pid")): one.get("exit_code") for one in ranks.exits(inside)}
+    rows = []
+    for one in ranks.read(inside):
+        code = codes.get((one["rank"], one.get("pid")))
+        signal = exits.name(code) if isinstance(code, int) and code < 0 else None
+        gone: dict[str, Any] = {"pids": [], "state": "", "exit_code": code, "signal": signal}
+        source = {"file": f"flight/{ranks.FOLDER}/rank-{one['rank']}.json", "line": None}
+        rows.append({**gone, **where.get(one.get("pid", 0), {}), **one, **source})
+    return rows
 
 
 def _record(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from ocrlab import flight, redact
-from ocrlab.diagnose import calls, catalogue, unknown, where
+from ocrlab.diagnose import calls, catalogue, ranks, unknown, where
 from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
 
 ENDED = {
@@ -25,17 +25,26 @@ EXCEPTION = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Int
 
 
 def sentence(verdict: Verdict) -> str:
-    """Return the verdict in one sentence: how it ended and where, the cause, how sure, and the line that says so."""
-    how = _how(verdict)
+    """Return the verdict in one sentence: how it ended and where, the cause, how sure, and the line that says so.
+
+    Of several ranks it is the one to look at that is named, and how that one ended.
+    """
+    how, rank = _how(verdict), ranks.said(verdict)
     if not verdict.causes:
         own = unknown.own(verdict)
         said = f"it is an error of its own: {own}" if own else "the cause is unknown"
+        words, _, place = own[1:].partition("`")
+        if own and ranks.OURS.sub("", words).rstrip(".") in rank:  # the rank's words tell it already
+            said = f"it is an error of its own{place if place.startswith(' (') else place.replace(' ', ', ', 1)}"
         return f"{how}; {said}." if how else f"{said[0].upper()}{said[1:]}."
     first = verdict.causes[0]
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
     told = f"{_within(_title(first.id))} ({first.id}, {first.confidence:.2f}{line})"
     where = _where(verdict)
+    if rank:
+        place = "" if not where or where.startswith(":") else f", {where}"
+        return f"{how}; {sure} cause{place}: {told}."
     if not how:
         return f"{sure.capitalize()} cause: {told}{f', {where}' if where else ''}."
     if where and not where.startswith(":"):
@@ -44,7 +53,9 @@ def sentence(verdict: Verdict) -> str:
 
 
 def _how(verdict: Verdict) -> str:
-    how = ENDED.get(verdict.status, "The program failed")
+    how, rank = ENDED.get(verdict.status, "The program failed"), ranks.said(verdict)
+    if rank:
+        return f"{how}: {rank}" if verdict.status in ("hung", "suspected") else f"{rank[0].upper()}{rank[1:]}"
     if how and verdict.signal:
         return f"{how} by {verdict.signal}" if verdict.status == "killed" else f"{how} ({verdict.signal})"
     return f"{how} with exit status {verdict.exit_code}" if how and verdict.exit_code else how
@@ -87,7 +98,8 @@ def markdown(verdict: Verdict) -> str:
         first = verdict.causes[0]
         parts += ["## Next experiment", _experiment(first)] if first.experiment else []
         parts += ["## Fix", first.fix] if first.fix else []
-    wanted = [thing for thing in verdict.missing if verdict.causes or not thing.startswith(unknown.OWN)]
+    known = () if verdict.causes else (unknown.OWN, ranks.said(verdict) or unknown.OWN)  # by the first sentence
+    wanted = [thing for thing in verdict.missing if not thing.startswith(known)]
     if wanted:
         parts += ["## What would make it certain", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import ConfigError, DataError, OcrlabError
-from ocrlab.flight import handover, record_program
+from ocrlab.flight import handover, record_program, ring_read
 from ocrlab.flight.failure import describe
 from ocrlab.flight.files import write_json
 from ocrlab.records import SCHEMA, from_json
@@ -111,12 +111,12 @@ class Member:
     folders: list[Path] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        """Say that this rank exists, to its watcher if there is one."""
+    def begin(self, *, gpu: bool | None = None) -> None:
+        """Say that this rank exists, to its watcher if there is one, and whether its machine has a GPU."""
         if not self.ranks.several:
             return
         pid, host = os.getpid(), socket.gethostname()
-        self.told = {"schema": SCHEMA, **asdict(self.ranks), "pid": pid, "host": host, "end": None}
+        self.told = {"schema": SCHEMA, **asdict(self.ranks), "pid": pid, "host": host, "gpu": gpu, "end": None}
         watcher = os.environ.get(handover.FOLDER)
         if watcher:
             self.keep(Path(watcher))
@@ -161,6 +161,25 @@ def read(folder: Path) -> list[dict[str, Any]]:
         with suppress(OSError, DataError, ValueError):
             records.append(from_json(path.read_bytes(), source=str(path)))
     return sorted((one for one in records if isinstance(one.get("rank"), int)), key=lambda one: int(one["rank"]))
+
+
+def places(run: Path) -> dict[int, dict[str, Any]]:
+    """Return where each process of a run was when its flight record stopped, by pid: {"step", "phase", "sample"}."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in ring_read.find(run):
+        with suppress(DataError):
+            ring = ring_read.read(path)
+            if ring.now is not None:
+                phase, samples = ring.now.phase, ", ".join(ring.now.samples[:2])
+                sample = {"validation": ring.sample, "data": ""}.get(phase, samples)  # of data it is the batch before
+                found.setdefault(ring.pid, {"step": ring.now.number, "phase": phase, "sample": sample})
+    return found
+
+
+def title(one: Mapping[str, Any]) -> str:
+    """Return the name of a rank: its number, of how many where that is known, and its process."""
+    of = f" of {one['world']}" if int(one.get("world") or 0) > one["rank"] else ""
+    return f"rank {one['rank']}{of} (process {one['pid']})"
 
 
 def secondary(error: Mapping[str, Any]) -> bool:
@@ -208,14 +227,19 @@ def tell_exits(ended: list[dict[str, Any]]) -> None:
     """Tell the watcher, if there is one, how ranks have ended: {"rank", "pid", "exit_code", negative for a signal}."""
     folder = os.environ.get(handover.FOLDER)
     if folder:
-        with suppress(OSError):
-            place = Path(folder, FOLDER)
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(place / "exits.json", {"schema": SCHEMA, "ranks": ended}, private=True)
+        keep_exits(Path(folder), ended)
+
+
+def keep_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
+    """Keep how ranks have ended beside what they have said of it; who was killed has said nothing."""
+    with suppress(OSError):
+        place = folder / FOLDER
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(place / "exits.json", {"schema": SCHEMA, "ranks": ended}, private=True)
 
 
 def exits(folder: Path) -> list[dict[str, Any]]:
-    """Return what `tell_exits` has told in a watcher's folder."""
+    """Return how ranks have ended, as it was kept below a watcher's folder or a run's flight/."""
     path = folder / FOLDER / "exits.json"
     with suppress(OSError, DataError, ValueError):
         return [one for one in from_json(path.read_bytes(), source=str(path))["ranks"] if isinstance(one, dict)]

@@ -71,13 +71,13 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         plain = self.plain
         if self.packed is None:
-            y = plain(x)
-            y = y if other is None else y.add_(other)
-            return y.relu_() if self.relu else cast(Tensor, y)
+            return _added(plain(x), other, self.relu)
         rest = (self.packed, plain.bias, plain.padding, plain.stride, plain.dilation, plain.groups)
-        if other is None:
-            last = "relu" if self.relu else "none"
-            return cast(Tensor, torch.ops.mkldnn._convolution_pointwise(x, *rest, last, [], ""))
+        alone = other is None or x.shape[2:] == (1, 1)  # torch 2.8's oneDNN knows no sum of maps of a single pixel
+        if alone:
+            last = "relu" if self.relu and other is None else "none"
+            y = cast(Tensor, torch.ops.mkldnn._convolution_pointwise(x, *rest, last, [], ""))
+            return y if other is None else _added(y, other, self.relu)
         binary = torch.ops.mkldnn._convolution_pointwise.binary
         return cast(Tensor, binary(x, other, *rest, "add", None, "relu" if self.relu else None, [], None))
 
@@ -88,6 +88,11 @@ class Convolution(nn.Module):
         geometry = (plain.padding, plain.stride, plain.dilation, plain.groups)
         self.packed = torch.ops.mkldnn._reorder_convolution_weight(plain.weight.detach(), *geometry, usual)
         plain.weight = nn.Parameter(plain.weight.new_empty(0), requires_grad=False)  # nobody reads it any more
+
+
+def _added(y: Tensor, other: Tensor | None, relu: bool) -> Tensor:
+    y = y if other is None else y.add_(other)
+    return y.relu_() if relu else y
 
 
 def fused(detector: Detector, *, bf16: bool) -> Fused:

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
+SEES = hasattr(torch._C._autograd.SavedTensor, "data")  # torch 2.8 shows no saved tensor without unpacking it
 NODES = 6000  # of one graph that are looked at, the newest first
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ocrlab.errors import ConfigError
-from ocrlab.trace import leak_lines, memory_host
+from ocrlab.trace import leak_graph, leak_lines, memory_host
 from ocrlab.trace.leak_holders import Holder
 from ocrlab.trace.leak_lines import Line
 from ocrlab.trace.leak_probe import PROBE, Candidate, Probe
@@ -104,7 +104,10 @@ class Seen:
     def finding(self) -> str:
         """Return what was found, a leak a line, or that there is none."""
         if not self.leaks:
-            return f"No leak in {self.ticks} steps."
+            blind = (
+                "" if leak_graph.SEES else f" What autograd's graphs keep is not seen with torch {torch.__version__}."
+            )
+            return f"No leak in {self.ticks} steps.{blind}"
         return "\n".join(str(leak) for leak in self.leaks)
 
     def slope(self) -> Slope:

@@ -31,7 +31,7 @@ from ocrlab.data.formats import Index, load
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Ranks, found
-from ocrlab.probes import host
+from ocrlab.probes import driver, host
 from ocrlab.train import checkpoint, cuda_info, pages, ranks, shared_folder, tracking, tracking_files
 from ocrlab.train.checkpoint import save  # where Lightning's own argument is called `checkpoint`
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
@@ -86,7 +86,8 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
     config = settled(config, machine, len(train.samples), mine)
     if mine.first:
         configuration.save(config, folder.config_file)
-        environment = {"schema": 1, **host.environment(), "machine": machine.record(), "ranks": asdict(mine)}
+        environment = {"schema": 1, **host.environment(), "gpu": driver.present(Path("/"))}
+        environment |= {"machine": machine.record(), "ranks": asdict(mine)}
         flight.write_json(folder.environment_file, redact.record(environment))
     _say(config, machine, mine, progress)
     name = partial(

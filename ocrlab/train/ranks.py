@@ -28,6 +28,7 @@ from ocrlab.config import Config
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight.ranks import Member, Ranks
 from ocrlab.metrics.page import COLUMNS, SIZES, Running
+from ocrlab.probes import driver
 
 TIMEOUT = timedelta(minutes=30)  # of one collective: rank 0 may work alone for a while, and the watcher is faster
 LAST_WORDS = 10.0  # seconds for the tracker of a rank that fails: torchrun kills after 30 whoever is still there
@@ -45,7 +46,7 @@ if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__)
 def together(ranks: Ranks) -> Iterator[Member]:
     """Join the other ranks around a `with` block and leave them; how this rank ended is written down before it goes."""
     member = Member(ranks)
-    member.begin()
+    member.begin(gpu=driver.present(Path("/")))
     try:
         meet(ranks)
         yield member

@@ -46,7 +46,8 @@ class Tracker(Protocol):
 
 
 class Watcher(lightning.Callback):
-    """Writes down what a run does, and stops it between two micro-batches when SIGINT or SIGTERM asks for it."""
+    """Writes down what a run does, and stops it between two micro-batches, or two pages of a validation, when SIGINT or
+    SIGTERM asks for it."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Watcher(lightning.Callback):
         self.best_path = max(self.folder.checkpoints.glob("best-*.ckpt"), default=None, key=lambda p: p.stat().st_mtime)
 
     def ask_to_stop(self, number: int, _frame: object) -> None:
-        """Signal handler: the first signal stops after this micro-batch, the second at once."""
+        """Signal handler: the first signal stops after this micro-batch or page, the second at once."""
         if self.stop_signal is not None:
             raise KeyboardInterrupt
         self.stop_signal = number
@@ -158,6 +159,10 @@ class Watcher(lightning.Callback):
         heartbeat.beat(step=trainer.global_step, phase="validate")
         if self.tracker.on and not trainer.sanity_checking and tracking_files.shown(index, trainer.num_val_batches):
             self.pictures += tracking_files.picture(self.folder.path, page, module.found, trainer.global_step, index)
+        if self.stop_signal is not None and self.agreement is None:  # several ranks stop together, after a step
+            if not trainer.sanity_checking:
+                self.save_last(trainer)
+            raise SystemExit(128 + self.stop_signal)
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if trainer.sanity_checking:

@@ -262,6 +262,7 @@ class Case:
         several = ranks.gather(self.scratch, session.quiet.heartbeats, family, log)
         if several:
             known["ranks"], texts[ranks.FILE] = several, ranks.table(several)
+            ranks.keep(self.scratch, several)
         return replace(found, texts=texts, facts=known)  # where it hung tells why it was ended
 
     def _write(self, folder: flight.RunFolder, verdict: Verdict, found: Incident) -> Path:

@@ -100,7 +100,8 @@ def _unknown(verdict: Verdict) -> str:
 
         own = unknown.own(verdict)
         if own:
-            more = [thing for thing in verdict.missing if not thing.startswith(unknown.OWN)]
+            told = (unknown.OWN, rank_of(verdict) or unknown.OWN)
+            more = [thing for thing in verdict.missing if not thing.startswith(told)]
             return "; ".join([f"the program's own error, {own}", *more])
     return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
 
@@ -110,10 +111,12 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
 
     `record` is the folder of the program's flight record, where that is not the run folder.
     """
-    lines = [f"ocrlab watch: {what}", f"  cause    {outline(verdict)}"]
+    rank = rank_of(verdict)
+    lines = [f"ocrlab watch: {what}", *([f"  rank     {rank}"] if rank else []), f"  cause    {outline(verdict)}"]
     best = verdict.causes[0] if verdict.causes else None
-    if best and best.evidence:
-        found = best.evidence[0]
+    evidence = [line for line in best.evidence if line.text != rank] if best else []
+    if best and evidence:
+        found = evidence[0]
         where = found.file if found.line is None else f"{found.file}:{found.line}"
         lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
         lines += [f"  in       {own}" for own in _own(best)]
@@ -127,6 +130,15 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
             lines.append(f"  replay   ocrlab replay {shlex.quote(short(run))}")
             break
     return clean("\n".join(lines))
+
+
+def rank_of(verdict: Verdict) -> str:
+    """Return what is said of the rank to look at; empty where there is only one."""
+    with contextlib.suppress(Exception):
+        from ocrlab.diagnose.ranks import said
+
+        return said(verdict)
+    return ""
 
 
 def _own(best: Cause) -> list[str]:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import ConfigError
-from ocrlab.flight import heartbeat, ranks
+from ocrlab.flight import handover, heartbeat, ranks, torchrun
 from ocrlab.probes import signals
 from ocrlab.probes.tree import Process, environment
 
 FILE = "ranks.txt"
-# What torchrun itself says of a program that keeps no records: its summary, one block for each rank that failed.
-FAILED = re.compile(
-    r"^\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
-    re.MULTILINE,
-)
 
 
 def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> list[dict[str, Any]]:
@@ -29,7 +23,7 @@ def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> l
     (letter of proc(5), empty when gone), "step", "phase", "sample", "age" (seconds since its last heartbeat)}
     """
     known = {one["rank"]: dict(one) for one in ranks.read(scratch)}
-    for ended in ranks.exits(scratch) or _said(log):
+    for ended in ranks.exits(scratch) or torchrun.failures(log):
         one = known.setdefault(ended["rank"], {"rank": ended["rank"], "pid": ended["pid"], "end": None})
         one["exit_code"] = ended["exit_code"]
     for one in _living(family):
@@ -49,6 +43,14 @@ def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> l
     return [{**known[rank], "world": max(world, len(known))} for rank in sorted(known)]
 
 
+def keep(scratch: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Keep how the ranks have ended in the run folder that they made, too, where `ocrlab diagnose` may look later."""
+    told = handover.run_told(scratch)
+    ended = [{name: one[name] for name in ("rank", "pid", "exit_code")} for one in rows if "exit_code" in one]
+    if told and ended and (told[1] / "flight").is_dir():
+        ranks.keep_exits(told[1] / "flight", ended)
+
+
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """Return the ranks as text, one line each."""
     return "".join(f"{line(one)}\n" for one in rows)
@@ -56,7 +58,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
 
 def line(one: dict[str, Any]) -> str:
     """Return what is known of a rank in one line."""
-    told = [f"rank {one['rank']} of {one['world']} (process {one['pid']})"]
+    told = [ranks.title(one)]
     end = one.get("end") or {}
     if one.get("signal"):
         told.append(f"was killed by {one['signal']}")
@@ -75,13 +77,6 @@ def line(one: dict[str, Any]) -> str:
         sample = f", {one['sample']}" if one.get("sample") else ""
         told.append(f"at step {one['step']} ({one['phase']}{sample}), last heard {one['age']:g} s ago")
     return ", ".join(told)
-
-
-def _said(log: str) -> list[dict[str, Any]]:
-    found = {int(hit["rank"]): hit for hit in FAILED.finditer(re.sub(r"(?m)^\[default\d+\]:", "", log))}
-    return [
-        {"rank": rank, "pid": int(hit["pid"]), "exit_code": int(hit["code"])} for rank, hit in sorted(found.items())
-    ]
 
 
 def _living(family: Sequence[Process]) -> Iterator[dict[str, Any]]:

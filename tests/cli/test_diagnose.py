@@ -12,7 +12,8 @@ import pytest
 from ocrlab.cli import diagnose
 from ocrlab.cli.answer import Answer, Parser
 from ocrlab.errors import ConfigError, DataError
-from ocrlab.flight import learned
+from ocrlab.flight import learned, write_json
+from ocrlab.flight.process import identity
 
 LOG = "Traceback (most recent call last):\nOSError: [Errno 24] Too many open files: 'x'\n"
 
@@ -86,3 +87,17 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ask(str(tmp_path / "absent.log"))
     with pytest.raises(DataError):
         ask("--jsonl", str(tmp_path / "absent.jsonl"))
+
+
+def test_a_run_that_has_not_ended_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "flight").mkdir()
+    (tmp_path / ".RUNNING").write_text('{"schema": 1, "status": "running", "started": "x"}')
+    write_json(tmp_path / "flight" / "process.json", identity())
+    living = ask(str(tmp_path)).text
+    assert living.startswith("This run has not ended (process ") and living.endswith(
+        "so far nothing says that it fails."
+    )
+    write_json(tmp_path / "flight" / "process.json", {**identity(), "started": 1})
+    assert "is gone without a last word" in ask(str(tmp_path)).text
+    (tmp_path / "train.log").write_text("MemoryError")
+    assert "host.alloc_fail" in ask(str(tmp_path)).text

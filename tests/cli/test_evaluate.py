@@ -48,6 +48,12 @@ def test_the_answer_holds_every_figure(calls, capsys):
     assert calls.load.checkpoint == Path("c.ckpt")
 
 
+def test_without_a_checkpoint_it_is_the_newest_runs_as_everywhere(calls, capsys):
+    assert main(["evaluate", "data=receipts", "runs=mine"]) == 0
+    assert (calls.load.checkpoint, str(calls.load.runs)) == (None, "mine")
+    assert "detector: as told" in capsys.readouterr().err
+
+
 def test_people_get_tables_by_protocol_by_size_and_of_the_worst_pages(calls, capsys):
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0
     told = capsys.readouterr().out
@@ -90,7 +96,6 @@ def test_one_line_a_page_is_written_and_nothing_overwritten(ending, calls, tmp_p
     ("words", "told"),
     [
         (["--checkpoint", "c"], "data=DIR"),
-        (["data=d"], "--checkpoint"),
         (["data=d", "--checkpoint", "c", "--predictions", "p"], "--checkpoint and --predictions"),
         (["data=d", "--checkpoint", "c", "--oracle", "d"], "--checkpoint and --oracle"),
         (["data=d", "--checkpoint", "c", "--shrink", "0.5"], "--shrink belongs to --oracle"),

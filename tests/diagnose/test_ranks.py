@@ -8,7 +8,9 @@ import pytest
 
 from ocrlab.diagnose import ranks
 from ocrlab.diagnose.classify import classify
-from ocrlab.records import Incident
+from ocrlab.diagnose.verdict import sentence
+from ocrlab.records import Cause, Evidence, Incident, Verdict
+from tests.flight.test_torchrun import summary
 
 LOST = "[pair.cc:545] Read error [127.0.0.1]:17831: Connection reset by peer"
 LOG = """2 ranks: 2 x batch_size 2
@@ -203,3 +205,94 @@ def test_a_killed_rank_has_no_words_and_those_of_the_others_are_not_its_own():
     assert verdict.causes[0].id == "ext.signal"
     assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2 (process 12) was killed by SIGKILL")
     assert not any(cause.id.startswith(("dist.", "hang.")) for cause in verdict.causes)
+
+
+def test_a_rank_that_is_gone_without_a_word_has_no_collective_as_its_cause():
+    """Plain torchrun: only the records of the ranks are there, and what the others say of the one that they lost."""
+    rows = [ended(0, LOST, 5.0), row(1, phase="forward")]
+    incident = Incident("failed", None, None, {"traceback.txt": f"RuntimeError: {LOST}\n"}, "", {"ranks": rows})
+    incident.facts["gpu"] = False
+    verdict = classify(incident)
+    assert [cause.id for cause in verdict.causes[:3]] == ["host.oom_kill", "native.segv", "ext.signal"]
+    assert all(cause.confidence <= 0.5 for cause in verdict.causes)
+    assert not any(cause.id.startswith(("dist.", "hw.gpu", "hang.gpu")) for cause in verdict.causes)
+    assert "how rank 1 ended" in verdict.missing[0]
+    told = sentence(verdict)
+    assert told.startswith("Rank 1 of 2 (process 12) died without a word: killed, crashed, or ended by os._exit, at ")
+    assert "step 3 (forward, p4); rank 0 then lost the connection to it; possible cause: killed by the kernel" in told
+
+
+def test_others_that_the_launcher_has_ended_say_nothing_of_the_cause():
+    stopped = row(0, end={"how": "stopped", "time": 5.0, "error": None})
+    raised = (
+        f"RuntimeError: {LOST}\n\nDuring handling of the above exception, another one occurred:\n\nSystemExit: 143\n"
+    )
+    incident = Incident("failed", None, None, {"traceback.txt": raised}, "", {"ranks": [stopped, row(1)]})
+    assert ranks.first(incident).why.endswith("(train, p4); rank 0 was then told to stop")
+    assert "traceback.txt" not in ranks.of_it(incident, ranks.first(incident)).texts
+
+
+def test_a_watchdog_that_aborts_who_waits_is_no_death_of_its_own():
+    """NCCL's: it ends the rank whose collective failed by SIGABRT, because another rank has raised."""
+    aborted = row(0, exit_code=-6, signal="SIGABRT")
+    assert ranks.first(failed(aborted, ended(1, "no corner", 4.0))).rank == 1
+    marked = "[rank1]: Traceback (most recent call last):\n[rank1]: KeyError: 'hmean'\n"
+    assert ranks.first(failed(aborted, row(1, exit_code=1), log=marked)).rank == 1
+    assert ranks.first(failed(aborted, row(1, exit_code=-15, signal="SIGTERM"), log="")).rank == 0
+
+
+def pasted(*codes: int, before: str) -> Incident:
+    return Incident(texts={"train.log": before + summary(*codes)})
+
+
+def test_a_pasted_log_of_torchrun_names_the_rank_that_was_killed():
+    before = f"step 11 loss 0.3\n[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: {LOST}\n"
+    verdict = classify(pasted(1, -9, before=before))
+    assert (verdict.status, verdict.causes[0].id) == ("log", "host.oom_kill")
+    assert verdict.causes[0].evidence[0].line == 19
+    assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
+    assert sentence(verdict).startswith("Rank 1 of 2 (process 41) was killed by SIGKILL; possible cause: killed by")
+
+
+def test_a_pasted_log_of_torchrun_names_the_rank_that_raised():
+    before = f"[rank0]: RuntimeError: {LOST}\n[rank1]: Traceback (most recent call last):\n"
+    before += "[rank1]:   File \"/p/train.py\", line 4, in load\n[rank1]: KeyError: 'hmean'\n"
+    verdict = classify(pasted(1, 1, before=before))
+    assert verdict.causes == []
+    told = "Rank 1 of 2 (process 41) failed first: KeyError: 'hmean'; it is an error of its own, in load (train.py:4)"
+    assert sentence(verdict) == f"{told} (train.log line 4)."
+
+
+@pytest.mark.parametrize(
+    ("codes", "before"),
+    [
+        ((-9, 1), "[rank1]: ValueError: no corner\n"),  # killed by whom, and when?
+        ((1, 1), "[rank0]: ValueError: no corner\n[rank1]: ValueError: no corner\n"),
+        ((1, -15), "ValueError: no corner\n"),  # anybody's
+        ((-6, -6), "[rank0]:[E ProcessGroupNCCL.cpp:630] Watchdog caught collective operation timeout\n"),
+    ],
+)
+def test_a_pasted_log_that_does_not_tell_whose_fault_it_is_names_none(codes, before):
+    incident = pasted(*codes, before=before)
+    assert ranks.first(incident) is None
+    assert not ranks.said(classify(incident))
+
+
+@pytest.mark.parametrize("place", ["", " (log_tail.txt line 6)", ", in load (train.py:4)"])
+def test_what_the_rank_has_said_of_its_error_is_not_said_twice(place):
+    rank = "rank 1 of 2 (process 12) failed first: KeyError: 'hmean', at step 3 (train, p4)"
+    own = f"nothing from outside: this is the program's own error, `KeyError: 'hmean'`{place.replace(', ', ' ')}"
+    told = sentence(Verdict(status="failed", exit_code=1, missing=[rank, own]))
+    assert told == f"R{rank[1:]}; it is an error of its own{place}."
+
+
+def test_a_process_in_the_words_of_a_hang_is_named_by_its_rank():
+    rows = [row(0, state="S", pids=[11]), row(1, state="T", pids=[12])]
+    text = "rank 12 is stopped by a signal; kill -CONT 12"
+    best = Cause("hang.stopped", 0.95, [Evidence("facts", None, text)])
+    incident = Incident("hung", None, None, {}, "", {"ranks": rows})
+    verdict = ranks.named(Verdict(status="hung", causes=[best]), ranks.first(incident), incident)
+    assert verdict.causes[0].evidence[1].text == "rank 1 (process 12) is stopped by a signal; kill -CONT 12"
+    assert sentence(verdict).startswith(
+        "The program hung: rank 1 of 2 (process 12) is stopped, at step 3 (train, p4); "
+    )

@@ -16,6 +16,7 @@ from ocrlab.diagnose.log import clean
 from ocrlab.diagnose.ranks import first
 from ocrlab.diagnose.window import HEAD, TAIL, window
 from ocrlab.errors import DataError
+from ocrlab.flight.ranks import keep_exits
 
 
 def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
@@ -88,10 +89,49 @@ def test_ranks_without_a_watcher_are_known_by_their_own_records(tmp_path: Path) 
         (tmp_path / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(told))
     found = first(read.folder(tmp_path))
     assert found is not None and found.rank == 1
-    assert "rank 1 of 2 (process 41) ended, without an error and without the others" in found.why
+    assert "rank 1 of 2 (process 41) died without a word: killed, crashed, or ended by os._exit; rank 0" in found.why
+    assert (found.file, found.line) == ("flight/ranks/rank-1.json", None), "there is no ranks.txt to point at"
     (tmp_path / ".FAILURE").unlink()
     (tmp_path / ".RUNNING").write_text(json.dumps({**failure, "status": "running", "error": None}))
     assert first(read.folder(tmp_path)) is None, "they live"
+
+
+def unwatched(place: Path, gpus: list[bool | None]) -> Path:
+    """Make the folder of a failed run of two ranks of which rank 1 has left no word."""
+    error = {"type": "RuntimeError", "message": "Connection reset by peer"}
+    failure = {"schema": 1, "status": "failure", "started": "x", "ended": "y", "metrics": {}, "error": error}
+    (place / "flight" / "ranks").mkdir(parents=True)
+    (place / ".FAILURE").write_text(json.dumps(failure))
+    for rank, gpu in enumerate(gpus):
+        end = None if rank else {"how": "failed", "time": 1.0, "step": None, "error": error}
+        told = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "gpu": gpu, "end": end}
+        (place / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(told))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("gpus", "known"), [([False, False], False), ([False, True], True), ([None, None], None), ([False, None], None)]
+)
+def test_whether_there_is_a_gpu_is_known_where_every_rank_has_said_so(gpus, known, tmp_path: Path) -> None:
+    assert read.folder(unwatched(tmp_path, gpus)).facts.get("gpu") is known
+
+
+def test_one_process_has_said_so_in_its_environment(tmp_path: Path) -> None:
+    (tmp_path / ".FAILURE").write_text(json.dumps({"schema": 1, "status": "failure", "error": None}))
+    (tmp_path / "environment.json").write_text(json.dumps({"schema": 1, "gpu": False}))
+    assert read.folder(tmp_path).facts["gpu"] is False
+
+
+def test_an_exit_that_a_watcher_has_left_in_the_run_tells_how_a_rank_died(tmp_path: Path) -> None:
+    keep_exits(unwatched(tmp_path, [False, False]) / "flight", [{"rank": 1, "pid": 41, "exit_code": -11}])
+    found = first(read.folder(tmp_path))
+    assert found is not None and (found.how, found.signal) == ("killed", "SIGSEGV")
+    verdict = classify(read.folder(tmp_path))
+    assert verdict.causes[0].id == "native.segv"
+    assert not any(cause.id.startswith(("dist.", "hw.")) for cause in verdict.causes)
+    keep_exits(tmp_path / "flight", [{"rank": 1, "pid": 7, "exit_code": -11}])
+    found = first(read.folder(tmp_path))
+    assert found is not None and found.how == "silent", "that was an earlier start"
 
 
 def test_a_folder_of_logs(tmp_path: Path) -> None:

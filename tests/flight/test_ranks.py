@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ocrlab.errors import ConfigError, DataError, RunError
-from ocrlab.flight import handover, ranks
+from ocrlab.flight import handover, ranks, ring
 from ocrlab.flight.ranks import Member, Ranks, found
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -124,3 +126,24 @@ def test_a_download_or_a_pipe_that_breaks_is_a_cause_of_its_own():
         assert ranks.secondary({"type": kind, "message": "[Errno 32] Broken pipe"}) is lost
     refused = "Weights cannot be fetched. Given: <urlopen error [Errno 111] Connection refused>."
     assert not ranks.secondary({"type": "ocrlab.errors.WeightsError", "message": refused})
+
+
+def test_a_record_tells_whether_its_machine_has_a_gpu(tmp_path):
+    member = Member(Ranks(1, 2, 1, 2, "torchrun"))
+    member.begin(gpu=False)
+    member.keep(tmp_path)
+    (one,) = ranks.read(tmp_path)
+    assert one["gpu"] is False
+    assert ranks.title(one) == f"rank 1 of 2 (process {one['pid']})"
+    assert ranks.title({**one, "world": 1}).startswith("rank 1 (process"), "of at least two"
+
+
+@pytest.mark.parametrize(("phase", "sample"), [("forward", "p1, p2"), ("data", ""), ("validation", "page 7")])
+def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
+    (tmp_path / "flight").mkdir()
+    writer = ring.Writer(tmp_path / "flight" / "ring-1-0.bin", slots=2, rank=1)
+    writer.begin(ring.Step(12, 24, samples=["p1", "p2", "p3"], phase="forward"))
+    writer.sample("page 7")
+    writer.phase(phase)
+    (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"torn")
+    assert ranks.places(tmp_path) == {os.getpid(): {"step": 12, "phase": phase, "sample": sample}}

@@ -51,6 +51,9 @@ def line_of(mark: str) -> int:
         return next(n for n, text in enumerate(file, 1) if text.rstrip().endswith(f"# leaks: {mark}"))
 
 
+graphs = pytest.mark.skipif(not leak_graph.SEES, reason="this torch shows no saved tensor without unpacking it")
+
+
 def only(seen: leaks.Seen, mark: str, kind: str) -> Any:
     """Return the one leak that was found, if it is the one on the marked line."""
     assert [leak.held_at for leak in seen.leaks] == [f"{__file__}:{line_of(mark)}"], seen.finding()
@@ -76,6 +79,7 @@ def test_a_list_of_outputs() -> None:
     assert sys.gettrace() is None
 
 
+@graphs
 def test_a_loss_with_its_graph() -> None:
     model, total = net(), torch.zeros(())
     with leaks.watch(model) as seen:
@@ -118,6 +122,7 @@ def test_an_attribute_of_an_object() -> None:
     assert "features" in only(seen, "attribute", "tensors").holder
 
 
+@graphs
 def test_a_validation_without_no_grad() -> None:
     model, total = net().eval(), torch.zeros(())
     with leaks.watch(model) as seen:
@@ -267,6 +272,7 @@ def test_slopes_are_not_turned_by_jumps() -> None:
     assert still_grows(steps, [float(step) for step in steps])
 
 
+@graphs
 def test_a_graph_that_was_used_keeps_nothing() -> None:
     x = torch.ones(64, requires_grad=True)
     out = (x * 2).exp().sum()

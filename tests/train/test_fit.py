@@ -123,6 +123,34 @@ def test_resume_is_exact_after_any_micro_batch(pages, whole, tmp_path, after):
     assert losses(folder) == losses(whole)
 
 
+@pytest.mark.parametrize("sanity", [False, True])
+def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, whole, tmp_path, sanity, monkeypatch):
+    """Thousands of pages may take minutes. The validation that was left is not made again: no step depends on it."""
+    ended, looked_at = watcher.Watcher.on_validation_batch_end, []
+
+    def asked(self, trainer, *rest):
+        looked_at.append(trainer.sanity_checking)
+        if sanity or not trainer.sanity_checking:
+            self.ask_to_stop(signal.SIGINT, None)
+        ended(self, trainer, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watcher.Watcher, "on_validation_batch_end", asked)
+        with pytest.raises(SystemExit, match="130"):
+            fit.fit(tiny(pages, tmp_path))
+    assert looked_at.count(sanity) == 1
+    ((folder, _),) = flight.list_runs(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            watcher.Watcher,
+            "finish_batch",
+            lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
+        )
+        fit.fit(configs.Config(), resume=folder)
+    assert same(weights(folder), weights(whole))
+    assert losses(folder) == losses(whole)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [2, 3, 7])
 def test_resume_is_exact_after_the_others_too(pages, whole, tmp_path, after):

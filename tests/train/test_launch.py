@@ -14,8 +14,12 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from ocrlab import flight
+from ocrlab.diagnose import read
+from ocrlab.diagnose.classify import classify
+from ocrlab.diagnose.verdict import sentence
 from ocrlab.errors import DataError
 from ocrlab.flight import handover, ranks
+from ocrlab.records import Incident
 from ocrlab.train import launch
 from ocrlab.watch.case import Ended
 from ocrlab.watch.supervise import Options, watch
@@ -123,6 +127,7 @@ def test_a_rank_that_dies_is_named_and_the_others_end(fault, tmp_path):
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
     assert why in first, (first, said)
     assert "rank 1 of 2" in first
+    assert sentence(ended.verdict).startswith("Rank 1 of 2 (process ")
     if causes:
         assert ended.verdict.causes[0].id in causes
     assert seconds < 30
@@ -138,8 +143,28 @@ def test_a_rank_that_hangs_is_named_and_all_are_ended(fault, tmp_path):
     assert ended.verdict is not None
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
     assert HANGS[fault] in first, (first, said)
+    assert "rank " in sentence(ended.verdict).partition(";")[0].lower()
     assert (ended.exit_status == 124) == (fault != "barrier" or ended.status == "hung")
     assert seconds < SILENCE + 30
+
+
+@pytest.mark.slow
+def test_without_a_watcher_the_records_name_the_rank_and_the_launchers_log_how_it_died(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    for name in (handover.FOLDER, "OCRLAB_HEARTBEAT"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]
+    command += ["sigkill", "1", *words(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 1
+    (run,) = (tmp_path / "runs").iterdir()
+    alone = classify(read.folder(run))
+    assert sentence(alone).startswith("Rank 1 of 2 (process ") and "died without a word" in sentence(alone)
+    log = classify(Incident(texts={"train.log": done.stdout + done.stderr}))
+    assert sentence(log).startswith("Rank 1 of 2 (process ") and "was killed by SIGKILL" in sentence(log)
+    for verdict in (alone, log):
+        assert {"host.oom_kill", "ext.signal"} <= {cause.id for cause in verdict.causes}
+        assert not any(cause.id.startswith(("dist.", "hw.", "hang.")) for cause in verdict.causes)
 
 
 @pytest.mark.slow

@@ -76,3 +76,14 @@ def test_the_words_name_the_place_in_the_program(tmp_path):
     line = Evidence("log_tail.txt", 4, '  File "/data/x/train.py", line 61 in decode')
     text = incident.summary("x", Verdict(causes=[Cause("native.segv", 0.86, [line])]), tmp_path)
     assert "decode (train.py:61)" in text
+
+
+def test_of_several_ranks_the_one_to_look_at_has_a_line_of_its_own(tmp_path):
+    rank = "rank 1 of 2 (process 12) was killed by SIGKILL"
+    lines = [Evidence("ranks.txt", 2, rank), Evidence("facts", None, "the process died of SIGKILL")]
+    text = incident.summary("torchrun ended", Verdict(causes=[Cause("ext.signal", 0.45, lines)]), tmp_path)
+    assert text.splitlines()[:2] == ["ocrlab watch: torchrun ended", f"  rank     {rank}"]
+    assert "  evidence facts: the process died of SIGKILL" in text
+    own = "nothing from outside: this is the program's own error, `KeyError: 'x'`"
+    text = incident.summary("torchrun ended", Verdict(missing=[rank, own]), tmp_path)
+    assert text.splitlines()[1:] == [f"  rank     {rank}", "  cause    the program's own error, `KeyError: 'x'`"]

@@ -45,7 +45,7 @@ def test_records_heartbeats_and_processes_are_put_together(tmp_path, monkeypatch
 def test_torchruns_own_summary_is_read_where_there_is_no_record(tmp_path):
     (one,) = ranks.gather(tmp_path, tmp_path, [], SUMMARY)
     assert (one["rank"], one["pid"], one["signal"]) == (1, 42, "SIGKILL")
-    assert "rank 1 of 1 (process 42), was killed by SIGKILL" in ranks.line(one)
+    assert "rank 1 (process 42), was killed by SIGKILL" in ranks.line(one), "of how many it does not say"
     assert ranks.gather(tmp_path, tmp_path, [], "loss 0.3\n") == []
 
 
@@ -83,3 +83,17 @@ def test_ranks_of_a_stranger_that_live_are_known_by_what_their_launcher_told_the
     finally:
         for one in (*started, odd):
             one.communicate(b"\n")
+
+
+def test_how_ranks_ended_is_kept_in_the_run_folder_that_they_made(tmp_path, monkeypatch):
+    run, scratch = tmp_path / "run", tmp_path / "scratch"
+    rows = [{"rank": 0, "pid": 41, "exit_code": 1, "state": ""}, {"rank": 1, "pid": 42, "exit_code": -9, "state": ""}]
+    ranks.keep(scratch, rows)
+    (run / "flight").mkdir(parents=True)
+    scratch.mkdir()
+    monkeypatch.setenv(handover.FOLDER, str(scratch))
+    handover.tell_run(run)
+    ranks.keep(scratch, [{"rank": 0, "pid": 41, "state": "S"}])
+    assert records.exits(run / "flight") == [], "they live"
+    ranks.keep(scratch, rows)
+    assert [one["exit_code"] for one in records.exits(run / "flight")] == [1, -9]
