@@ -8,6 +8,19 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 MESSAGES = (
+    ("libtiff.so.5: undefined symbol: jpeg_read_header, version LIBJPEG_6.2", "build.system_libs"),
+    ("libssl.so.1.1: undefined symbol: EVP_md5_sha1, version OPENSSL_1_1_0", "build.system_libs"),
+    (
+        "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+        "build.cuda_libraries",
+    ),
+    ("io.cc:12: Check failed: std::fwrite(p, 1, n, f) == n FileStream.Write incomplete", "io.disk_full"),
+    ("OSError: short write: only 4096 of 65536 bytes written", "io.disk_full"),
+    ("InductorError: CppCompileError: C++ compile error", "user.compile"),
+    ("n1:7:9 [0] graph/search.cc:903 NCCL WARN no ring was found for this topology", "dist.network"),
+    ("[main] main.py:3 - ERROR - ModuleNotFoundError: No module named 'lanms'", "build.missing_package"),
+    ("训练时报错CUDA out of memory怎么办", "gpumem.capacity"),
+    ("多卡训练exits with return code = -11请问怎么解决", "native.segv"),
     ("./run.sh: Zeile 3: 812 Getötet                 python train.py", "host.oom_kill"),
     ("Speicherzugriffsfehler (Speicherabzug geschrieben)", "native.segv"),
     ("Instruction non permise (core dumped)", "build.cpu_isa"),
