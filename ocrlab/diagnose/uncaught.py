@@ -48,7 +48,7 @@ OPTIONAL = re.compile(
     r"(?i)\b(?:functionality|multiplication|optimi[sz]ations?|optimizers|quantization|metrics|kernels)\b[^\n]{0,30}"
     r"\b(?:will not be|not be|are|is|may not be) (?:now )?(?:available|enabled|unavailable|disabled)\b"
     r"|without gpu support|\bcuda binary at\b|libnvinfer|can't load c\+\+/cuda extensions|\bwe recommend\b"
-    r"|\bis recommended\b|^corrupt jpeg data|^premature end of jpeg|^libpng warning"
+    r"|\bis recommended\b|\bcorrupt jpeg data|\bpremature end of jpeg|\blibpng warning"
 )
 WARNED = re.compile(r":\d+: \w*Warning:\s*$")  # Python's warning whose words begin on the next line
 WARNED_LINES = 6

@@ -8,6 +8,8 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 MESSAGES = (
+    ("xFormers was built for:\n  PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cpu)", "build.cpu_only"),
+    ("AttributeError: module 'torch._C' has no attribute '_cuda_getDeviceCount'", "build.cpu_only"),
     (
         "ImportError: DLL load failed while importing _x: Die Auslagerungsdatei ist zu klein, um weiterzu",
         "host.alloc_fail",
