@@ -14,7 +14,10 @@ TRACEBACK = "Traceback (most recent call last)"
 NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback")
 NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
 RAISED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::|$)")
-TOLD = re.compile(r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|ProcessRaisedException")  # another's
+TOLD = re.compile(  # another's
+    r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|Process(?:Raised|Exited)Exception"
+    r"|ExecuteUserScriptError"
+)
 # What libraries raise when something outside the program's own logic broke; the cause may stand before it.
 CARRIERS = re.compile(
     r"^(?:RuntimeError|Exception|OSError|IOError|MemoryError|ImportError|ModuleNotFoundError|EOFError|SystemError"
