@@ -17,6 +17,8 @@ if sys.version_info >= (3, 11):  # noqa: UP036
 else:
     import tomli as tomllib
 
+# ASCII: a word ends where Chinese or Korean begins, which is written without a space.
+FLAGS = re.MULTILINE | re.ASCII
 FILE = Path(__file__).with_name("catalogue.toml")
 # How much one signature proves: what it starts with, and the most that several of its kind can reach.
 PROVES = {
@@ -116,12 +118,12 @@ def load() -> Catalogue:
 
 def _entry(row: dict[str, Any]) -> Entry:
     signs = [
-        Sign(row["id"], strength, (re.compile(pattern, re.MULTILINE),))
+        Sign(row["id"], strength, (re.compile(pattern, FLAGS),))
         for strength in PROVES
         for pattern in row.get(strength, ())
     ]
     for rule in row.get("rule", ()):
-        every, none = ([re.compile(p, re.MULTILINE) for p in rule.get(key, ())] for key in ("all", "none"))
+        every, none = ([re.compile(p, FLAGS) for p in rule.get(key, ())] for key in ("all", "none"))
         signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("said", False)))
     forms = [Form(re.compile(form["line"]), form["fix"], form.get("experiment", "")) for form in row.get("form", ())]
     return Entry(

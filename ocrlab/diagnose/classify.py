@@ -6,7 +6,20 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from ocrlab.diagnose import catalogue, doubts, evidence, facts, ranks, remains, stacks, stored, uncaught, unknown, where
+from ocrlab.diagnose import (
+    catalogue,
+    doubts,
+    evidence,
+    facts,
+    innocent,
+    ranks,
+    remains,
+    stacks,
+    stored,
+    uncaught,
+    unknown,
+    where,
+)
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
@@ -69,6 +82,8 @@ def classify(incident: Incident) -> Verdict:
     counted = told
     if incident.status not in ("hung", "suspected"):
         counted = uncaught.left_over(told) if well else uncaught.counted(told, texts)
+    if incident.status == "log" and uncaught.find(texts) is None:
+        counted = innocent.outweighed(counted, texts)
     hits = doubts.weighed(counted, texts) + facts.hits(incident) + hung + ranks.hits(guilty)
     if hung:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]

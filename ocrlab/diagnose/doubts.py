@@ -100,9 +100,25 @@ LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler e
 REFUSED_ITSELF = re.compile(
     r"\A(?![\s\S]*WeightsUnpickler error: (?:CUDA|HIP|XPU|MPS|Attempting to|out of memory|\[Errno|No space))"
 )
+# A program that failed of its own exception: what its launcher adds tells nothing more.
+LAUNCHER = re.compile(r"ChildFailedError|Process(?:Exited|Raised)Exception")
+NOT_OF_ITS_OWN = re.compile(
+    r"\A(?![\s\S]*(?:exitcode\s*:\s*[12]\b|terminated with exit code [12]\b|\(exitcode: [12]\)))"
+)
+LINKS = re.compile(r"\bld(?:\.\w+)?: cannot find -l")  # DeepSpeed tries this at each start
+NOT_BUILT = re.compile(
+    r"error: command|ninja: build stopped|Error building extension|make(?:\[\d+\])?: \*\*\*|setup\.py|pip install"
+    r"|Failed building|CalledProcessError|\A[^\n]{0,400}\Z"
+)
+ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # the server was reached
+NCCL_TELLS = re.compile(r"NCCL INFO")
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
+    Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
+    Doubt("build.", LINKS, NOT_BUILT, 0.4),
+    Doubt("tracker.network", ANSWERED, NEVER, 0.4),
+    Doubt("driver.", NCCL_TELLS, NEVER, 0.0),
     Doubt("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
     Doubt("io.", CUDA_SAYS, NEVER, 0.0),
     Doubt("io.permission", REFUSED, NEVER, 0.0),

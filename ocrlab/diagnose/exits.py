@@ -16,13 +16,16 @@ WINDOWS = {
 }
 WRITTEN = re.compile(
     r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:code|status)?|exitcode|returncode|return code"
-    r"|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b"
+    r"|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
+    r"(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b",
+    re.ASCII,
 )
 NAMED = re.compile(
     r"(?:signal\s*[=:]\s*|died with <Signals\.|interrupted by signal \d+:\s*|terminated (?:by|with) signal\s*[:=]?\s*"
-    r"|Signal \d+ \(|killed by signal \d+ \(|caught signal \d+ \(|received signal\s+)(SIG[A-Z]{2,5})"
+    r"|Signal \d+ \(|killed by signal \d+ \(|caught signal \d+ \(|received signal\s+)(SIG[A-Z]{2,5})",
+    re.ASCII,
 )
-CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b")
+CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b", re.ASCII)
 
 
 def name(code: int | None) -> str | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+
+from ocrlab.diagnose import prefixes
 
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
@@ -17,6 +20,16 @@ PROGRESS = re.compile(
 )
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
+TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
+ESCAPED = re.compile(r'\\n  File \\*"')  # a traceback in one line: of JSON, a repr or an error file
+# An exception behind a logger's or a person's own words, unless these say that it was handled.
+LED = re.compile(
+    r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
+    r"(?!.{0,200}(?:WARN|Warning|INFO|DEBUG|[Ii]gnor|[Rr]etry|[Ss]kip|[Cc]aught|[Ff]all(?:s|ing)? ?back|except ))"
+    r"(?P<lead>.{1,160}?(?<![\w.(\[]))(?P<raised>(?:\w+\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Exit): \S)",
+    re.ASCII,
+)
 # What torchrun, srun --label, mpirun, kubectl, docker compose and logging put before a program's own words.
 PREFIX = re.compile(
     r"^(?:\[(?:rank)?\d{1,5}(?:,\d+)?\](?:<std(?:out|err)>)?:\s?"
@@ -59,28 +72,53 @@ def clean(data: bytes | str) -> list[Line]:
     A line keeps the number that an editor shows for it. Lines longer than 4000 characters keep both ends.
     """
     text = data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data
-    if "\x1b" in text:
-        text = ANSI.sub("", text)
-    text = text.replace("\r\n", "\n")
-    lines, skipped = [], 0
+    text = _plain(text).replace("\r\n", "\n")
+    lines, skipped = list[Line](), 0
     for count, raw in enumerate(text.split("\n"), 1):
         number = count + skipped
         gap = GAP.fullmatch(raw)
         if gap:
             skipped += int(gap[1]) - 1
             continue
-        states = [state for state in raw.split("\r") if state.strip()]
-        # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
-        told = [state for state in states[:-1] if not _bar(state)] + states[-1:]
-        for state in told[-20:]:
+        told = _told(raw)
+        for state in told:
             if "\ufffd" in state and junk(state):
                 state = ""  # random bytes spell anything
-            lines.append(Line(number, _shorten(PREFIX.sub("", CONTROL.sub("", state), count=1)).rstrip()))
+            text = _shorten(PREFIX.sub("", CONTROL.sub("", state), count=1)).rstrip()
+            lines.append(Line(number, text))
         if not told:
             lines.append(Line(number, ""))
     if lines and not lines[-1].text:
         lines.pop()
-    return lines
+    bare = prefixes.without([line.text for line in lines])
+    return [Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _apart(text)]
+
+
+def _apart(text: str) -> list[str]:
+    """Return a line, or where an exception stands behind other words these and the exception."""
+    found = LED.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
+    return [text[: found.start("raised")].rstrip(), text[found.start("raised") :]] if found else [text]
+
+
+def bare(text: str) -> str:
+    """Return a text with as many lines, without colours and what launchers, loggers and people put before a line."""
+    lines = [PREFIX.sub("", line, count=1) for line in _plain(text).split("\n")]
+    return "\n".join(prefixes.without(lines))
+
+
+def _plain(text: str) -> str:
+    """Return a text without colours, and as it was before a web page escaped it."""
+    text = ANSI.sub("", text) if "\x1b" in text else text
+    return html.unescape(TAG.sub("", text)) if ENTITY.search(text) else text
+
+
+def _told(raw: str) -> list[str]:
+    """Return what a line holds: the states of a progress bar, or the lines of a traceback written as one."""
+    if ESCAPED.search(raw):
+        return raw.replace("\\n", "\n").replace('\\"', '"').split("\n")
+    states = [state for state in raw.split("\r") if state.strip()]
+    # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
+    return ([state for state in states[:-1] if not _bar(state)] + states[-1:])[-20:]
 
 
 def junk(text: str) -> bool:

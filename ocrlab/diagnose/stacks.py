@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ocrlab.diagnose import hang, stacktext
+from ocrlab.diagnose import hang, log, stacktext
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.records import Evidence, Incident
 
@@ -21,7 +21,7 @@ def hits(incident: Incident) -> list[Hit]:
     """Return what the stacks of an incident speak for; what the watcher saw itself counts as well."""
     found = _measured(incident.facts.get("hang"))
     for name in sorted(incident.texts, key=lambda name: name != STACKS):
-        text = incident.texts[name]
+        text = log.bare(incident.texts[name])
         if DUMP.search(text) and (name == STACKS or "Fatal Python error" not in text):
             return found + _shown(name, text, incident)
     return found

@@ -14,7 +14,10 @@ TRACEBACK = "Traceback (most recent call last)"
 NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback")
 NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
 RAISED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::|$)")
-TOLD = re.compile(r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|ProcessRaisedException")  # another's
+TOLD = re.compile(  # another's
+    r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|Process(?:Raised|Exited)Exception"
+    r"|ExecuteUserScriptError"
+)
 # What libraries raise when something outside the program's own logic broke; the cause may stand before it.
 CARRIERS = re.compile(
     r"^(?:RuntimeError|Exception|OSError|IOError|MemoryError|ImportError|ModuleNotFoundError|EOFError|SystemError"
@@ -36,16 +39,35 @@ DEVICE: tuple[str, ...] = (
 )
 DEVICE += ("data.index_range",)  # torch warns first
 HARMLESS = re.compile(
-    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning:|^\[?W(?:\d{4})?[ \]]|: W \w|\bINFO\b|\bNOTICE\b|\bDEBUG\b"
+    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning ?:|^\[?W(?:\d{4})?[ \]]|: W \w|\bINFO\b|\bNOTICE\b|\bDEBUG\b"
     r"|^\[?I(?:\d{4})?[ \]]"
 )
 HANDLED = re.compile(
     r"(?i)\bretry(?:ing)?\b|\bskip(?:ping|ped)\b|\bignor(?:ed|ing)\b|\bfall(?:s|ing)? ?back\b|\bdisabling\b"
-    r"|starting (?:fresh|from scratch)|\binstead\b"
+    r"|starting (?:fresh|from scratch)|\binstead\b|\baccepting this\b|\b(?:can|may) (?:safely )?(?:be )?ignored?\b"
+)
+# What says of itself that one function is missing, or that a decoder went on.
+OPTIONAL = re.compile(
+    r"(?i)\b(?:functionality|multiplication|optimi[sz]ations?|optimizers|quantization|metrics|kernels)\b[^\n]{0,30}"
+    r"\b(?:will not be|not be|are|is|may not be) (?:now )?(?:available|enabled|unavailable|disabled)\b"
+    r"|without gpu support|\bcuda binary at\b|libnvinfer|can't load c\+\+/cuda extensions|\bwe recommend\b"
+    r"|\bis recommended\b|\bcorrupt jpeg data|\bpremature end of jpeg|\blibpng warning"
 )
 WARNED = re.compile(r":\d+: \w*Warning:\s*$")  # Python's warning whose words begin on the next line
 WARNED_LINES = 6
+MILD = (HARMLESS, HANDLED, OPTIONAL)
 IMREAD = "imread"  # OpenCV only warns of a file that it cannot read and returns None
+NOTHING_READ = re.compile(r"NoneType|\bNone\b|empty\(\)|cv2\.|imread|OpenCV")  # what then fails
+# An error of these shows that the GPU could be used.
+WORKED: tuple[str, ...] = (
+    "gpumem.capacity",
+    "gpumem.fragmentation",
+    "gpumem.leak",
+    "gpumem.foreign",
+    "gpumem.absurd_size",
+)
+WORKED += ("hw.gpu", "kernel.illegal_address", "kernel.misaligned", "kernel.launch_failure", "data.index_range")
+UNUSABLE = ("driver.", "build.cpu_only", "build.cuda_libraries")
 FINISHED = re.compile(
     r"(?i)^\W*(?:[\w:./-]+\s){0,4}?(?:training|run|job|fit|evaluation|testing|everything|all|epochs?|successfully)?\W{0,3}"
     r"(?:is |was |has |have )?(?:successfully )?(?:finished|completed?|done|succeeded)\b"
@@ -64,6 +86,7 @@ TRIED = re.compile(
 )
 CLEANED = ("io.missing", "io.permission")  # what a handler fails of that removes or writes a file
 MESSENGERS = ("wrapper", "word", "hint")
+UNREAD = 0.7  # what is left of an unread image before an exception that speaks of something else
 CAPPED = 0.4  # of a warning before an exception that nothing else explains
 
 
@@ -152,9 +175,11 @@ def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
             continue  # torchrun and its like report the exception that is there to be read
         if hit.evidence.file != end.page.name or number is None or number >= end.first:
             kept.append(hit)
+        elif IMREAD in hit.evidence.text and not _unread(hit, end):
+            kept += [] if roots else [replace(hit, confidence=hit.confidence * UNREAD, ceiling=hit.ceiling * UNREAD)]
         elif end.plain and not roots:
             kept += [] if _survived(hit, end) else _before_plain(hit, end)
-        elif not _survived(hit, end) or any(_akin(hit, root) for root in roots):
+        elif not _survived(hit, end) or any(akin(hit, root) for root in roots):
             kept.append(hit)
         elif not roots and not HANDLED.search(hit.evidence.text):
             kept.append(_capped(hit))
@@ -163,7 +188,7 @@ def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
 
 def _before_plain(hit: Hit, end: Uncaught) -> list[Hit]:
     """Return what a line may still be before an error of the program's own logic: all of it, less, or nothing."""
-    if hit.cause.startswith(CAUSAL) or IMREAD in hit.evidence.text or not end.traced:
+    if hit.cause.startswith(CAUSAL) or _unread(hit, end) or not end.traced:
         return [hit]
     return [_capped(hit)] if ERROR.search(hit.evidence.text) else []
 
@@ -188,13 +213,13 @@ def passed(before: list[Hit], after: list[Hit], texts: list[Page]) -> list[Ruled
 
 def _survived(hit: Hit, end: Uncaught) -> bool:
     """Tell whether a line before the end is only a warning, was handled, or was followed by progress."""
-    if IMREAD in hit.evidence.text:
+    if _unread(hit, end):
         return False
     number = hit.evidence.line or 0
     lines = list(zip(end.page.numbers, end.page.text.split("\n"), strict=False))
     above = [text for at, text in lines if number - WARNED_LINES <= at < number]
     warned = any(WARNED.search(text) for text in above) and not any(TRACEBACK in text for text in above)
-    if warned or HARMLESS.search(hit.evidence.text) or HANDLED.search(hit.evidence.text):
+    if warned or any(mild.search(hit.evidence.text) for mild in MILD):
         return True
     if hit.cause in LASTING:
         return False
@@ -202,7 +227,15 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
 
 
-def _akin(hit: Hit, root: Hit) -> bool:
+def _unread(hit: Hit, end: Uncaught) -> bool:
+    """Tell whether a line says that an image could not be read, and the program failed of having none."""
+    return IMREAD in hit.evidence.text and any(NOTHING_READ.search(line.text) for line in end.exceptions)
+
+
+def akin(hit: Hit, root: Hit) -> bool:
+    """Tell whether a warning can be of an error's disease: both of the GPU's world, and not disproved by it."""
+    if root.cause in WORKED and hit.cause.startswith(UNUSABLE):
+        return False
     return hit.cause == root.cause or (hit.cause.startswith(DEVICE) and root.cause.startswith(DEVICE))
 
 

@@ -18,6 +18,12 @@ WORDS = re.compile(
 )
 USAGE = re.compile(r"^[\w./-]{1,80}: error: ")
 OURS = re.compile(r"^ocrlab: [^\n]{1,400}\b(?:Given|Needed): ")  # as `ocrlab.errors` says what was wrong
+# What a launcher raises when the program that it started failed of an exception.
+RELAYED = re.compile(r"ChildFailedError|Process(?:Raised|Exited)Exception|ExecuteUserScriptError")
+RELAYED_SAYS = (
+    "the traceback of the program itself: `{}` ({} line {}) only says that one of its processes failed; it stands"
+    " above, or in that process's own output (torchrun --redirects 3 --log-dir DIR keeps one file for each rank)"
+)
 IMPORTED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
 FEW = 40  # lines at the end of a log in which last words stand
 MODULE = re.compile(
@@ -70,6 +76,8 @@ def _error(incident: Incident, texts: list[Page]) -> str:
     """Return the exception that no signature explains, and where; else the last words of the program."""
     end = uncaught.find(texts)
     if end is not None:
+        if RELAYED.search(end.own.text):
+            return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
         told = f"`{end.own.text.strip()[:160]}`{where.place(end.page, end.own.number)}"
         told += f" ({end.page.name} line {end.own.number})"
         return OWN + told if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {told}"

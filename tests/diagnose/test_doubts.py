@@ -138,3 +138,30 @@ def test_what_failed_with_one_line_of_the_labels_is_the_labels() -> None:
 
 def said(log: str, context: str = "") -> Verdict:
     return classify(Incident(texts={"log_tail.txt": log}, context=context))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code 1",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  rank : 1\n  exitcode  : 1 (pid: 71)",
+    ],
+)
+def test_a_launcher_whose_program_failed_of_its_own_exception_tells_nothing(message: str) -> None:
+    assert raised(message).causes == []
+
+
+def test_a_launcher_whose_program_died_of_a_signal_does() -> None:
+    assert raised("ProcessExitedException: process 0 terminated with signal SIGSEGV").causes[0].id == "native.segv"
+
+
+@pytest.mark.parametrize(("below", "sure"), [("loading pages", False), ("error: command 'g++' failed", True)])
+def test_a_library_that_cannot_be_linked_counts_where_the_build_failed(below: str, sure: bool) -> None:
+    log = f"compiling\n/usr/bin/ld: cannot find -lz: No such file or directory\n{below}"
+    causes = classify(Incident(texts={"log_tail.txt": log})).causes
+    assert (bool(causes) and causes[0].confidence >= 0.8) == sure
+
+
+def test_a_tracker_that_answers_is_reached() -> None:
+    log = "wandb: ERROR Error while calling W&B API: run x was previously created and deleted (<Response [409]>)\nstep"
+    assert not [one for one in classify(Incident(texts={"l": log})).causes if one.confidence > 0.4]

@@ -8,6 +8,36 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 FAMILIES = (
+    ("xFormers was built for:\n  PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cpu)", "build.cpu_only"),
+    ("AttributeError: module 'torch._C' has no attribute '_cuda_getDeviceCount'", "build.cpu_only"),
+    (
+        "ImportError: DLL load failed while importing _x: Die Auslagerungsdatei ist zu klein, um weiterzu",
+        "host.alloc_fail",
+    ),
+    ("ImportError: DLL load failed while importing _x: ページング ファイルが小さすぎるため", "host.alloc_fail"),
+    ("ImportError: DLL load failed while importing _x: Le module spécifié est introuvable.", "build.system_libs"),
+    ("ImportError: DLL load failed while importing _x: Не найден указанный модуль.", "build.system_libs"),
+    ("ImportError: DLL load failed while importing _x: Die angegebene Prozedur wurde nicht gefunden.", "build.abi"),
+    ("OSError: [WinError 126] Das angegebene Modul wurde nicht gefunden", "build.system_libs"),
+    ("/usr/bin/ld: cannot find /b/temp/roi_align.o: No such file or directory", "build.compile"),
+    ("errors.OfflineModeIsEnabled: Cannot reach https://hub.example/x: offline mode is enabled.", "io.download"),
+    ("KeyError: 'DBHeadV9 is not in the mmocr::model registry'", "build.abi"),
+    ("FloatingPointError: Fatal error: gradients are inconsistent between workers.", "num.nonfinite"),
+    ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR", "host.oom_kill"),
+    ("with num_workers=8 it gets blocked at the end of an epoch", "loader.fork_deadlock"),
+    ("libtiff.so.5: undefined symbol: jpeg_read_header, version LIBJPEG_6.2", "build.system_libs"),
+    ("libssl.so.1.1: undefined symbol: EVP_md5_sha1, version OPENSSL_1_1_0", "build.system_libs"),
+    (
+        "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+        "build.cuda_libraries",
+    ),
+    ("io.cc:12: Check failed: std::fwrite(p, 1, n, f) == n FileStream.Write incomplete", "io.disk_full"),
+    ("OSError: short write: only 4096 of 65536 bytes written", "io.disk_full"),
+    ("InductorError: CppCompileError: C++ compile error", "user.compile"),
+    ("n1:7:9 [0] graph/search.cc:903 NCCL WARN no ring was found for this topology", "dist.network"),
+    ("[main] main.py:3 - ERROR - ModuleNotFoundError: No module named 'lanms'", "build.missing_package"),
+    ("训练时报错CUDA out of memory怎么办", "gpumem.capacity"),
+    ("多卡训练exits with return code = -11请问怎么解决", "native.segv"),
     ("torch.AcceleratorError: CUDA error: capturing stream has unjoined work", "kernel.capture"),
     ("torch.AcceleratorError: CUDA error: context is destroyed", "kernel.cascade"),
     ("CUDA error 400 at line 34 in file /src/nvcodec/cuda_mapped_frame.cc: invalid resource handle", "kernel.context"),
@@ -119,3 +149,10 @@ def test_what_paddleocr_says_of_a_sample_is_the_labels_also_without_its_line() -
 def test_what_a_build_lacks_asks_for_the_build_without_isolation() -> None:
     first = said("error: subprocess-exited-with-error", "ModuleNotFoundError: No module named 'torch'").causes[0]
     assert (first.id, "--no-build-isolation" in first.fix) == ("build.install", True)
+
+
+def test_a_machine_that_somebody_restarts_is_not_at_fault() -> None:
+    said = classify(Incident(context="when I restart my worker node the training on 4 gpus fails"))
+    assert "hw.gpu" not in [cause.id for cause in said.causes]
+    itself = classify(Incident(context="training on 4 gpus restarts my computer every hour"))
+    assert itself.causes[0].id == "hw.gpu"

@@ -68,3 +68,41 @@ def test_random_bytes_in_an_output_are_blank() -> None:
     noise = bytes(range(128, 256)) + b"MemoryError NaN \x01\x02"
     assert [line.text for line in clean(b"step 1\n" + noise + b"\nstep 2")] == ["step 1", "", "step 2"]
     assert clean("caf\xe9: KeyError".encode("latin-1"))[0].text.endswith("KeyError")
+
+
+def test_a_text_that_a_web_page_escaped_is_read_as_it_was() -> None:
+    text = "  File &quot;fit.py&quot;, line 3, in &lt;module&gt;<br>\nKeyError: &#39;x&#39;"
+    assert [line.text for line in clean(text)] == ['  File "fit.py", line 3, in <module>', "KeyError: 'x'"]
+    assert clean("a < b && c<br")[0].text == "a < b && c<br"
+
+
+@pytest.mark.parametrize("quote", ['"', '\\"'])
+def test_a_traceback_in_one_line_of_json_is_many_lines_with_one_number(quote: str) -> None:
+    frames = f"Traceback (most recent call last):\\n  File {quote}f.py{quote}, line 3, in f\\nKeyError: 1"
+    text = f'x\n{{"message": "{frames}"}}'
+    lines = clean(text)
+    assert [line.number for line in lines] == [1, 2, 2, 2]
+    assert lines[2].text == '  File "f.py", line 3, in f'
+    assert lines[3].text.startswith("KeyError: 1")
+
+
+@pytest.mark.parametrize(
+    "lead",
+    ["ERROR: ", "2026-03-04 05:06:07,031 - fit - ERROR - ", "[05:06:07] [ERROR] ", "it ends with: ", "报错：", "`"],
+)
+def test_an_exception_behind_other_words_is_a_line_of_its_own(lead: str) -> None:
+    assert clean(f"{lead}pkg.mod.OddError: bad")[-1] == Line(1, "pkg.mod.OddError: bad")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING - OddError: bad, going on",
+        "skipping page 3: OSError: truncated",
+        "RuntimeError: cannot import x because of: ModuleNotFoundError: No module named 'y'",
+        "    raise OddError: bad",
+        "ocrlab: ValueError: bad",
+    ],
+)
+def test_but_not_one_that_was_handled_or_is_the_cause_of_another(line: str) -> None:
+    assert clean(line) == [Line(1, line)]

@@ -205,3 +205,16 @@ def test_an_exit_code_is_no_good_end() -> None:
     ):
         assert classify(Incident(texts={"log_tail.txt": log})).causes[0].id == cause
     assert classify(Incident(texts={"log_tail.txt": "Process finished with exit code 0"})).causes == []
+
+
+def test_an_image_that_could_not_be_read_is_sure_only_before_an_error_of_having_none() -> None:
+    unread = "[ WARN:0@2.1] global loadsave.cpp:248 findDecoder imread_('a.jpg'): can't open/read file: check file path"
+    end = 'Traceback (most recent call last):\n  File "fit.py", line 3, in f\n'
+    assert (
+        judge(f"{unread}\n{end}AttributeError: 'NoneType' object has no attribute 'shape'").causes[0].confidence > 0.8
+    )
+    assert judge(f"{unread}\n{end}KeyError: 'width'").causes[0].confidence <= 0.7
+    assert (
+        first(judge(f"{unread}\n{end}RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 2x1)"))
+        == "user.shape"
+    )

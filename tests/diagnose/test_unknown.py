@@ -75,3 +75,17 @@ def test_a_file_that_hides_a_module_is_named():
     assert "another version than the program needs, or a file torch.py" in verdict.missing[0]
     assert (verdict.causes[0].id, verdict.causes[0].confidence < 0.5) == ("build.abi", True)
     assert len(judge(f"{TRACED}AttributeError: module 'mine' has no attribute 'nn'\n").missing) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 1",
+        "acme.UnexpectedStatusException: Failed. Reason: AlgorithmError: ExecuteUserScriptError:",
+    ],
+)
+def test_a_launchers_error_is_not_the_programs_own(message):
+    verdict = judge(f"{TRACED}{message}\n  exitcode  : 1 (pid: 78)\n")
+    assert own(verdict) == ""
+    assert verdict.missing[0].startswith(f"the traceback of the program itself: `{message}` (log_tail.txt line 4) only")
