@@ -26,7 +26,7 @@ from ocrlab.rerun.training import QUIET
 from ocrlab.rerun.why_limit import Limits, under
 from ocrlab.watch.supervise import Options, watch
 
-STEPS, LONGER = 20, 2  # optimiser steps of a training; how much longer than its failure a mended run must last
+STEPS, LONGER = 20, 2  # optimiser steps of a training, for heaps grow on; how much longer a mended run must last
 MORE = 5.0  # seconds besides
 RUNGS = 4  # batch sizes tried, each half of the one before
 BATCH = re.compile(r"(?P<head>(?:^|--?|[.\w]*[._-])(?:batch[-_]?size|batch|bs|b)[= ]?)(?P<number>\d*)$")
@@ -142,7 +142,7 @@ def _rungs(known: Known, remedy: Remedy) -> Iterator[tuple[str, ...]]:
 def _training(known: Known, place: Path) -> list[str]:
     """Return the words of a short training as the run's config says."""
     assert known.folder is not None, "its config lies in it"
-    steps = STEPS if known.step is None else min(known.step + 2, 10 * STEPS)
+    steps = min(max(STEPS, (known.step or 0) + 2), 10 * STEPS)
     quiet = {**QUIET, "trainer.max_steps": steps, "trainer.val_every": steps, "runs": str(place / "runs")}
     said = [f"{name}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
             for name, value in quiet.items()]  # fmt: skip

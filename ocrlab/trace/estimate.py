@@ -23,12 +23,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from ocrlab.errors import ConfigError
 from ocrlab.trace import estimate_heap
+from ocrlab.trace.estimate_heap import CONVOLUTION, NODE, Node
 from ocrlab.trace.memory_live import Live, unsaved
 from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import Block
 
-STEPS = 3  # optimiser steps: the second has the optimiser's state, the third the holes that the first two have left
-ACCUMULATED = 5  # of several micro-batches: gradients that stay from one to the next make holes for longer
+STEPS = 4  # optimiser steps: the second has the optimiser's state, the third is whole, the fourth sees all of it die
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ORDER = (
     "parameters",
@@ -106,20 +106,35 @@ def faked(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
 class Followed(Live):
     """Follows storages, and answers 1 where a program reads a value that a fake tensor does not have.
 
-    `scratch` are the bytes that convolutions take inside themselves, as they come.
+    `scratch` are the bytes that convolutions take inside themselves, `nodes` what operators leave in the graph, as they
+    come, and `ends` the ends of optimiser steps.
     """
 
     def __init__(self, where: Callable[[], tuple[str, str]]) -> None:
         super().__init__(where)
         self.scratch: list[tuple[int, int]] = []  # event, bytes
+        self.nodes: list[Node] = []
+        self.ends: list[int] = []
+        self.forward = False
+        self._waiting = 0  # nodes before this one are gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             kind = args[0].dtype
             return 1.0 if kind.is_floating_point else kind == torch.bool or 1
-        if func.overloadpacket.__name__ in CONVOLUTIONS:
+        convolution = func.overloadpacket.__name__ in CONVOLUTIONS
+        if convolution:
             self.scratch.append((self.event, inside(func.overloadpacket.__name__, args)))
+        if self.forward:
+            self.nodes.append(Node(self.event, CONVOLUTION if convolution else NODE))
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def graph_gone(self) -> None:
+        """Note that the backward pass has ended, and all nodes with it."""
+        for node in self.nodes[self._waiting :]:
+            node.died = self.event
+        self._waiting = len(self.nodes)
+        self.event += 1
 
 
 def inside(name: str, args: Any) -> int:
@@ -152,31 +167,36 @@ def _followed(
             _know(live, model, "parameters")
             if mean is not None:
                 _know(live, mean, "averaged weights")
-            for _ in range(STEPS if accumulation == 1 else ACCUMULATED):
+            for _ in range(STEPS):
                 for micro in range(min(accumulation, 2)):  # the second one finds gradients there
                     _step(model, batch, loss, stepper, kind, live, fresh=micro == 0)
                 modules.optimising = True
                 stepper.step()
                 modules.optimising = False
                 _own(live, model, stepper)
+                live.ends.append(live.event)
     finally:
         modules.detach()
         live.end()
-    return judged([*live.blocks.values(), *live.dead], live.scratch)
+    return judged([*live.blocks.values(), *live.dead], live)
 
 
 def _step(
-    model: nn.Module, batch: Any, loss: Loss, stepper: Any, kind: torch.dtype | None, live: Live, *, fresh: bool
+    model: nn.Module, batch: Any, loss: Loss, stepper: Any, kind: torch.dtype | None, live: Followed, *, fresh: bool
 ) -> None:
     """Make one micro-batch as Lightning does: old gradients are dropped between the forward pass and the backward."""
     given = _made(batch)
     for tensor in _each(given):
         live.know(tensor, "batch", "batch")
+    live.forward = True
     with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
         value = loss(model, given)
+    live.forward = False
     if fresh:
         stepper.zero_grad()
     value.backward()
+    del value
+    live.graph_gone()
 
 
 def _pack(live: Live, modules: Modules) -> Callable[[Tensor], Any]:
@@ -198,12 +218,12 @@ def _own(live: Live, model: nn.Module, stepper: torch.optim.Optimizer) -> None:
                 live.know(value, "optimiser state", name)
 
 
-def judged(blocks: list[Block], scratch: list[tuple[int, int]]) -> Estimate:
+def judged(blocks: list[Block], live: Followed) -> Estimate:
     """Return the estimate of a step from the life of its storages."""
     _gradients(blocks)
     changes = [(b.born, b.bytes) for b in blocks] + [(b.died, -b.bytes) for b in blocks if b.died is not None]
     total = peak = at = 0
-    inner = dict(scratch)
+    inner = dict(live.scratch)
     for event, change in sorted(changes):
         total += change
         if (high := total + inner.get(event, 0)) > peak:
@@ -214,7 +234,7 @@ def judged(blocks: list[Block], scratch: list[tuple[int, int]]) -> Estimate:
         parts[block.kind if block.kind in parts else "workspace"] += block.bytes
     parts["inside"] = peak - sum(parts.values())  # of operators
     last = max(alive, key=lambda b: (bool(b.phase), b.born), default=None)
-    heap = estimate_heap.height(blocks, scratch)
+    heap = estimate_heap.height(blocks, live.scratch, live.nodes, live.ends)
     return Estimate(parts, peak, last.module if last else "", last.phase if last else "", heap)
 
 

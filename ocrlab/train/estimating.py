@@ -18,7 +18,7 @@ from ocrlab.trace.estimate import Estimate, estimate
 from ocrlab.train import fit, fitting, weighing
 from ocrlab.train.machine import choose
 
-LIBRARIES = 60 << 20  # bytes that oneDNN, OpenCV, Lightning and compiled loops take when they first run
+LIBRARIES = 22 << 20  # bytes that oneDNN, OpenCV, Lightning and compiled loops take when they first run
 VALIDATING = 12  # bytes a parameter, at most: the averaged weights copied, folded, and packed
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
 
@@ -86,7 +86,7 @@ def whole(config: Config, step: Estimate) -> dict[str, int]:
     if config.trainer.accelerator == "cpu":
         parts["holes of the heap"] = max(0, step.heap - step.peak)
     weights = parts["parameters"]
-    parts["snapshots"] = 5 * weights if config.recorder.on else 0
+    parts["snapshots"] = 4 * weights if config.recorder.on else 0  # weights, averaged ones, and what AdamW keeps
     workers = config.runtime.workers or 0
     ahead = workers * 4 * config.batch_size
     parts["batches ahead"] = ahead * MAP_BYTES * config.crop**2

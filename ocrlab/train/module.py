@@ -57,14 +57,16 @@ class Training(lightning.LightningModule):
         maps = self._run[0](batch.images)
         weights = (self.config.loss.bce, self.config.loss.dice, self.config.loss.l1)
         targets = TargetMaps(*batch.maps)
-        self.parts = db_loss(
+        parts = db_loss(
             maps.probability_logits,
             maps.threshold_logits,
             targets,
             weights=weights,
             negative_ratio=self.config.loss.negative_ratio,
         )
-        return self.parts.total
+        # Without its graph: nodes of graphs that are kept lie all over the heap, and its free pieces cannot join.
+        self.parts = parts._replace(total=parts.total.detach())
+        return parts.total
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.micro += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -132,3 +133,11 @@ def test_numbers_in_the_words_of_a_program(words: list[str], pattern: re.Pattern
 def test_words_without_a_number_stay() -> None:
     assert list(why_try._halved(["t.py", "--batch-size", "auto", "--web", "8"], why_try.BATCH)) == []
     assert list(why_try._halved(["t.py", "--batch-size", "1"], why_try.BATCH)) == []
+
+
+@pytest.mark.parametrize(("step", "steps"), [(None, 20), (0, 20), (31, 33), (5000, 200)])
+def test_a_training_is_run_past_the_step_that_failed_and_long_enough_for_its_heap(
+    tmp_path: Path, step: int | None, steps: int
+) -> None:
+    words = why_try._training(SimpleNamespace(folder=tmp_path, step=step), tmp_path)  # type: ignore[arg-type]
+    assert f"trainer.max_steps={steps}" in words

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from ocrlab.config import Config
+from ocrlab.data.dataset import Batch
 from ocrlab.train import module
+from ocrlab.train.machine import Machine
 
 
 def net(value: float) -> torch.nn.Module:
@@ -42,3 +46,15 @@ def test_random_states_come_back_through_a_file(tmp_path):
     want = (random.random(), np.random.rand(), torch.rand(1))  # noqa: NPY002
     module.set_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
     assert (random.random(), np.random.rand(), torch.rand(1)) == want  # noqa: NPY002
+
+
+def test_what_is_kept_of_a_loss_keeps_no_graph(monkeypatch):
+    logits = torch.zeros(1, 1, 8, 8, requires_grad=True)
+    config = Config()
+    training = module.Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={}))
+    training._run[0] = lambda _images: SimpleNamespace(probability_logits=logits, threshold_logits=logits)
+    maps = tuple(torch.ones(1, 1, 8, 8) for _ in range(4))
+    total = training.training_step(Batch(torch.zeros(1, 3, 8, 8), maps, []), 0)
+    assert total.grad_fn is not None
+    assert [part.grad_fn for part in training.parts] == [None] * 4
+    assert float(training.parts.total) == float(total.detach())
