@@ -119,7 +119,8 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         found = evidence[0]
         where = found.file if found.line is None else f"{found.file}:{found.line}"
         lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
-        lines += [f"  in       {own}" for own in _own(best)]
+        own = _own(best)
+        lines += [f"  in       {own}"] if own else []
     if (place / "verdict.md").is_file():  # on a full disk there is none
         lines.append(f"  verdict  {short(place / 'verdict.md')}")
     if best and (best.fix or best.experiment):
@@ -141,15 +142,17 @@ def rank_of(verdict: Verdict) -> str:
     return ""
 
 
-def _own(best: Cause) -> list[str]:
-    """Return the module that was called, and the program's own frame, where the evidence shows them."""
+def _own(best: Cause) -> str:
+    """Return the module that was called, and the program's own frame, where the evidence shows them; else nothing."""
     with contextlib.suppress(Exception):
         from ocrlab.diagnose import calls
         from ocrlab.diagnose.where import frame
 
-        named = [said for line in best.evidence if (said := calls.said(line.text))][:1]
-        return named + [f"{'  from ' if named else ''}{own}" for line in best.evidence if (own := frame(line.text))][:1]
-    return []
+        texts = [line.text for line in best.evidence]
+        module = next(filter(None, map(calls.said, texts)), "")
+        own = next(filter(None, map(frame, texts)), "")
+        return f"{module}, called from {own}" if module and own else module or own
+    return ""
 
 
 def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
