@@ -18,7 +18,11 @@ OPERATOR = re.compile(r"\b(?:torch|F|functional|_VF)(?:\.\w+)*\.(\w+)\(")
 FRAME = re.compile(r'^\s*File "([^"\n]{1,500})", line \d+,? in (\S+)')
 CONTAINER = re.compile(r"torch[/\\]nn[/\\]modules[/\\]container\.py\Z")  # Sequential: which member, no traceback says
 TORCH = re.compile(r"[/\\]torch[/\\](?!nn[/\\])")  # as checkpoint, which calls whatever it was given
-SAID = re.compile(r"^module [\w.*?]+(?:, operator \w+)?\Z")
+LATE = re.compile(
+    r"(?:CUDA|HIP|XPU) error|CU(?:BLAS|SOLVER|SPARSE|FFT)_STATUS|cuDNN error|CUDNN_STATUS|device-side assert"
+)
+SURFACED = " (where it surfaced)"
+SAID = re.compile(rf"^module [\w.*?]+(?:, operator \w+)?(?:{re.escape(SURFACED)})?\Z")
 MARKS = re.compile(r"^\s*[~^]+[~^ ]*$")
 WRAPPERS = {"module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"}  # DataParallel, compile, Lightning, FSDP
 NO_OPERATORS = {"checkpoint", "compile", "no_grad", "autocast", "tensor", "load", "save", "manual_seed"}
@@ -42,7 +46,8 @@ class Call:
 def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     """Return the line of a traceback that names its operator, and in words the module and the operator; None for none.
 
-    `lines` are numbered, from the traceback's first to its last; without a call of a module nothing is said.
+    `lines` are numbered, from the traceback to its exception; without a call of a module nothing is said. What a
+    device reports surfaces later than it happened, at whatever asks next.
     """
     calls = list(_calls(lines))
     names: list[str] = []
@@ -61,7 +66,8 @@ def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     found = list(OPERATOR.finditer(last.code))
     operator = found[-1][1] if len(found) == 1 and found[-1][1] not in NO_OPERATORS else ""
     where = f"module {'.'.join(names) or local}"
-    return last.number, f"{where}, operator {operator}" if operator else where
+    where += f", operator {operator}" if operator else ""
+    return last.number, where + SURFACED * bool(LATE.search(lines[-1][1]))
 
 
 def said(text: str) -> str:

@@ -138,6 +138,28 @@ def test_the_verdict_names_module_and_operator() -> None:
     assert "exit status 1 in module stem, operator embedding, called from " in sentence(found)
 
 
+@pytest.mark.parametrize(
+    ("error", "late"),
+    [
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", True),
+        ("torch.AcceleratorError: CUDA error: device-side assert triggered", True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", True),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", True),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", False),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x16 and 12x3)", False),
+    ],
+)
+def test_what_a_device_reports_surfaces_somewhere(error: str, late: bool) -> None:
+    lines = [*HEAD, '  File "net.py", line 4, in forward', "    x = self.fc(x)", *IMPL]
+    lines += ['  File "/v/torch/nn/modules/linear.py", line 9, in forward', "    return F.linear(x, w)", error]
+    found = calls.told(numbered(lines))
+    assert found is not None
+    assert found[1] == "module fc, operator linear" + " (where it surfaced)" * late
+    assert calls.said(found[1])
+    told = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "\n".join(lines) + "\n"}))
+    assert any(line.text == found[1] for line in told.causes[0].evidence)
+
+
 def test_only_our_own_words_are_taken_for_ours() -> None:
     assert calls.said("module a.0.b, operator conv2d") and calls.said("module *.?")
     assert not calls.said("module 'torch' has no attribute 'x'")
