@@ -9,6 +9,7 @@ ended, while gradients come. So what is followed is storages and nodes, and one 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from array import array
@@ -20,6 +21,7 @@ from ocrlab.trace.memory_record import Block
 
 CHILD = Path(__file__).with_name("estimate_malloc.py")
 MALLOC = ("-4=0", "-1=2147483647", "-2=67108864")  # as train.machine.keep_freed_memory has it
+CACHE = "glibc.malloc.tcache_count=0"  # of a training much else passes through it; here cuttings would stay in it
 SECONDS = 60.0  # that the child may take
 STEPS = 12  # optimiser steps in all that the heap is followed for
 STORAGE, TENSOR, COUNTER = 96, 176, 24  # bytes of torch's StorageImpl, TensorImpl, and what counts versions
@@ -64,8 +66,9 @@ def height(
         for number, size in enumerate(lives[index][2]):
             told.extend((first[index] + number, size if what == 1 else 0))
     command = [sys.executable, "-I", "-S", str(CHILD), *MALLOC]
+    env = {**os.environ, "GLIBC_TUNABLES": CACHE}
     try:
-        done = subprocess.run(command, input=told.tobytes(), capture_output=True, timeout=SECONDS, check=True)
+        done = subprocess.run(command, input=told.tobytes(), capture_output=True, timeout=SECONDS, check=True, env=env)
         return int(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0

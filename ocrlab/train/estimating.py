@@ -18,7 +18,7 @@ from ocrlab.trace.estimate import Estimate, estimate
 from ocrlab.train import fit, fitting, weighing
 from ocrlab.train.machine import choose
 
-LIBRARIES = 22 << 20  # bytes that oneDNN, OpenCV, Lightning and compiled loops take when they first run
+LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
 VALIDATING = 12  # bytes a parameter, at most: the averaged weights copied, folded, and packed
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
 

@@ -39,7 +39,7 @@ def test_what_an_operator_takes_inside_itself_counts_while_it_runs() -> None:
 def test_nodes_that_outlive_tensors_hold_their_places_apart() -> None:
     tensors = [block(MIB - 64 * n, 2 * n, 200 + n) for n in range(40)]
     larger = [block(2 * MIB, 300 + n) for n in range(15)]
-    nodes = [Node(2 * n + 1, (16,) * 6, None) for n in range(40)]
+    nodes = [Node(2 * n + 1) for n in range(40)]
     assert height([*tensors, *larger], (), nodes) > height([*tensors, *larger]) + 10 * MIB
 
 
