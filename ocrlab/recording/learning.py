@@ -7,6 +7,7 @@ some numbers are counted. Weights and batches are compared by the sum of their b
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,14 +40,33 @@ class Learning:
         self.moving = any(isinstance(part, verdicts.MODES) for part in self.model.modules())
         self.looking = False
         self.before: dict[str, tuple[int, Tensor]] = {}
-        self.probes: dict[int, tuple[Any, list[bool]]] = {}  # by optimiser: a hook, whether old gradients were there
-        self.averages = {n: sums(part.parameters()) for n, part in self.extra.items() if isinstance(part, nn.Module)}
-        self.handles = [part.register_forward_pre_hook(self._entered) for part in self._called() if self.moving]
+        self.probes: dict[int, tuple[Any, list[tuple[bool, bool]]]] = {}  # by optimiser: a hook, what it saw
+        self.called = self._called()
+        self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
+        self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called if self.moving]
         self.validating = False
+        self.told.players = len(self.optimizers)
+        mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
+        self.watched = min(mine, key=lambda p: 0 if is_lazy(p) else p.numel(), default=None)
+        self.gradient: Tensor | None = None  # of what is watched, when the batch before came
+        self.steps_then = 0
 
     def _called(self) -> list[nn.Module]:
         """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
         return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
+
+    def _averaged(self, part: Any) -> int | None:
+        """Return the sum of what may be an average of the weights: a module, or what has a state of their shapes."""
+        if isinstance(part, nn.Module):
+            return sums(part.parameters())
+        state = getattr(part, "state_dict", None)
+        try:
+            held = [t for _, t in leaves(state())] if callable(state) else []
+        except Exception:  # of the user's making
+            return None
+        shapes = Counter(t.shape for t in held if t.is_floating_point())
+        alike = (Counter(p.shape for p in one.parameters() if not is_lazy(p)) for one in self.called)
+        return sums(held) if any(wanted and wanted <= shapes for wanted in alike) else None
 
     def _entered(self, module: nn.Module, _inputs: Any) -> None:
         if self.validating and module.training and not torch.compiler.is_compiling():
@@ -55,6 +75,11 @@ class Learning:
     def begin(self, micro: int, batch: Any) -> None:
         """Note that a batch came."""
         self.told.batches += 1
+        if self.watched is not None:
+            new, old, self.gradient = self.watched.grad, self.gradient, self.watched.grad
+            made_anew = new is not None and old is not None and new is not old
+            self.told.thrown += made_anew and self.steps_then == self.told.steps
+            self.steps_then = self.told.steps
         self.looking = (micro < 4 or micro & (micro - 1) == 0) and not capturing()
         if self.looking:
             found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)]
@@ -89,6 +114,12 @@ class Learning:
         told.steps += 1
         rate = any(isinstance(lr := g.get("lr", 1), Tensor) or lr for g in optimizer.param_groups)
         told.unrated = 0 if rate else told.unrated + 1
+        if told.players == 1:
+            told.see_rate(
+                max((lr for g in optimizer.param_groups if isinstance(lr := g.get("lr"), float)), default=0.0)
+            )
+        if self.moving:
+            told.see_mode(any(part.training for part in self.called))
         told.bare += not any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
         if self.probes:
             self._probed(optimizer)
@@ -125,11 +156,12 @@ class Learning:
         p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
         if p is None or id(optimizer) in self.probes:
             return
-        seen: list[bool] = []
+        seen: list[tuple[bool, bool]] = []  # whether old gradients were there, whether what came was not 0
 
-        def arrives(_gradient: Tensor) -> None:
+        def arrives(gradient: Tensor) -> None:
             if not capturing():
-                seen.append(p.grad is not None and bool(entries(p.grad).count_nonzero()))
+                there = p.grad is not None and bool(entries(p.grad).count_nonzero())
+                seen.append((there, bool(entries(gradient).count_nonzero())))
 
         self.probes[id(optimizer)] = (p.register_hook(arrives), seen)
 
@@ -137,8 +169,9 @@ class Learning:
         hook, seen = self.probes.pop(id(optimizer), (None, []))
         if hook is not None:
             hook.remove()
-            self.told.fresh += bool(seen) and not all(seen)
-            self.told.stale += bool(seen) and all(seen)
+            self.told.fresh += bool(seen) and not all(old for old, _ in seen)
+            self.told.stale += bool(seen) and all(old for old, _ in seen)
+            self.told.zeroed += any(came for _, came in seen) and not capturing() and emptied(optimizer)
 
     def close(self) -> None:
         """Take every hook out."""
@@ -153,9 +186,16 @@ class Learning:
         for name, p in self.named.items():
             if p.grad is not None and plain(entries(p.grad)):
                 self.told.left[name] = float(entries(p.grad).detach().float().norm())
-        for name, old in self.averages.items():
-            if sums(self.extra[name].parameters()) == old:
-                self.told.averages.append(name)
+        self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
+        self.told.hidden = list(contract_rules.unheld(self.model, self.optimizers))
+        groups = [group for o in self.optimizers for group in o.param_groups]
+        self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
+
+
+def emptied(optimizer: Any) -> bool:
+    """Tell whether an optimiser has gradients, and every one is exactly 0."""
+    held = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return bool(held) and not any(bool(entries(gradient).count_nonzero()) for gradient in held)
 
 
 def capturing() -> bool:

@@ -235,6 +235,7 @@ class Tape:
         told, entry = self.learning.told, self.loaders.get(0)
         loader = entry.loader() if isinstance(entry, Loader) else None
         told.larger, told.generator = more_than_a_batch(loader), copied_generator(loader)
+        told.workers = loader.num_workers if loader is not None else 0
         lines = verdicts.sentences(told, self.learning.model)
         learned.write(self.folder, self.rank, self.start, lines, told.weights, cut=bool(told.ended))
         for line in lines if self.rank == 0 else ():

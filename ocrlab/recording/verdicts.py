@@ -19,6 +19,8 @@ MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
 LONG = 20  # losses that are the same to the last bit
 HALF = 0.5  # of all steps with a learning rate of 0
+FAINT = 1e-6  # of the largest learning rate
+WARMED = 50  # steps from which on a warm-up should have ended
 NOTHING = 1e-7  # share by which weights change in a step that does nothing: float32 can tell 6e-8
 ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that of the beginning
 FEW = 32  # samples whose targets may well be equal by chance: pages without text
@@ -47,6 +49,18 @@ class Told:
     steps: int = 0
     bare: int = 0  # steps that found no gradient at all
     unrated: int = 0  # steps with a learning rate of 0, since the last one with another
+    players: int = 1  # optimisers: with two, a loss may well rise
+    faint: int = 0  # steps with less than a millionth of the largest learning rate
+    peak: float = 0.0  # the largest learning rate
+    rate: float = 0.0  # the last one
+    initial: float = 0.0  # the one that a schedule was given
+    rises: int = 0
+    zeroed: int = 0  # looks in which a gradient arrived, and was 0 in the step
+    thrown: int = 0  # batches whose gradient was another's at the next batch, without a step
+    trained: int = 0  # steps in train mode
+    evaled: int = 0  # steps in eval mode, behind the first one in train mode
+    workers: int = 0
+    hidden: list[Finding] = field(default_factory=list)  # modules in plain lists
     same: int = 0  # losses that were as the one before, to the last bit
     last: float = math.nan
     lost: int = 0  # the batch of the first loss that is not finite
@@ -74,6 +88,17 @@ class Told:
     )  # batches that were taken, and those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
+
+    def see_rate(self, rate: float) -> None:
+        """Note the learning rate of a step."""
+        self.rises += rate > self.rate and bool(self.rate)
+        self.peak, self.rate = max(self.peak, rate), rate
+        self.faint += 0 < rate < FAINT * self.peak
+
+    def see_mode(self, training: bool) -> None:
+        """Note the mode of the model in a step."""
+        self.trained += training
+        self.evaled += not training and bool(self.trained)
 
     def see_batch(self, found: Sequence[tuple[str, Tensor]]) -> None:
         """Note whether the samples of a batch, or its targets, are all the same."""
@@ -104,7 +129,7 @@ def sentences(told: Told, model: nn.Module) -> list[str]:
     first = [told.ended] if told.ended else []
     if not told.batches:
         return [*first, *_no_data(told)]
-    root = list(_steps(told, model))
+    root = [*_steps(told, model), *_rates(told)]
     rest = [*_weights(told, model), *_modes(told), *_data(told), *_losses(told)]
     return [*first, *root, *rest]
 
@@ -136,11 +161,36 @@ def _steps(told: Told, model: nn.Module) -> Iterator[str]:
             f"gradients are never set to zero: in {told.stale} of {told.stale} looks backward added to those of the "
             f"step before{grew}. Call optimizer.zero_grad() after each step"
         )
+    if told.zeroed >= 2 and told.zeroed == told.stale + told.fresh:
+        yield (
+            f"gradients came, and every one was 0 when the optimiser stepped, in all {told.zeroed} looks: zero_grad()"
+            " stands between backward() and step(). Order: zero_grad, backward, step"
+        )
+    if told.steps and told.batches >= LONG and told.thrown > HALF * told.batches:
+        yield (
+            f"in {told.thrown} of {told.batches} batches zero_grad() threw a gradient away that no step had used:"
+            f" {told.steps} steps were made. Is optimizer.step() outside of the loop over the batches?"
+        )
+
+
+def _rates(told: Told) -> Iterator[str]:
+    """Say what is wrong with the learning rate."""
     if told.unrated >= ENOUGH and told.unrated >= HALF * told.steps:
         which = "all" if told.unrated == told.steps else f"the last {told.unrated} of"
         yield (
             f"the learning rate was 0 in {which} {told.steps} steps: nothing moved. Look at the schedule: is it stepped"
             " once a batch and made for epochs, or does it divide whole numbers?"
+        )
+    if told.faint >= ENOUGH and told.faint > HALF * told.steps:
+        yield (
+            f"the learning rate was below a millionth of its largest ({told.peak:g}) in {told.faint} of {told.steps}"
+            f" steps, {told.rate:.3g} in the last. Look at its schedule: is it stepped once a batch, made for epochs?"
+        )
+    rising = told.rises >= 2 and told.rate == told.peak
+    if told.steps >= WARMED and rising and told.rate < HALF * told.initial:
+        yield (
+            f"the learning rate was still rising when the training ended, at {told.rate:.3g} of {told.initial:g}: its"
+            " warm-up is longer than the training. Is it counted in batches, and the schedule stepped once an epoch?"
         )
 
 
@@ -190,7 +240,7 @@ def _weights(told: Told, model: nn.Module) -> Iterator[str]:
     if len(seen) < 2:
         return
     flat = {n for n in set.union(*(set(s.norms) for s in seen)) if all(s.norms.get(n) == 0 for s in seen)}
-    if flat:
+    if flat and not told.zeroed:
         yield (
             f"{grouped(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(seen)} looks. Look for"
             " units that are dead (ReLU never above 0) or saturated, and for masks of zeros"
@@ -227,6 +277,13 @@ def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:
 def _modes(told: Told) -> Iterator[str]:
     """Say what of the contract was violated in every look, and how validation was done."""
     looks = len(told.seen)
+    if told.evaled >= ENOUGH:
+        yield (
+            f"{told.trained} steps were made in train mode and {told.evaled} in eval mode, behind the first of them:"
+            " no dropout, and BatchNorm that learns nothing. Call model.train() again after each validation"
+        )
+    for finding in told.hidden:
+        yield f"{finding.where}: {finding.got}. {finding.do}"
     for finding, count in told.standing.items():
         if looks >= 2 and count == looks:
             yield f"{finding.where}: {finding.got}, in all {looks} steps that were looked at. {finding.do}"
@@ -269,6 +326,11 @@ def _data(told: Told) -> Iterator[str]:
             f"the data set has a generator of its own ({told.generator}), and every worker begins with the same copy of"
             " it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's global ones"
         )
+    if not told.generator and _doubled(told):
+        yield (
+            f"the {told.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
+            " random numbers, or each walks over all of an iterable data set. Look at worker_init_fn, get_worker_info()"
+        )
     whole = [size for _, size in told.walks]
     if len(told.walks) >= 3 and all(size is not None and taken <= 1 < size for taken, size in told.walks):
         yield (
@@ -277,8 +339,17 @@ def _data(told: Told) -> Iterator[str]:
         )
 
 
+def _doubled(told: Told) -> bool:
+    """Tell whether the first batches of the workers, which come in turn, are the same, and later ones are not."""
+    contents, workers = told.contents[:4], told.workers
+    if workers < 2 or len(contents) < 4 or not contents[0] or len(set(told.contents)) == 1:
+        return False
+    return len(set(contents[:workers])) == 1 and (workers > 2 or contents[2] == contents[3])
+
+
 def _losses(told: Told) -> Iterator[str]:
-    if told.same >= LONG:
+    learned = told.last == 0 and any(told.first_losses)
+    if told.same >= LONG and not learned:
         yield (
             f"the last {told.same + 1} losses were {told.last:g}, the same to the last bit: what is computed does not "
             "change. Look at units that are dead or saturated, and whether the loss uses the prediction"
@@ -292,5 +363,5 @@ def _losses(told: Told) -> Iterator[str]:
         return
     first, last = (sum(row) / len(row) for row in (told.first_losses, told.last_losses))
     times, more = ROSE
-    if math.isfinite(last) and last > first + more and last > times * abs(first):
+    if told.players <= 1 and math.isfinite(last) and last > first + more and last > times * abs(first):
         yield f"the loss rose from {first:.4g} to {last:.4g}: the learning rate may be too large, or a sign is wrong"

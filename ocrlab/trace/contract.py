@@ -3,7 +3,7 @@
     report = contract.check(model, batch, loss, optimizer=optimizer)
     print(report)            # every violated rule: where, what was measured, what is needed, what to do
 
-One step is made and everything is put back: weights, buffers, gradients, optimiser, random states, modes.
+One step is made and everything is put back: weights, buffers, gradients, optimiser, batch, random states, modes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch.optim import Optimizer
 
 from ocrlab.trace import contract_rules as rules
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, names_in, sticky, tried
-from ocrlab.trace.contract_calls import Calls, Stopped
+from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
 from ocrlab.trace.contract_losses import Losses
+from ocrlab.trace.contract_nudge import awake
 from ocrlab.trace.contract_state import Kept, rates, scalar
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
@@ -84,7 +85,7 @@ def check(
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += judge(named, ranges, names, "batch")
     report.findings += rules.types(model, named)
-    kept, error = Kept(model, optimizers), None
+    kept, error = Kept(model, optimizers, batch), None
     try:
         error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
     finally:
@@ -124,18 +125,18 @@ class _Step:
     outputs: Sequence[Range]
     shapes: dict[str, Sequence[int | None]]
     seen: tuple[Forward, Losses] | None = None
+    zero: list[str] = field(default_factory=list)  # parameters whose gradient is 0
 
     def run(self) -> BaseException | None:
         """Go through the step as far as it goes; return what was raised."""
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = None
+        self.kept.clear_gradients()
         with _eager():
             total, error = self._forward()
             if error is None and total is not None:
                 error = self._backward(total)
                 if error is None:
                     error = self._move()
+                self._sleeping(error)
             return error if sticky(error) else self._evaluate() or error
 
     def _forward(self) -> tuple[Tensor | None, BaseException | None]:
@@ -147,6 +148,7 @@ class _Step:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.seen = forward.stages, (forward, calls.losses)
         found += forward.findings
+        found += rules.written(self.kept)
         if error is None:
             found += forward.missing()
             total = scalar(back[0])
@@ -166,6 +168,7 @@ class _Step:
         return None, error
 
     def _backward(self, total: Tensor) -> BaseException | None:
+        self.kept.hold(total)
         error = tried(total.sum().backward)
         if error is not None:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
@@ -177,6 +180,8 @@ class _Step:
         self.report.findings += [*(losses.pushed() if losses else ()), *(forward.used() if forward else ())]
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
+        self.report.findings += rules.unheld(self.model, self.optimizers)
+        self.zero = rules.zeros(self.model)
         self.report.norms = rules.norms(self.model)
         self.report.findings += rules.vanishing(self.model)
         return None
@@ -184,6 +189,7 @@ class _Step:
     def _move(self) -> BaseException | None:
         """Make the optimiser's step and compare the weights."""
         self.report.findings += rules.statistics(self.model, self.kept)
+        moved_before = rules.frozen(self.model, self.kept)
         if not self.optimizers:
             self.report.unchecked.append("whether weights move: no optimizer was given")
             return None
@@ -197,7 +203,7 @@ class _Step:
                 do = "Look at the optimiser's groups and its options"
                 self.report.findings.append(Finding("optimizer.raised", type(optimizer).__name__, text, "a step", do))
                 return error
-        self.report.findings += rules.moved(self.model, self.optimizers, self.kept)
+        self.report.findings += rules.moved(self.model, self.optimizers, self.kept, moved_before)
         if not any(rates(self.optimizers).values()):
             self.report.unchecked.append("whether weights move: the learning rate is 0 now")
         return self._again()
@@ -206,23 +212,37 @@ class _Step:
         """Compute the loss once more, on the same batch with the same random numbers: the step should have helped."""
         values: list[Any] = []
         self.kept.restore_random()
+        self.kept.restore_batch()
         with torch.no_grad():
             error = tried(lambda: values.append(scalar(self.loss(self.model, self.batch))))
         if error is None and isinstance(values[0], Tensor) and values[0].numel() == 1 and self.report.loss is not None:
             self.report.findings += rules.helped(self.report.loss, float(values[0]))
         return error
 
+    def _sleeping(self, error: BaseException | None) -> None:
+        """Say which gradients are 0, but for those that a first step wakes: a gate that begins at 0."""
+        if self.zero and error is None:
+            woken = awake(self.model, lambda: scalar(self.loss(self.model, self.batch)), self.kept)
+            self.zero = [name for name in self.zero if name not in woken]
+        self.report.findings += rules.asleep(self.model, self.zero)
+
     def _evaluate(self) -> BaseException | None:
         """Look whether eval mode leaves all as it is and gives the same twice."""
         self.kept.restore()
         self.model.eval()
         values: list[Any] = []
-        with torch.no_grad():
-            error = tried(lambda: values.extend(scalar(self.loss(self.model, self.batch)) for _ in range(2)))
+
+        def twice() -> None:
+            for _ in range(2):
+                self.kept.restore_batch()
+                values.append(scalar(self.loss(self.model, self.batch)))
+
+        with torch.no_grad(), Drops() as drops:
+            error = tried(twice)
         if error is not None:
             self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
             return error
-        self.report.findings += rules.evaluation(self.model, self.kept, values)
+        self.report.findings += rules.evaluation(self.model, self.kept, values if drops.on else [])
         return None
 
 

@@ -31,6 +31,7 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.found, self.place, self.names = found, place, names
         self.losses = Losses(found, place)
+        self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -38,11 +39,26 @@ class Calls(TorchFunctionMode):
         if look is not None:
             self._judge(look(*args, **kwargs), getattr(func, "__name__", str(func)))
         if func not in LOSSES:
-            return func(*args, **kwargs)
-        self.losses.before(func, args, kwargs)
+            value = func(*args, **kwargs)
+            if getattr(func, "__name__", "") in CONSTANT | PASSING:
+                self._note(func.__name__, args, value)
+            return value
+        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        self.losses.before(func, args, kwargs, meant=self._is_made(target))
         value = func(*args, **kwargs)
         self.losses.after(func, value)
         return value
+
+    def _note(self, name: str, args: tuple[Any, ...], value: Any) -> None:
+        """Keep a tensor that the step itself made of one value, as torch.ones does, or a view or copy of such."""
+        alone = not any(isinstance(other, Tensor) for other in args[1:]) or name.endswith("_as")
+        made = name in CONSTANT or (bool(args) and self._is_made(args[0]) and alone)
+        if made and isinstance(value, Tensor) and not value.is_inference():
+            self.made[id(value)] = (value, value._version)
+
+    def _is_made(self, tensor: Any) -> bool:
+        known = self.made.get(id(tensor))
+        return known is not None and known[0] is tensor and tensor._version == known[1]
 
     def _judge(self, bounds: Iterator[Bound], function: str) -> None:
         fatal = False
@@ -67,6 +83,35 @@ class Calls(TorchFunctionMode):
             raise Stopped
 
 
+class Drops(TorchFunctionMode):
+    """While it is entered, `on` becomes True when a dropout is called that drops."""
+
+    on = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUTS:
+            self.on |= bool(kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[func]))
+        elif func is functional.scaled_dot_product_attention:
+            self.on |= bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
+        return func(*args, **kwargs)
+
+
+DROPOUTS = {  # and whether they drop where nothing is said
+    functional.dropout: True,
+    functional.dropout1d: True,
+    functional.dropout2d: True,
+    functional.dropout3d: True,
+    functional.alpha_dropout: False,
+    functional.feature_alpha_dropout: False,
+}
+CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
+PASSING = frozenset(
+    (
+        "to cuda float double half long int type type_as view view_as reshape flatten squeeze unsqueeze "
+        "expand expand_as repeat clone detach contiguous mul add sub"
+    ).split()
+)
 RANGE_DO = {
     "input": "Use binary_cross_entropy_with_logits, which takes any number",
     "target": "Scale the targets to 0..1",

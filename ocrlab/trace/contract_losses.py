@@ -40,8 +40,8 @@ class Losses:
     def __post_init__(self) -> None:
         self.made: list[tuple[str, Tensor]] = []
 
-    def before(self, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Look at what a loss function is about to compare."""
+    def before(self, function: Any, args: tuple[Any, ...], named: dict[str, Any], *, meant: bool) -> None:
+        """Look at what a loss function is about to compare; `meant`: its targets were made of one value."""
         given = dict(zip(("input", "target"), args, strict=False)) | named
         input, target = given.get("input"), given.get("target")
         if isinstance(input, Tensor) and isinstance(target, Tensor) and plain(input) and plain(target):
@@ -50,7 +50,8 @@ class Losses:
                 for rule in (_squashed(function, input), _sizes(function, input, target), _reach(input, target)):
                     self.found += [_at(one, f"{self.place()}, {function.__name__}") for one in rule]
                 self.found += [
-                    _at(one, f"{self.place()}, target of {function.__name__}") for one in _same(target, ignored)
+                    _at(one, f"{self.place()}, target of {function.__name__}")
+                    for one in (() if meant else _same(target, ignored))
                 ]
 
     def after(self, function: Any, value: Any) -> None:

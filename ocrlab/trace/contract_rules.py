@@ -13,12 +13,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ocrlab.trace.contract_batch import Finding, entries, leaves, masks, not_finite, plain, value_at
-from ocrlab.trace.contract_state import Kept, rates
+from ocrlab.trace.contract_state import Kept, rates, unlisted
 
 VANISHED = 1e-8  # share of the largest gradient: what float32 can tell beside it
 DROPPED = 0.9  # dropout from here on leaves less than a tenth
 DECAY = 0.01  # share of the weights that decay takes away in one step; what is published lies below 1e-3
 WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step: more is no step down
+ROUNDING = 1e-5  # share of the largest gradient: of a bias before BatchNorm, which is 0 but for rounding, it is 5e-6
 SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
 
 
@@ -175,14 +176,50 @@ def gradients(model: nn.Module, called: set[str]) -> Iterator[Finding]:
         if broken is not None and p.grad is not None:
             do = "Look for sqrt, log or a division at 0, or scale the loss where it is float16"
             yield Finding("gradient.finite", f"{name}{index(broken)}", value_at(entries(p.grad), broken), "finite", do)
-    zero = [
-        n
-        for n, p in named
-        if p.grad is not None and plain(entries(p.grad)) and not bool(entries(p.grad).count_nonzero())
-    ]
-    for rest in split(model, zero):
+
+
+def zeros(model: nn.Module) -> list[str]:
+    """Return trainable parameters whose gradient holds only zeros; not a bias that cancels out beside its weight."""
+    found = {
+        name: bool(entries(p.grad).count_nonzero())
+        for name, p in model.named_parameters()
+        if p.requires_grad and p.grad is not None and plain(entries(p.grad))
+    }
+    cancels = {name for name in found if name.endswith("bias") and found.get(f"{name.removesuffix('bias')}weight")}
+    return [name for name, some in found.items() if not some and name not in cancels]
+
+
+def asleep(model: nn.Module, names: Sequence[str]) -> Iterator[Finding]:
+    """Yield parameters whose gradient is 0, and stays so."""
+    for rest in split(model, names):
         do = "Look for a ReLU that is never above 0, a mask of zeros, or a weight of 0 in the loss"
         yield Finding("gradient.zero", grouped(model, rest), "only zeros", "a gradient", do, "warn")
+
+
+def written(kept: Kept) -> Iterator[Finding]:
+    """Yield what the forward pass wrote into its batch."""
+    for name, tensor in kept.written():
+        where = f"batch.{name}" if name != "batch" else name
+        view = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+        got = "the forward pass wrote into it" + (": it is a view of the data, which are another's from now on" * view)
+        do = "Write x = x - mean in place of x -= mean, or clone it first"
+        yield Finding("batch.written", where, got, "the batch as it came", do, "fail" if view else "warn")
+
+
+def unheld(model: nn.Module, optimizers: Sequence[Any]) -> Iterator[Finding]:
+    """Yield modules in a plain list or dict that get gradients and are in no optimiser."""
+    if not optimizers:
+        return
+    held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+    hidden: dict[str, int] = {}
+    for name, module in unlisted(model):
+        own = [p for p in module.parameters() if p.grad is not None and p.requires_grad]
+        if own and module.training and not any(id(p) in held for p in own):
+            hidden[name.partition("[")[0]] = hidden.get(name.partition("[")[0], 0) + len(own)
+    for name, count in hidden.items():
+        got = f"{count} parameters get gradients and are in no optimiser: a plain list or dict hides them"
+        do = "Use nn.ModuleList or nn.ModuleDict: parameters(), to() and state_dict() know nothing of them now"
+        yield Finding("weights.unlisted", name, got, "registered modules", do)
 
 
 def vanishing(model: nn.Module) -> Iterator[Finding]:
@@ -231,17 +268,37 @@ def statistics(model: nn.Module, kept: Kept) -> Iterator[Finding]:
             yield Finding("batchnorm.still", name, "its statistics did not move", "an update in each step", do, "warn")
 
 
-def moved(model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept) -> Iterator[Finding]:
+def frozen(model: nn.Module, kept: Kept) -> set[str]:
+    """Return the frozen parameters that the forward pass moved by itself: an average of other weights."""
+    named = [(name, p) for name, p in model.named_parameters() if not p.requires_grad and plain(p)]
+    return {name for name, p in named if not bool((p.detach() == kept.before(name)).all())}
+
+
+def rounded(model: nn.Module) -> set[str]:
+    """Return biases and the like whose gradient may be nothing but rounding."""
+    sizes = {
+        name: float(entries(p.grad).float().square().mean().sqrt())
+        for name, p in model.named_parameters()
+        if p.grad is not None and plain(entries(p.grad))
+    }
+    most = max(sizes.values(), default=0.0)
+    return {name for name, p in model.named_parameters() if p.ndim <= 1 and sizes.get(name, most) < ROUNDING * most}
+
+
+def moved(
+    model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept, by_itself: set[str] | None = None
+) -> Iterator[Finding]:
     """Yield weights that the optimiser should have moved and did not, or moved and should not have."""
-    lr, still, frozen, every = rates(optimizers), [], [], 0
+    lr, still, pulled, every = rates(optimizers), [], [], 0
+    tiny = rounded(model)
     for name, p in model.named_parameters():
         if not plain(p):
             continue
         same = bool((p.detach() == kept.before(name)).all())
-        if not p.requires_grad and not same:
-            frozen.append(name)
+        if not p.requires_grad and not same and name not in (by_itself or ()):
+            pulled.append(name)
         grad = None if p.grad is None else entries(p.grad)
-        pushed = grad is not None and bool(grad.count_nonzero()) and not_finite(grad) is None
+        pushed = grad is not None and bool(grad.count_nonzero()) and not_finite(grad) is None and name not in tiny
         if p.requires_grad and pushed and lr.get(id(p), 0) > 0:
             every += 1
             still += [name] if same else []
@@ -257,23 +314,23 @@ def moved(model: nn.Module, optimizers: Sequence[Optimizer], kept: Kept) -> Iter
         do = do if wide else f"Keep the weights in float32 if the update is lost in {kind}, or look at the rate"
         found, some_do = f"a gradient, but no change ({kind})", wide and len(still) < every
         yield Finding("weights.still", grouped(model, rest), found, "a change", do, "warn" if some_do else "fail")
-    for rest in split(model, frozen):
+    for rest in split(model, pulled):
         do = "Take them out of the optimiser and set their .grad to None: weight decay and momentum moved them"
         yield Finding("weights.frozen_moved", grouped(model, rest), "frozen, and moved", "as before", do)
 
 
 def evaluation(model: nn.Module, kept: Kept, values: Sequence[Any]) -> Iterator[Finding]:
-    """Yield what a pass in eval mode changed, and a loss that is another the second time."""
+    """Yield what a pass in eval mode changed, and a dropout by which the loss is another the second time."""
     changed = []
     for name, (tensor, value) in kept.tensors.items():
         if plain(tensor) and not bool(((tensor == value) | (tensor != tensor)).all()):
             changed.append(name)
     for rest in split(model, changed):
-        do = "Ask self.training before you write to a buffer"
-        yield Finding("eval.changes", grouped(model, rest), "eval mode changed it", "as before", do)
-    first, second = (float(v.detach().sum()) if isinstance(v, Tensor) else 0.0 for v in values)
+        do = "Ask self.training before you write to it, unless this loss is never computed in eval mode"
+        yield Finding("eval.changes", grouped(model, rest), "a pass in eval mode changed it", "as before", do, "warn")
+    first, second = (float(v.detach().sum()) if isinstance(v, Tensor) else 0.0 for v in values or (0, 0))
     if abs(first - second) > SAME * max(abs(first), abs(second), 1e-12):
-        do = "Look for functional.dropout without training=self.training, and for random numbers in forward"
+        do = "Look for functional.dropout without training=self.training, or a dropout_p of attention in eval mode"
         yield Finding("eval.repeats", "the loss in eval mode", f"{first:g}, then {second:g}", "the same twice", do)
 
 
