@@ -23,6 +23,7 @@ from ocrlab.trace.contract_batch import entries, leaves, plain
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
+WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
 LAST = 8  # losses at the beginning and at the end that are compared
 
 
@@ -47,7 +48,8 @@ class Learning:
         self.validating = False
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
-        self.watched = min(mine, key=lambda p: 0 if is_lazy(p) else p.numel(), default=None)
+        small = (p for p in mine if not is_lazy(p) and p.numel() <= WATCHED)
+        self.watched = min(small, key=torch.numel, default=None)
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = 0
 

@@ -143,7 +143,7 @@ class _Step:
         """Return the loss where it can be trained on, and what was raised."""
         found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
-        calls = Calls(found, forward.place, self.names)
+        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within))
         with forward, calls:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.seen = forward.stages, (forward, calls.losses)

@@ -27,9 +27,16 @@ class Stopped(Exception):
 class Calls(TorchFunctionMode):
     """While it is entered, indices are compared with what they index, and loss functions are looked at."""
 
-    def __init__(self, found: list[Finding], place: Callable[[], str], names: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        found: list[Finding],
+        place: Callable[[], str],
+        names: Sequence[str] | None,
+        inside: Callable[[], bool] = bool,
+    ) -> None:
         super().__init__()
-        self.found, self.place, self.names = found, place, names
+        self.found, self.place, self.names, self.inside = found, place, names, inside
+        self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
         self.losses = Losses(found, place)
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
@@ -40,8 +47,11 @@ class Calls(TorchFunctionMode):
             self._judge(look(*args, **kwargs), getattr(func, "__name__", str(func)))
         if func not in LOSSES:
             value = func(*args, **kwargs)
-            if getattr(func, "__name__", "") in CONSTANT | PASSING:
-                self._note(func.__name__, args, value)
+            name = getattr(func, "__name__", "")
+            if name in CONSTANT | PASSING:
+                self._note(name, args, value)
+            if name in WIDENING | MINUS and not self.inside():
+                self._compare(name, args, value)
             return value
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         self.losses.before(func, args, kwargs, meant=self._is_made(target))
@@ -55,6 +65,25 @@ class Calls(TorchFunctionMode):
         made = name in CONSTANT or (bool(args) and self._is_made(args[0]) and alone)
         if made and isinstance(value, Tensor) and not value.is_inference():
             self.made[id(value)] = (value, value._version)
+
+    def _compare(self, name: str, args: tuple[Any, ...], value: Any) -> None:
+        """Report a column of predictions minus a row of targets, in a loss of one's own."""
+        if name in WIDENING:
+            key = args[1] if len(args) > 1 and isinstance(args[1], tuple) else ()
+            if name == "unsqueeze" or any(item is None for item in key):
+                self.spread[id(value)] = value
+            return
+        if len(args) < 2 or not all(isinstance(side, Tensor) for side in args[:2]):
+            return
+        column, row = sorted(args[:2], key=lambda side: side.ndim, reverse=True)
+        if id(column) in self.spread or column.requires_grad == row.requires_grad or len(row.shape) != 1:
+            return
+        count = len(row)
+        if count > 1 and tuple(column.shape) == (count, 1):
+            shapes = f"{tuple(args[0].shape)} minus {tuple(args[1].shape)}"
+            got = f"{shapes}, which compares all with all in {(count, count)}"
+            do = "Use .squeeze(-1) or .unsqueeze(-1) on one of them"
+            self.found.append(Finding("loss.broadcast", self.place(), got, "the same shape", do, "warn"))
 
     def _is_made(self, tensor: Any) -> bool:
         known = self.made.get(id(tensor))
@@ -106,6 +135,8 @@ DROPOUTS = {  # and whether they drop where nothing is said
     functional.feature_alpha_dropout: False,
 }
 CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
+WIDENING = frozenset(("unsqueeze", "__getitem__"))
+MINUS = frozenset(("sub", "rsub", "subtract", "__sub__", "__rsub__"))
 PASSING = frozenset(
     (
         "to cuda float double half long int type type_as view view_as reshape flatten squeeze unsqueeze "

@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, not_finite, plain, spot, value_at
 
+FAINT_INPUT = 1.00001 / 255  # the most that an image of 0..255 holds when it is divided by 255 twice
 LARGE_INPUT = 16.0  # mean size of an input: images of 0..255 have about 100, normalised ones 1
 LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
 FLAT = 1e-6  # slope of a sigmoid at 14
@@ -177,6 +178,14 @@ def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[s
     if layer and came.is_floating_point() and (size := float(came.abs().float().mean())) > LARGE_INPUT:
         got = f"the first layer gets values from {float(came.min()):g} to {float(came.max()):g}, {size:g} in the mean"
         yield "input.scale", (got, "values around 1", "Normalise the input: divide images by 255, subtract the mean")
+    if layer and came.ndim == 4 and came.is_floating_point():
+        low, high = float(came.min()), float(came.max())
+        if low >= 0 and 0 < high <= FAINT_INPUT:
+            got, do = (
+                f"the first layer gets images from {low:g} to {high:g}",
+                "Look whether they are divided by 255 twice",
+            )
+            yield "input.scale", (got, "values around 1", do)
     if layer and (size := float(first.float().square().mean().sqrt())) > LARGE:
         do = "Look at its initial weights, and put a normalisation before it"
         yield "forward.large", (f"values of {size:g} (root mean square)", f"below {LARGE:g}", do)
@@ -188,10 +197,19 @@ def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[s
         if first.numel() >= 8 and float((slope < FLAT).float().mean()) > 0.99:
             do = "Look at the initial weights and the scale of what comes in"
             yield "forward.saturated", ("99 % of its values are where it is flat: no gradient passes", "a slope", do)
+    if isinstance(module, _BatchNorm) and module.training and module.momentum == 0 and untouched(module):
+        do = "Give it a momentum of 0.1: in eval mode it divides by statistics that no data has made"
+        yield "batchnorm.momentum", ("a momentum of 0: its mean stays 0 and its variance 1", "above 0", do)
     values = came.numel() // came.shape[1] if came.ndim > 1 else 0
     if isinstance(module, _BatchNorm) and module.training and came.shape[0] == 1 and values < FEW:
         do = "Use a larger batch or crop, GroupNorm, or BatchNorm in eval mode"
         yield "batchnorm.one", (f"statistics of {values} values a channel, of one sample", f"{FEW} or more", do)
+
+
+def untouched(module: _BatchNorm) -> bool:
+    """Return whether the running statistics are those of a module that has seen nothing."""
+    mean, variance = module.running_mean, module.running_var
+    return mean is not None and variance is not None and not bool(mean.any()) and bool((variance == 1).all())
 
 
 def fits(shape: Sequence[int], rule: Sequence[int | None]) -> bool:

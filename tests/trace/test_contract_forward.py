@@ -45,6 +45,22 @@ def test_numbers_with_which_nothing_is_learned_are_named_at_their_module() -> No
     assert one(contract.check(large, (inputs, targets), classes), "forward.large").where == "0 (Linear)"
 
 
+def test_images_that_are_divided_twice_and_a_batchnorm_that_never_learns() -> None:
+    torch.manual_seed(0)
+    images, targets = torch.randint(0, 256, (16, 1, 8, 8)) / 255, torch.arange(16) % 3
+    rest = (nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), *rest)
+    assert rules(contract.check(model, (images, targets), classes)) == set()
+    found = one(contract.check(model, (images / 255, targets), classes), "input.scale")
+    assert found.where == "0 (Conv2d)" and "255 twice" in found.do
+    assert "input.scale" not in rules(contract.check(model, (images / 25, targets), classes))
+    assert "input.scale" not in rules(contract.check(model, (images / 255 - 0.001, targets), classes))
+    model[1] = nn.BatchNorm2d(4, momentum=0.0)
+    assert one(contract.check(model, (images, targets), classes), "batchnorm.momentum").where == "1 (BatchNorm2d)"
+    nn.init.constant_(model[1].get_buffer("running_mean"), 0.2)  # frozen by its momentum, with learned statistics
+    assert "batchnorm.momentum" not in rules(contract.check(model, (images, targets), classes))
+
+
 def test_batchnorm_of_one_sample_and_a_dropout_that_leaves_nothing() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.99), nn.Flatten(), nn.LazyLinear(3))
     images = torch.rand(1, 1, 7, 7)

@@ -25,6 +25,27 @@ def found(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor
     return {finding.rule: finding for finding in report.findings}
 
 
+def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
+    values = MASKS[:, 0]
+
+    def huber(given: Tensor, wanted: Tensor) -> Tensor:
+        off = (given - wanted).abs()
+        return torch.where(off < 1, off.square() / 2, off - 0.5).mean()
+
+    told = found(nn.Identity(), 1, huber, values)["loss.broadcast"]
+    assert "(16, 1) minus (16,)" in told.got and "(16, 16)" in told.got and told.judgement == "warn"
+    assert "loss.broadcast" in found(nn.Flatten(0), 1, lambda a, b: (b - a).square().mean(), MASKS)
+    right = (
+        lambda a, b: (a[:, 0] - b).square().mean(),
+        lambda a, b: (a - b.unsqueeze(1)).square().mean(),
+        lambda a, b: (a[:, 0][:, None] - b).abs().min(1).values.mean(),  # all with all, and meant
+        lambda a, b: (a[:, 0] - b[:, None]).abs().min(1).values.mean(),
+        lambda a, b: (a - a.mean(0)).square().mean() + (a[:, 0] - b).square().mean(),
+    )
+    for loss in right:
+        assert found(nn.Identity(), 1, loss, values) == {}
+
+
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize(
     ("last", "width", "loss", "targets", "rule", "told"),
