@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ocrlab.notebook.lab import Lab
 
 SHOWN, SMALL = 2, 360  # pages drawn in a report that got worse, and better; width of a page in pixels of the screen
+WIDE = 44  # characters of a title above half a figure
 NAMED = 12  # pages in the bars that get their name
 
 
@@ -117,7 +119,7 @@ def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, al
             axes.plot(*zip(*drawn, strict=True), color=colour, marker=marker, markersize=4, label=letter(number))
             ends.append(f"{letter(number)} {drawn[-1][1]:.3g}")
     title = f"{name} at the end: {', '.join(ends)}" if ends else f"No run has a {name}"
-    axes.set_title(title)
+    axes.set_title(textwrap.fill(title, WIDE))
     if ends:
         axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return title

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +68,19 @@ def test_curves_of_both(found: Compared) -> None:
     assert "loss at the end: B 1." in compare.curves(found).text
     (found.runs[1] / "metrics.csv").unlink()
     assert compare.curves(found).text == "No run has a loss. No run has a hmean@0.5."
+
+
+def test_a_title_with_many_runs_stays_on_its_figure(found: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(compare.plots, "finished", lambda figure, text: drawn.append(figure) or text)
+    compare.curves(Compared([found.runs[n % 2] for n in range(9)], "d", "val", False, found.pages))
+    [figure] = drawn
+    figure.savefig(io.BytesIO(), format="svg")
+    for axes in figure.axes:
+        box = axes._left_title.get_window_extent()
+        assert box.width > 0
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
 
 
 def test_the_difference_with_its_interval(found: Compared) -> None:
