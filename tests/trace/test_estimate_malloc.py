@@ -24,7 +24,8 @@ def test_a_place_that_was_freed_is_taken_again() -> None:
 
 
 def test_an_aligned_piece_leaves_a_hole_that_is_too_small_for_the_next_one() -> None:
-    assert grown(0, -MIB, 1, 2000, 0, 0, 2, -MIB) > 1.9 * MIB
+    between = MIB // 2  # more than Python itself has left free below, or it would lie there and part nothing
+    assert grown(0, -MIB, 1, between, 0, 0, 2, -MIB) > 2.4 * MIB
 
 
 def test_nothing_is_touched() -> None:
