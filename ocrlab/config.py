@@ -136,7 +136,7 @@ class Trainer(Section):
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
     max_steps: int = knob(7000, "optimiser steps", ge=1)
     max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
-    max_minutes: float | None = knob(None, "stop after this wall time in fit", gt=0)
+    max_minutes: float | None = knob(None, "wall time in fit: as many of the steps are planned as fit into it", gt=0)
     accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1)
     precision: Literal["auto", "bf16", "fp32"] = knob("auto", "auto: bf16 where a short measurement says it is faster")
     val_every: int = knob(700, "optimiser steps between validations", ge=1)

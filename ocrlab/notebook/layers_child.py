@@ -83,10 +83,12 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> Learne
     from ocrlab.train import fit
     from ocrlab.train.machine import Machine
     from ocrlab.train.module import Training  # it loads Lightning, which a look at one page does without
+    from ocrlab.train.optimizer import shortened
 
     _one_thread()
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
+    config.optim.warmup_steps = shortened(config.optim.warmup_steps, config.trainer.max_steps)
     made = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
     [named] = one(made.detector, module)
     learned, total = Learned(named.name), config.trainer.max_steps

@@ -33,9 +33,11 @@ from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import driver, host
 from ocrlab.train import checkpoint, cuda_info, pages, ranks, shared_folder, tracking, tracking_files
+from ocrlab.train.budget import Budget
 from ocrlab.train.checkpoint import save  # where Lightning's own argument is called `checkpoint`
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training, figures
+from ocrlab.train.optimizer import shortened
 from ocrlab.train.recorder import Recorder
 from ocrlab.train.watcher import Progress, Watcher, handled
 
@@ -84,6 +86,8 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
     train, val = data_of(config, mine, progress)
     machine = agreed(config, mine)
     config = settled(config, machine, len(train.samples), mine)
+    if before is None:  # one that goes on keeps its schedule, also where fewer steps were planned since
+        config.optim.warmup_steps = shortened(config.optim.warmup_steps, config.trainer.max_steps)
     if mine.first:
         configuration.save(config, folder.config_file)
         environment = {"schema": 1, **host.environment(), "gpu": driver.present(Path("/"))}
@@ -246,9 +250,11 @@ def _run(
     def seen(micro: int) -> int:  # `module.seen` is that of `module.micro`
         return module.seen + ((micro - module.micro) * mine.world + mine.rank) * config.batch_size
 
-    recorders = [recorder(config, folder.path, len(train.samples), seen)] if config.recorder.on else []
+    black_box = recorder(config, folder.path, len(train.samples), seen) if config.recorder.on else None
+    budget = Budget(config, folder, watcher.progress, black_box) if config.trainer.max_minutes and not before else None
+    callbacks = [one for one in (watcher, black_box, budget) if one is not None]
     try:
-        trainer = trainer_for(module, [watcher, *recorders], folder.path, min(2, len(val.samples)))
+        trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))
         with known_warnings():
             trainer.fit(module, loader(train, config, before, mine), validation(val, config, mine), ckpt_path=last)
         watcher.settle()

@@ -98,9 +98,11 @@ class Training(lightning.LightningModule):
         return Batch(batch.images.to(device, non_blocking=True), maps, batch.pages, batch.problems)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> Any:
-        optim, steps = self.config.optim, self.config.trainer.max_steps
+        optim, wanted = self.config.optim, self.config.trainer  # asked at each step: a Budget may change them
         optimiser = adamw(self.detector, optim)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate(step, optim.warmup_steps, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimiser, lambda step: rate(step, optim.warmup_steps, wanted.max_steps)
+        )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(

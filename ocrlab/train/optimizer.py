@@ -18,9 +18,13 @@ def adamw(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=optim.lr, fused=True)
 
 
+def shortened(warmup: int, steps: int) -> int:
+    """Return how many steps a run warms up for: a short one for a fifth of it at the most."""
+    return min(warmup, max(1, steps // 5))
+
+
 def rate(step: int, warmup: int, steps: int) -> float:
     """Return the share of the learning rate at a step: linear warm-up, then cosine (Loshchilov and Hutter 2017)."""
-    warmup = min(warmup, max(1, steps // 5))  # a short run warms up for a fifth of it at the most
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))

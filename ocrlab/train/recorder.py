@@ -126,6 +126,11 @@ class Recorder(lightning.Callback):
         if self.tape is not None:
             self.tape.learn("stepped", optimizer, self.tape.micro)
 
+    def start_anew(self) -> None:
+        """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
+        if self.tape is not None:
+            self.tape.snapshots.last = -1
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:

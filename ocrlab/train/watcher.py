@@ -69,6 +69,7 @@ class Watcher(lightning.Callback):
         self.fit_seconds = 0.0  # in fit with data, without validation
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
         self.clock = self.saved = time.perf_counter()
+        self.saved_step = -1
         self.bad_pages: set[str] = set()
         self.pictures: list[tuple[str, Path]] = []  # of this validation, for the tracker
 
@@ -148,7 +149,7 @@ class Watcher(lightning.Callback):
     def save_last(self, trainer: Trainer) -> None:
         """Write last.ckpt: everything that resuming needs."""
         trainer.save_checkpoint(self.folder.checkpoints / "last.ckpt")
-        self.saved = time.perf_counter()
+        self.saved, self.saved_step = time.perf_counter(), trainer.global_step
 
     def on_validation_start(self, trainer: Trainer, module: Any) -> None:
         if trainer.sanity_checking:
@@ -231,6 +232,8 @@ class Watcher(lightning.Callback):
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})
 
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        if self.saved_step != trainer.global_step:  # no validation was due at the last step
+            self.save_last(trainer)
         if len(self.seconds) < 20:
             return
         median, high = spread(self.seconds[3:])

@@ -1,0 +1,52 @@
+"""A training that has so many minutes: it makes fewer steps, and its learning rate still comes down to nothing."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from ocrlab import config as configs
+from ocrlab.train import checkpoint, fit
+from ocrlab.train.budget import fitting
+from tests.train.test_fit import pages, tiny  # noqa: F401  # a fixture
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [(1e9, 800), (100.0, 800), (99.9, 799), (60.0, 480), (4.9, 39), (0.0, 30), (-5.0, 30)],
+)
+def test_as_many_steps_as_fit_never_more_than_asked_nor_fewer_than_made(seconds, steps):
+    whole = 100.0 / (800 - 30)
+    found = fitting(800, 30, seconds, whole, 0.0, 200)
+    assert abs(found - (30 + min(770, max(0.0, seconds) / whole))) < 1
+    assert abs(found - steps) <= 30 or seconds < 99
+
+
+def test_validations_are_paid_for():
+    assert fitting(100, 0, 100.0, 1.0, 0.0, 10) == 100
+    assert fitting(100, 0, 100.0, 1.0, 10.0, 10) == 50  # 50 steps and 5 validations
+    assert fitting(100, 0, 109.9, 1.0, 10.0, 10) == 50  # one step more needs a sixth one, at its end
+    assert fitting(100, 0, 111.0, 1.0, 10.0, 10) == 51
+
+
+def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path):  # noqa: F811
+    told = []
+    asked = tiny(pages, tmp_path, "trainer.max_steps=100000", "trainer.val_every=100000", "trainer.max_minutes=0.3")
+    result = fit.fit(asked, progress=told.append)
+    steps = int(result.metrics["steps"])
+    assert 31 < steps < 20000
+    text = next(e["text"] for e in told if "max_minutes" in e.get("text", ""))
+    assert f"enough for {steps} of 100000 steps" in text
+    rows = list(csv.DictReader((result.folder / "metrics.csv").open()))
+    rates = [float(row["lr"]) for row in rows if row["lr"]]
+    assert rates[-1] < 0.01 * max(rates)
+    assert configs.of_run(result.folder).trainer.max_steps == steps
+    last = checkpoint.load(result.folder / "checkpoints" / "last.ckpt")
+    assert last["ocrlab"]["step"] == last["ocrlab"]["config"]["trainer"]["max_steps"] == steps
+
+
+def test_where_there_is_time_enough_nothing_is_changed(pages, tmp_path):  # noqa: F811
+    result = fit.fit(tiny(pages, tmp_path, "trainer.max_minutes=600"))
+    assert result.metrics["steps"] == 4
+    assert configs.of_run(result.folder).trainer.max_steps == 4
