@@ -41,6 +41,7 @@ class Detector(nn.Module):
         self.head = DBHead(self.decoder.out_channels)
         for part in (self.decoder, self.head):
             part.apply(initialise)
+        self.head.start_quiet()
         self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(1, 3, 1, 1), persistent=False)
 

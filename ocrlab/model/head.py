@@ -5,12 +5,16 @@ Shapes: B batch, C channels, h w pixels at stride 4, H W input pixels.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 K = 50.0  # steepness of the approximate step function
+PRIOR = 0.12  # probability of text at a pixel before anything is learned
+BACKGROUND = 0.3  # threshold map away from text
+SMALL = 0.1  # standard deviation of the last weights
 
 
 class Maps(NamedTuple):
@@ -59,3 +63,14 @@ class DBHead(nn.Module):
 
     def forward(self, x: Tensor) -> Maps:
         return Maps(self.probability(x), self.threshold(x))
+
+    def start_quiet(self) -> None:
+        """Start the last layers small, and their biases where text is rare, as RetinaNet does (Lin et al. 2017).
+
+        The probability map begins below the threshold map. Where both begin at a half and loud, the binary map is noise
+        of full contrast, and for some hundred steps its dice loss drowns what the cross-entropy has to say.
+        """
+        for branch, prior in ((self.probability, PRIOR), (self.threshold, BACKGROUND)):
+            last: Any = branch[-1]
+            nn.init.normal_(last.weight, std=SMALL)
+            nn.init.constant_(last.bias, math.log(prior / (1 - prior)))

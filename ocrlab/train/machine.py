@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -19,6 +20,8 @@ from ocrlab.losses import TargetMaps, db_loss
 from ocrlab.model.detector import Detector
 from ocrlab.probes import host
 
+SIZES = ((128, 1), (256, 3))  # pixels of a crop that formats are tried on, and how often
+CLOSE = 1.5  # times the fastest at the smaller size: what is slower is not tried at the larger one
 SMOKE_DEADLINE = 180  # seconds; the first CUDA context of a cold machine can take a minute
 
 
@@ -105,31 +108,38 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
     if len(choices) == 1:
         reasons["formats"] = "set in the config"
         return choices[0]
-    timings = {choice: _step_seconds(config, accelerator, *choice) for choice in choices}
-    best = min(timings, key=lambda choice: timings[choice])
-    words = {c: f"{'bf16' if c[0] else 'fp32'} {'channels_last' if c[1] else 'contiguous'}" for c in timings}
-    reasons["formats"] = "step at 128 px: " + json.dumps({words[c]: f"{1000 * s:.0f} ms" for c, s in timings.items()})
-    return best
+    words = {c: f"{'bf16' if c[0] else 'fp32'} {'channels_last' if c[1] else 'contiguous'}" for c in choices}
+    seconds: dict[tuple[bool, bool], float] = {}
+    for side, rounds in SIZES:
+        steps = {choice: _step(config, accelerator, side, *choice) for choice in choices}
+        for step in steps.values():
+            step()  # compiles kernels and takes memory
+        taken = [{choice: step() for choice, step in steps.items()} for _ in range(rounds)]
+        seconds = {choice: min(times[choice] for times in taken) for choice in choices}
+        told = json.dumps({words[c]: f"{1000 * s:.0f} ms" for c, s in seconds.items()})
+        reasons["formats"] = "; ".join(filter(None, (reasons.get("formats"), f"step at {side} px: {told}")))
+        choices = [choice for choice in choices if seconds[choice] <= CLOSE * min(seconds.values())]
+    return min(seconds, key=lambda choice: seconds[choice])
 
 
-def _step_seconds(config: Config, accelerator: str, bf16: bool, channels_last: bool) -> float:
-    """Return the best of three timed training steps of the configured network on two small crops."""
+def _step(config: Config, accelerator: str, side: int, bf16: bool, channels_last: bool) -> Callable[[], float]:
+    """Return what makes a training step of the configured network on two small crops, and tells its seconds."""
     with torch.random.fork_rng(devices=[]):
         model = Detector(config.encoder, config.decoder, config.width).to(accelerator)
     model = model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-    images = torch.zeros(2, 3, 128, 128, dtype=torch.uint8, device=accelerator)
-    maps = TargetMaps(*(torch.ones(2, 1, 128, 128, device=accelerator) for _ in range(4)))
-    half = torch.autocast(accelerator, torch.bfloat16) if bf16 else contextlib.nullcontext()
-    seconds = []
-    for _ in range(4):
+    images = torch.zeros(2, 3, side, side, dtype=torch.uint8, device=accelerator)
+    maps = TargetMaps(*(torch.ones(2, 1, side, side, device=accelerator) for _ in range(4)))
+
+    def step() -> float:
         start = time.perf_counter()
-        with half:
+        with torch.autocast(accelerator, torch.bfloat16) if bf16 else contextlib.nullcontext():
             out = model(images)
         db_loss(out.probability_logits, out.threshold_logits, maps).total.backward()
         if accelerator == "cuda":
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
+        return time.perf_counter() - start
+
+    return step
 
 
 def keep_freed_memory() -> None:

@@ -19,8 +19,8 @@ def adamw(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
 
 
 def shortened(warmup: int, steps: int) -> int:
-    """Return how many steps a run warms up for: a short one for a fifth of it at the most."""
-    return min(warmup, max(1, steps // 5))
+    """Return how many steps a run warms up for: a short one for a tenth of it at the most."""
+    return min(warmup, max(1, steps // 10))
 
 
 def rate(step: int, warmup: int, steps: int) -> float:

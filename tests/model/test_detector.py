@@ -45,6 +45,15 @@ def test_forward_backward_reaches_every_parameter(built, pair):
     assert (silent, dead) == ([], [])
 
 
+@pytest.mark.parametrize("pair", MOST, ids="+".join)
+def test_it_begins_by_saying_that_there_is_no_text(built, pair):
+    with torch.no_grad():
+        maps = built[pair].train()(images())
+    assert maps.probability.mean() == pytest.approx(0.12, abs=0.06)
+    assert maps.binary.mean() < 0.05  # half of it where both begin at a half
+    assert maps.threshold.mean() == pytest.approx(0.3, abs=0.1)
+
+
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_shapes_table_is_what_hooks_see(built, pair):
     model = built[pair].eval()

@@ -30,10 +30,17 @@ def test_what_is_fixed_is_kept(monkeypatch):
 def test_the_rest_is_measured_and_says_so(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     seconds = {(True, True): 0.1, (True, False): 0.2, (False, True): 0.3, (False, False): 0.4}
-    monkeypatch.setattr(machine, "_step_seconds", lambda config, device, *choice: seconds[choice])
+    tried: list[tuple[int, bool, bool]] = []
+
+    def made(_config, _device, side, *choice):
+        tried.append((side, *choice))
+        return lambda: seconds[choice] * side
+
+    monkeypatch.setattr(machine, "_step", made)
     found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
     assert (found.bf16, found.channels_last) == (True, True)
     assert "fp32 contiguous" in found.reasons["formats"]
+    assert [row for row in tried if row[0] == 256] == [(256, True, True)]  # the others are far behind
     seconds[False, False] = 0.01
     found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
     assert (found.bf16, found.channels_last) == (False, False)
