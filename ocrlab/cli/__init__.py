@@ -15,7 +15,7 @@ from typing import Any
 
 from ocrlab import __version__
 from ocrlab.cli.answer import Answer, Parser, harmless
-from ocrlab.cli.process import answers, names_of_any_bytes, outputs_to_stderr, stop_signals
+from ocrlab.cli.process import answers, names_of_any_bytes, open_streams, outputs_to_stderr, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.probes import openmp
 from ocrlab.records import SCHEMA, finite
@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     With `--json` exactly one JSON object is printed, whatever happens; everything else goes to stderr.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    open_streams()
     names_of_any_bytes()
     wants_json = "--json" in before_dashes(words)
     with stop_signals() as stopped:
@@ -61,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BaseException as error:  # whatever it is, it becomes an exit status
             status = exit_status(error)
             if isinstance(error, SystemExit) and not error.code and not stopped:
-                return DONE  # --help and --version
-            answer = Answer(_failure(error, status), status=status)
-            complain(error, status, EXTRAS.get(words[0] if words else "", "train"))
+                answer, wants_json = Answer({}), False  # --help and --version, which argparse has printed
+            else:
+                answer = Answer(_failure(error, status), status=status)
+                complain(error, status, EXTRAS.get(words[0] if words else "", "train"))
         answer.status = 128 + stopped[0] if stopped else answer.status
         return _print(answer, wants_json)
 
@@ -166,14 +168,17 @@ def in_json(record: dict[str, Any], encoding: str | None) -> str:
 
 
 def _print(answer: Answer, wants_json: bool) -> int:
-    """Print the answer and return the exit status; a reader that has gone away is no error worth a traceback."""
+    """Print the answer and return the exit status; a reader that has gone away, or a full disk, has one of its own."""
     text = in_json(answer.record, sys.stdout.encoding) if wants_json else answer.text
     try:
         if not answers():
             return answer.status
         if text:
-            print(text, flush=True)
-    except BrokenPipeError:
+            print(text)
+        sys.stdout.flush()
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
-        return BROKEN_PIPE
+        status = exit_status(error)
+        complain(OSError(error.errno, error.strerror, "stdout"), status)
+        return status
     return answer.status

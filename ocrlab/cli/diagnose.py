@@ -50,10 +50,11 @@ def run(args: argparse.Namespace) -> Answer:
         return _many(args.jsonl, args.json)
     incident = read.incident(args.path)
     found = classify.classify(incident)
-    told, now = incident.facts.get("learned"), running(Path(args.path), failed=bool(found.causes))
+    told, failed = incident.facts.get("learned"), bool(found.causes)
+    now, well = running(Path(args.path), failed=failed), ended_well(Path(args.path), failed=failed)
     learned = {"learned": told} if isinstance(told, list) else {}
-    parts = [now, learning(told) if isinstance(told, list) else ""]
-    if found.causes or incident.texts or not any(parts):
+    parts = [now, well, learning(told) if isinstance(told, list) else ""]
+    if failed or (incident.texts and not well) or not any(parts):
         parts.append(verdict.markdown(found))
     text = "\n\n".join(filter(None, parts))
     return Answer(redact.clean({**to_json(found), **learned}), redact.clean(text).rstrip())
@@ -71,6 +72,13 @@ def running(place: Path, *, failed: bool) -> str:
             "machine went down."
         )
     return f"This run has not ended ({who})" + ("." if failed else "; so far nothing says that it fails.")
+
+
+def ended_well(place: Path, *, failed: bool) -> str:
+    """Return what is to be said of a run that has ended well."""
+    if not (place / SENTINELS["success"]).is_file():
+        return ""
+    return "This run has ended well" + ("." if failed else "; nothing in it speaks for a failure.")
 
 
 def learning(told: list[str]) -> str:
@@ -109,7 +117,9 @@ def verdicts(path: str) -> Iterator[dict[str, Any]]:
                 if line.strip():
                     yield _line(line, number)
     except OSError as error:
-        raise DataError(f"{path} cannot be read", got=str(error), need="a file with one JSON object a line") from error
+        raise DataError(
+            f"{path} cannot be read", got=error.strerror, need="a file with one JSON object a line"
+        ) from error
 
 
 def _line(line: bytes, number: int) -> dict[str, Any]:

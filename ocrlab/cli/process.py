@@ -36,6 +36,20 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def open_streams() -> None:
+    """Open what the caller has closed of stdin, stdout and stderr, to nowhere.
+
+    The next file to be opened would get the number, and all that is printed; and a `print` to no stderr is to stdout.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
 def names_of_any_bytes() -> None:
     """Let stdout take what it cannot encode: Linux's file names may hold any bytes, and a terminal's set may be small.
 

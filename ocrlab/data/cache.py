@@ -52,7 +52,7 @@ class Cache:
         if mode not in ("none", "memory", "disk"):
             raise ConfigError("Unknown cache", got=repr(mode), need="none, memory or disk")
         self.mode, self.limit = mode, int(limit_gb * 1e9)
-        self.folder = Path(folder) if folder else _default_folder()
+        self.folder = Path(folder) if folder else _default_folder() if mode == "disk" else Path()  # a user may lack one
         self.started = time.time_ns()
         self._kept: dict[str, Image] = {}
         self._room = self.limit if mode == "memory" else 0  # bytes that may be added before looking around again

@@ -7,6 +7,7 @@ number of workers or on where a run was interrupted, which is what makes resumin
 from __future__ import annotations
 
 import faulthandler
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -227,13 +228,20 @@ def collate(items: Sequence[Crop]) -> Batch:
     return Batch(images, maps, pages, [p for *_, problems in items for p in problems])  # type: ignore[arg-type]
 
 
+def spared(number: int, _frame: object) -> None:
+    """Let the first SIGTERM be for the training, which stops in order and ends its workers; the second ends this."""
+    signal.signal(number, signal.SIG_DFL)
+
+
 def single_threaded(_worker: int) -> None:
     """Keep a loader worker to one thread: two busy thread pools on few cores make steps many times slower.
 
-    torch's signal handlers have just silenced faulthandler in it; with both a crash says what, and where.
+    torch's signal handlers have just silenced faulthandler in it; with both a crash says what, and where. And its own
+    would end the worker at a SIGTERM to all processes (a scheduler's, `ocrlab watch`'s), before training has saved.
     """
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
+    signal.signal(signal.SIGTERM, spared)
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     heartbeat.beat(phase="load")

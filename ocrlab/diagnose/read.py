@@ -35,7 +35,8 @@ def incident(path: str) -> Incident:
         with place.open("rb") as file:
             return Incident(texts={place.name: _text(window(file), path)})
     except OSError as error:
-        raise DataError(f"{path} cannot be read", got=str(error), need="a log, a run folder or a notebook") from error
+        need = "a log, a run folder or a notebook"
+        raise DataError(f"{path} cannot be read", got=error.strerror or str(error), need=need) from error
 
 
 def _text(text: str, path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ocrlab.flight.files import write_text
+from ocrlab.flight.files import write_bytes
 
 FOLDER = "OCRLAB_WATCH"
 RUNS = "runs"  # file in it: the folder in which the program makes its run folder
@@ -55,13 +55,13 @@ def _tell(name: str, text: str) -> None:
     folder = os.environ.get(FOLDER)
     if folder:
         try:
-            write_text(Path(folder, name), text, private=True)
+            write_bytes(Path(folder, name), os.fsencode(text), private=True)
         except OSError:
             return  # the watcher then makes a folder of its own
 
 
 def _told(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return os.fsdecode(path.read_bytes())
     except OSError:
         return None

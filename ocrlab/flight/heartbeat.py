@@ -40,9 +40,9 @@ class Writer:
         if step is not None:
             self.step = step
         if phase is not None:
-            self.phase = phase.encode()[:16]
-        if sample is not None:
-            self.sample = sample.encode()[-200:]
+            self.phase = phase.encode(errors="replace")[:16]
+        if sample is not None:  # a file name may hold any bytes
+            self.sample = sample.encode(errors="backslashreplace")[-200:]
         self.count = count = self.count + 1
         RECORD.pack_into(self.page, 0, MAGIC, count, time.monotonic(), self.step, self.phase, self.sample, count)
 

@@ -173,17 +173,20 @@ def moment(time: str | None) -> datetime:
 def _runs(place: str) -> Iterator[Run]:
     """Yield the runs at or below a place; raises RunError."""
     try:
-        names = os.listdir(place)
+        with os.scandir(place) as entries:
+            found = {entry.name: entry.is_symlink() for entry in entries}
     except OSError as error:
         need = "a folder with run folders, or a run folder"
         raise RunError(f"{place} cannot be listed", got=error.strerror, need=need) from None
-    if PARTS.union(sentinel.SENTINELS.values()).intersection(names):
+    if PARTS.union(sentinel.SENTINELS.values()).intersection(found):
         itself = read(place)
         assert itself is not None, "it has something of a run"
         yield itself
         return
-    for name in names:
-        if not name.startswith("."):
+    here = os.path.realpath(place)
+    for name, linked in found.items():
+        twice = linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here  # as `latest`
+        if not (name.startswith(".") or twice):
             run = read(f"{place.rstrip('/') or '/'}/{name}" if place != "." else name)
             if run is not None:
                 yield run

@@ -75,8 +75,8 @@ def cpu_flags(root: Path = ROOT) -> set[str]:
 
 def disk_free(path: Path | str) -> Reading:
     """Return the free bytes of the disk that holds `path` or, where that is not made yet, its nearest parent."""
-    place = Path(path).absolute()
     try:
+        place = Path(path).absolute()
         while not place.exists() and place != place.parent:
             place = place.parent
         return Reading("disk_free", shutil.disk_usage(place).free)

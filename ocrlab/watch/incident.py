@@ -168,7 +168,7 @@ def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
         "ended_by": ended_by,
         "memory_peak_bytes": child.peak_bytes,
         "shm_free_bytes": _free(Path("/dev/shm")),
-        "disk_free_bytes": host.disk_free(Path.cwd()).value,
+        "disk_free_bytes": host.disk_free("").value,
         "fd_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_limit_bytes": host.memory_bytes().value,
         "platform": "wsl2" if "microsoft" in platform.release().lower() else "linux",

@@ -133,6 +133,25 @@ def test_a_reader_that_went_away_is_no_traceback():
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "streams", "status", "told"),
+    [
+        ("runs .", ">&-", 0, ""),
+        ("train --keys", ">&- 2>&- <&-", 0, ""),
+        ("trian", "2>&-", 2, ""),
+        ("trian --json", ">&-", 2, "ocrlab: 'trian' is not a command"),
+        ("train --keys", ">/dev/full", 1, "ocrlab: stdout cannot be used. Given: No space left on device."),
+        ("--version", ">/dev/full", 1, "ocrlab: stdout cannot be used. Given: No space left on device."),
+    ],
+)
+def test_a_stdout_that_is_closed_or_full_is_no_traceback(words, streams, status, told, tmp_path):
+    command = ["bash", "-c", f"{sys.executable} -m ocrlab {words} {streams}"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # argparse hides its errors
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
+    assert done.stderr.startswith(told) and len(done.stderr.splitlines()) == bool(told), done.stderr
+
+
 @pytest.mark.parametrize("coding", ["utf-8:strict", "utf-8:surrogateescape", "ascii:strict", "latin-1:strict"])
 @pytest.mark.parametrize("words", [["samples", "show"], ["samples", "show", "--json"], ["train", "--resume"]])
 def test_a_name_of_any_bytes_is_no_traceback(words, coding, tmp_path):

@@ -261,3 +261,13 @@ def test_workers_share_a_folder(tmp_path: Path, start: str) -> None:
     for number, image in enumerate(found):
         np.testing.assert_array_equal(image, right[number % 12])
     assert len(list((tmp_path / "cache").iterdir())) == len(entries(tmp_path / "cache")) == 12
+
+
+@pytest.mark.parametrize("mode", ["none", "memory"])
+def test_a_user_without_a_home_needs_none_but_for_a_disk(mode, monkeypatch):
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    assert Cache(mode).mode == mode

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -73,6 +75,19 @@ def test_workers_of_a_rank_keep_its_order(samples, config, workers):
     loader = DataLoader(Crops(samples, config), batch_size=2, sampler=order, num_workers=workers, collate_fn=collate)
     expected = [samples[page].name for _, page in order]
     assert [name for batch in loader for name in batch.pages] == expected
+
+
+def test_a_signal_to_all_processes_does_not_take_the_workers_first():
+    loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.single_threaded, prefetch_factor=1)
+    walk = iter(loader)
+    first = next(walk)
+    workers = walk._workers
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGTERM)
+    assert torch.equal(torch.cat([first, *walk]), torch.arange(64)), "the training goes on until it has saved"
+    for worker in workers:
+        worker.join(30)
+        assert worker.exitcode == 0
 
 
 def test_a_rank_that_has_a_page_less_gets_none(samples, config):

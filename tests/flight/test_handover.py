@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ocrlab.flight import handover
@@ -12,6 +13,13 @@ def test_the_watcher_hears_where_runs_are_made(tmp_path, monkeypatch):
     assert handover.watched()
     handover.tell_runs("some/runs")
     assert handover.runs_told(tmp_path) == Path.cwd() / "some" / "runs"
+
+
+def test_a_folder_may_have_a_name_of_any_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv(handover.FOLDER, str(tmp_path))
+    runs = tmp_path / os.fsdecode(b"caf\xe9") / "runs"
+    handover.tell_runs(runs)
+    assert handover.runs_told(tmp_path) == runs
 
 
 def test_nobody_watches(tmp_path, monkeypatch):

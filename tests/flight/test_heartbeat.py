@@ -40,6 +40,11 @@ def test_long_texts_are_cut(folder):
     assert (len(found["phase"]), len(found["sample"])) == (16, 200)
 
 
+def test_a_file_name_may_hold_any_bytes(folder):
+    heartbeat.beat(sample=os.fsdecode(b"caf\xe9.png"))
+    assert heartbeat.newest(folder)["sample"] == "caf\\udce9.png"
+
+
 def test_nobody_listens(monkeypatch, tmp_path):
     monkeypatch.delenv(heartbeat.FOLDER, raising=False)
     monkeypatch.setattr(heartbeat, "_mine", (0, None))

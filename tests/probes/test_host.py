@@ -107,6 +107,14 @@ def test_disk_without_permission_is_a_reason(monkeypatch: pytest.MonkeyPatch, tm
     assert "Permission denied" in str(host.disk_free(tmp_path).missing)
 
 
+def test_disk_of_a_working_folder_that_is_gone_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "No such file" in str(host.disk_free("").missing)
+
+
 def test_this_machine() -> None:
     assert 1 <= host.physical_cores() <= host.cores() <= (os.cpu_count() or 1)
     assert host.memory_bytes().value > 2**28

@@ -58,6 +58,17 @@ def test_a_closed_stdout_is_not_the_end(watched):
     assert done.status == 7
 
 
+def test_a_working_folder_that_the_program_removes_costs_no_verdict(watched, tmp_path):
+    run, gone = tmp_path / "run", tmp_path / "gone"
+    gone.mkdir()
+    told = ["sh", "-c", "cd ..; rmdir gone; echo ValueError: x >&2; exit 3"]
+    command = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", str(run), "--", *told]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=gone, env=env, capture_output=True)
+    assert done.returncode == 3, done.stderr
+    assert (run / "incident" / "verdict.json").is_file(), done.stderr
+
+
 @pytest.mark.parametrize(("command", "status"), [(["no-such-program"], 127), (["/"], 126)])
 def test_a_command_that_cannot_be_executed(command, status, watched):
     done = watched(command)
