@@ -27,6 +27,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 LINGER = 2.0  # seconds that what a program leaves behind may go on after it ended well; after a failure none
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+TWICE = 0.5  # seconds within which two SIGTERMs are one: timeout(1) signals its child, and then its whole group
 DRAIN = 1.0  # seconds that a stream may stay open when nobody of ours is left to write to it
 GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a dead disk cannot be killed
 PIPE_SIZE = 1 << 20
@@ -327,6 +328,8 @@ class Session:
 
     def _pass_on(self, number: int) -> None:
         assert self.child is not None, "signals come after the start"
+        if number == signal.SIGTERM == self.asked[0] and time.monotonic() - self.asked[1] < TWICE:
+            return
         if number == signal.SIGINT:
             self._interrupted()
         self.asked = number, time.monotonic()

@@ -112,6 +112,9 @@ def test_a_second_sigterm_ends_what_ignores_the_first(env, tmp_path, left):
         watcher.stdout.readline()
         watcher.terminate()
         assert watcher.stdout.readline() == b"no\n"
+        watcher.terminate()  # timeout(1) signals its child, and then the whole group: that is one
+        time.sleep(0.7)
+        assert watcher.poll() is None
         watcher.terminate()
         assert watcher.wait(20) == 137
 
