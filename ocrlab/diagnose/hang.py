@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ocrlab.diagnose import hang_loader, hang_locks, hang_ranks, spots
+from ocrlab.diagnose import hang_loader, hang_locks, hang_ranks, hang_ring, spots
 from ocrlab.diagnose.spots import Finding
 from ocrlab.probes import stacks as probe
 from ocrlab.probes.frames import Stack
@@ -55,6 +55,7 @@ def find(stacks: Sequence[Stack], facts: Mapping[str, Any]) -> list[Finding]:
     everything = list(stacks)
     found = [hit for stack in everything for hit in _stopped(stack, before)]
     found += hang_ranks.judge(everything)
+    found += hang_ring.judge(everything, before)
     found += _children(everything)
     for stack in everything:
         if _tells(stack):
@@ -130,8 +131,13 @@ def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> Finding:
     why = f"the import{f' of {module}' if module else ''} does not come back; it stands in {spots.place(inner[0])}"
     if body is not None and body is not inner[0]:
         why += f", called by {spots.place(body)}"
-    slower = 0.3 if spots.moved(main, before.get(stack.process.pid)) else 0.0
-    return Finding("hang.import", 0.9 - slower, stack.process.pid, why, main.frames[: index + 1][:8])
+    old, far = before.get(stack.process.pid), spots.far_end(main)
+    why += f", where {far} does not answer" if far else ""
+    confidence = 0.6 if spots.moved(main, old) else 0.9
+    if main.active or main.gil:  # on a machine with other work to do an import may take minutes
+        confidence = min(confidence, 0.7 if spots.still(main, old) else 0.45)
+        why += "; it is busy, and may only be slow"
+    return Finding("hang.import", confidence, stack.process.pid, why, main.frames[: index + 1][:8])
 
 
 def _stopped(stack: Stack, before: Mapping[int, Stack]) -> list[Finding]:

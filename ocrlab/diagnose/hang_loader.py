@@ -22,13 +22,14 @@ OPENMP = re.compile(
 )
 LOCKS = re.compile(r"PyThread_acquire_lock|lock_PyThread|_thread_lock|rlock_acquire|lock_acquire|PySemaphore|sem_wait")
 LOGGING = ("logging/__init__.py", "threading.py")
+FIFO = re.compile(r"^(wait_for_partner|fifo_open)$")  # linux/fs/pipe.c
 SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 
 
 def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[Finding]:
     """Return why a process that waits in `_try_get_data` gets no batch."""
     parents = {stack.process.pid: stack.process.parent for stack in stacks}
-    workers = [stack for stack in stacks if _is_worker(stack) and _below(stack.process.pid, main.process.pid, parents)]
+    workers = [stack for stack in stacks if is_worker(stack) and _below(stack.process.pid, main.process.pid, parents)]
     at_work = [stack for stack in workers if not spots.idle(stack.threads[0].frames)]
     waiting = main.threads[0].frames
     if not workers:
@@ -70,7 +71,7 @@ def worker(
     thread = stack.threads[0]
     frames, pid = thread.frames, stack.process.pid
     doing, own = _doing(thread), spots.best(frames)
-    name, which = _name(stack), sample(frames)
+    name, which = named(stack), sample(frames)
     why = f"{name} {doing} in {spots.place(own)}{f', {which}' if which else ''}"
     confidence = 0.9 if alone else 0.8
     if spots.moved(thread, before):
@@ -96,26 +97,28 @@ def fork_lock(stack: Stack, parent: Stack | None) -> Finding | None:
         return None
     thread = stack.threads[0]
     python = spots.python(thread.frames)
-    if python and python[0].file.endswith(SHARED):
-        return None
+    if python and (python[0].file.endswith(SHARED) or spots.joins(python)):
+        return None  # several processes have that lock; a thread that is joined lives in this copy
     native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
     words = " ".join(f"{frame.function} {frame.file}" for frame in native)
     if OPENMP.search(words):
         confidence, what = 0.9, "waits in a native thread pool or lock"
     elif thread.active and not thread.gil:
         confidence, what = 0.65, "spins in native code without Python's lock, as an OpenMP pool copied by fork does"
+    elif stack.process.threads == 1 and thread.call == "futex private":
+        confidence, what = 0.85, "waits for a lock that nobody can let go"
     elif any(spots.own(other.frames) for other in spots.busy(stack)[1:]):
         return None  # another thread of the copy may hold the lock
     elif LOCKS.search(words) or (python and python[0].file.endswith(LOGGING)):
         confidence, what = 0.75, "waits for a Python lock that no thread of this copy can hold"
-    elif thread.wchan.startswith("futex") or thread.call == "futex":
+    elif thread.wchan.startswith("futex") or thread.call.startswith("futex"):
         confidence, what = 0.6, "sleeps on a lock in native code"
     else:
         return None
     if parent is not None and parent.process.threads > 1 >= stack.process.threads:
         confidence = min(0.95, confidence + 0.1)
         what += f"; it has one thread, its parent has {parent.process.threads}"
-    why = f"{_name(stack)}, a copy made by fork, {what}, in {spots.place(spots.best(thread.frames))}"
+    why = f"{named(stack)}, a copy made by fork, {what}, in {spots.place(spots.best(thread.frames))}"
     return Finding("loader.fork_deadlock", confidence, stack.process.pid, why, thread.frames[:6])
 
 
@@ -162,7 +165,7 @@ def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: s
         )
     feeders = [any(thread.name == FEEDER for thread in stack.threads) for stack in workers]
     if any(feeders) and not all(feeders):
-        lame = _name(workers[feeders.index(False)])
+        lame = named(workers[feeders.index(False)])
         return Finding("loader.hang_unpicklable", 0.8, pid, f"{why}; {lame} has lost its feeder thread", frames)
     still = all(spots.moved(stack.threads[0], before.get(stack.process.pid)) is False for stack in [main, *workers])
     return Finding("loader.hang_unpicklable", 0.8 if still else 0.7, pid, why, frames)
@@ -172,7 +175,10 @@ def _doing(thread: Thread) -> str:
     if thread.gil or thread.active:
         return "is busy without end"
     if "nanosleep" in thread.wchan + thread.call:
-        return "sleeps"
+        beside = thread.call.partition(" beside ")[2]
+        return f"sleeps between two tries ({beside})" if beside else "sleeps"
+    if FIFO.search(thread.wchan):
+        return "waits for somebody to open the other end of a FIFO"
     if thread.wchan.startswith("futex"):
         return "waits for a lock"
     return f"waits ({thread.call or thread.wchan})" if thread.call or thread.wchan else "waits"
@@ -182,11 +188,12 @@ def _polls(stack: Stack) -> bool:
     return any("poll" in f"{thread.wchan} {thread.call}" for thread in stack.threads[:1])
 
 
-def _name(stack: Stack) -> str:
+def named(stack: Stack) -> str:
+    """Return what a process is called: by its number among the workers of its loader, where that is known."""
     for frame in stack.threads[0].frames if stack.threads else ():
         if "worker_id" in frame.locals and frame.function.endswith("_worker_loop"):
             return f"worker {frame.locals['worker_id']} (pid {stack.process.pid})"
-    return f"worker {stack.process.pid}" if _is_worker(stack) else f"process {stack.process.pid}"
+    return f"worker {stack.process.pid}" if is_worker(stack) else f"process {stack.process.pid}"
 
 
 def _below(pid: int, top: int, parents: Mapping[int, int]) -> bool:
@@ -196,7 +203,8 @@ def _below(pid: int, top: int, parents: Mapping[int, int]) -> bool:
     return pid in (0, top)
 
 
-def _is_worker(stack: Stack) -> bool:
+def is_worker(stack: Stack) -> bool:
+    """Tell whether a process is a worker of a DataLoader."""
     return any(
         frame.file.endswith("torch/utils/data/_utils/worker.py") and frame.function.endswith("_worker_loop")
         for thread in stack.threads[:1]

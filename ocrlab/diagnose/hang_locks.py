@@ -21,6 +21,10 @@ POOLED = re.compile(r"(^|/)multiprocessing/pool\.py$")
 DEAD = re.compile(  # what threading prints of a thread that an exception has ended
     r"^Exception in thread ([^\n]{1,80}):\n(?:Traceback [^\n]*\n)(?:[ \t][^\n]*\n){0,200}(\w[^\n]{0,300})", re.MULTILINE
 )
+FETCHES = re.compile(
+    r"(^|/)(http/client|urllib/request|ftplib|torch/hub)\.py|(^|/)(urllib3|requests|httpx|httpcore|aiohttp|botocore|"
+    r"huggingface_hub|fsspec|gdown)/"
+)
 SAME_VALUES = 0.7  # a loop in which no variable changes; what it does to objects and files cannot be seen
 MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no stack tells it from a long computation
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
@@ -58,10 +62,23 @@ def judge(
     if file.endswith(MESSAGES):
         why = f"it waits in {at} for a message of another process that does not come"
         return [Finding("hang.deadlock", 0.5, pid, why, frames[:6])]
+    if address := spots.far_end(main):
+        return [_far_away(main, pid, address)]
     if inner and not spots.is_library(inner[0]):
         does = "sleeps, wakes and sleeps again in" if "nanosleep" in main.call + main.wchan else "does not leave"
         return [Finding("hang.deadlock", 0.4, pid, f"the main thread {does} {at}", frames[:6])]
+    if spots.own(frames) and main.call:
+        why = f"the main thread does not come back from {spots.place(inner[0])}, called in {at}"
+        return [Finding("hang.deadlock", 0.4, pid, why, frames[:6])]
     return []
+
+
+def _far_away(main: Thread, pid: int, address: str) -> Finding:
+    """Return what it is that a program waits for from the other end of a connection."""
+    at = spots.place(spots.best(main.frames))
+    fetches = any(FETCHES.search(short(frame.file)) for frame in main.frames)
+    why = f"it waits in {at} for {address} to answer, without a time limit"
+    return Finding("io.download" if fetches else "hang.deadlock", 0.8 if fetches else 0.6, pid, why, main.frames[:6])
 
 
 def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> Finding:
@@ -155,7 +172,7 @@ def _full_pipe(stack: Stack, stacks: list[Stack]) -> Finding | None:
 
 
 def _sleeps_on_a_lock(thread: Thread, file: str) -> bool:
-    futex = thread.wchan.startswith("futex") or thread.call == "futex"
+    futex = thread.wchan.startswith("futex") or thread.call.startswith("futex")
     return futex or file.endswith(WAITS_IN_PYTHON) or thread.call.startswith(("flock", "fcntl"))
 
 

@@ -25,6 +25,7 @@ STANDARD = frozenset(sys.stdlib_module_names) - {"test", "this", "antigravity", 
 IDLE_THREADS = re.compile(
     r"QueueFeederThread|_serve\b|TMonitor|tqdm|ExecutorManagerThread|Heartbeat|IOPub|Control|ThreadPoolExecutor|history"
 )
+THREAD_ENDS = re.compile(r"(^|/)threading\.py (\w+\.)*(join|_wait_for_tstate_lock)$")
 SYNCHRONISES = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|\.to\(['\"]cpu|\.nonzero\(|isnan\(")
 
 
@@ -136,6 +137,16 @@ def best(frames: list[Frame]) -> Frame | None:
 def python(frames: list[Frame]) -> list[Frame]:
     """Return the frames of Python code."""
     return [frame for frame in frames if frame.line]
+
+
+def far_end(thread: Thread) -> str:
+    """Return the address that a thread waits for to answer, as `probes.held` names it; empty where there is none."""
+    return thread.call.partition(", connected to ")[2]
+
+
+def joins(frames: list[Frame]) -> bool:
+    """Tell whether Python frames wait for the end of a thread."""
+    return any(THREAD_ENDS.search(f"{short(frame.file)} {frame.function}") for frame in frames[:2])
 
 
 def synchronises(frame: Frame | None) -> bool:

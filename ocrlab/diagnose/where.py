@@ -19,6 +19,8 @@ RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: anoth
 ANONYMOUS = re.compile(r"in <(?!module)\w+>")
 HANDLER = "_utils/signal_handling.py"  # torch raises there for a dead worker, wherever the main process is just then
 FATAL = "Current thread"
+ABORTED = "Fatal Python error: Aborted"
+LAST_WORDS = re.compile(r"^\s*what\(\): +\S|^terminate called|: Assertion `")  # of the C library before it aborts
 CHAINED = 4  # lines from a traceback to the one that it was the cause of
 MOST = 4  # lines of evidence
 
@@ -44,10 +46,12 @@ def located(cause: Cause, texts: list[Page], logs: Mapping[str, bytes | str]) ->
     told = cause.evidence[0] if cause.evidence else None
     blocks = {page.name: list(_blocks(page)) for page in texts}
     name, block = _beside(told, blocks)
+    words = _last_words(told, texts)
     if block is None:
-        return cause
+        main = _main_thread(told, blocks)
+        return replace(cause, evidence=[*words, *cause.evidence][: MOST - len(main)] + main)
     lines = [line for line in cause.evidence if not FRAME.match(line.text)] if block.own else list(cause.evidence)
-    exception = block.exception
+    exception, lines = block.exception, [*words, *lines]
     if exception and (told is None or FRAME.match(told.text) or RELAYED.search(told.text)):
         lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
     called = None if block.dump or name not in logs else calls.told(_lines(block, logs[name]))
@@ -58,6 +62,25 @@ def located(cause: Cause, texts: list[Page], logs: Mapping[str, bytes | str]) ->
         lines = [*lines[: MOST - 1], Evidence(name, at.number, at.text.strip())]
     unique = {(line.file, line.line, line.text): line for line in lines}
     return replace(cause, evidence=list(unique.values())[:MOST])
+
+
+def _last_words(told: Evidence | None, texts: list[Page]) -> list[Evidence]:
+    """Return why a process called abort(), where the evidence only tells that it did: its line stands just before."""
+    if told is None or told.line is None or not told.text.startswith(ABORTED):
+        return []
+    page = next(page for page in texts if page.name == told.file)
+    rows = zip(page.numbers, page.text.split("\n"), strict=False)
+    near = [(n, text) for n, text in rows if told.line - CHAINED <= n < told.line and LAST_WORDS.search(text)]
+    return [Evidence(told.file, number, text.strip()[:300]) for number, text in near[-1:]]
+
+
+def _main_thread(told: Evidence | None, blocks: dict[str, list[Block]]) -> list[Evidence]:
+    """Return where the main thread was when another one aborted that is none of Python's."""
+    if told is None or told.line is None or not told.text.startswith(ABORTED):
+        return []
+    main = [one for one in blocks[told.file] if one.dump and one.first > told.line and one.own][-1:]
+    found = filter(None, map(_innermost, main))
+    return [Evidence(told.file, at.number, f"the main thread was in {frame(at.text)}") for at in found]
 
 
 def frame(text: str) -> str | None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ocrlab.probes import faulttext, pyspy, tree
+from ocrlab.probes import faulttext, held, pyspy, tree
 from ocrlab.probes import threads as kernel
 from ocrlab.probes.frames import Frame, Stack, Thread
 from ocrlab.probes.tree import Process
@@ -41,7 +41,7 @@ def take(processes: Sequence[Process], deadline_s: float, *, native: bool = True
     dark = [process for process in processes if _needs_native(stacks[process.pid])][:NATIVE]
     if native and dark and end - time.monotonic() > NATIVE_SECONDS:
         _side_by_side(stacks, dark, end, lambda process, end: _native(stacks[process.pid], end))
-    return [stacks[process.pid] for process in processes]
+    return held.named([stacks[process.pid] for process in processes])
 
 
 def text(stacks: Sequence[Stack]) -> str:

@@ -16,18 +16,33 @@ PROC = Path("/proc")
 MOST = 64  # threads that are looked at; a process with thousands must not use up the time of the others
 CALLS = {
     "x86_64": {
-        0: "read", 7: "poll", 16: "ioctl", 23: "select", 35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom",
-        47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 202: "futex", 230: "clock_nanosleep", 232: "epoll_wait",
-        247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+        0: "read", 1: "write", 7: "poll", 16: "ioctl", 23: "select", 35: "nanosleep", 42: "connect", 43: "accept",
+        44: "sendto", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 202: "futex",
+        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
+        281: "epoll_pwait", 288: "accept4",
     },
     "aarch64": {
-        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 72: "pselect6", 73: "ppoll",
-        95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect",
-        207: "recvfrom", 212: "recvmsg", 242: "accept4", 260: "wait4",
+        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write", 72: "pselect6",
+        73: "ppoll", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect",
+        206: "sendto", 207: "recvfrom", 212: "recvmsg", 242: "accept4", 260: "wait4",
     },
 }  # fmt: skip
 NAMES = CALLS.get(platform.machine(), {})
-ON_A_FILE = {"read", "ioctl", "connect", "accept", "accept4", "recvfrom", "recvmsg", "fcntl", "flock"}
+PRIVATE = 128  # linux/futex.h: FUTEX_PRIVATE_FLAG; nobody outside the process can wake who sleeps there
+ANY_CHILD = 0x80000000  # from here on a number means one of several
+ON_A_FILE = {
+    "read",
+    "write",
+    "ioctl",
+    "connect",
+    "accept",
+    "accept4",
+    "sendto",
+    "recvfrom",
+    "recvmsg",
+    "fcntl",
+    "flock",
+}
 
 
 def view(pid: int) -> list[Thread]:
@@ -67,12 +82,23 @@ def _thread(pid: int, tid: int) -> Thread:
 
 
 def _call(pid: int, text: str) -> str:
-    """Return a system call with the file behind its first argument, such as `read 0 /dev/pts/1`."""
+    """Return a system call with the file behind its first argument, such as `read 0 /dev/pts/1`.
+
+    A futex without a time limit is `private` where only threads of the same process can wake who sleeps there, else
+    `shared`; `wait4 12` waits for process 12.
+    """
     number, _, rest = text.partition(" ")
     name = NAMES.get(int(number)) if number.isdigit() else None
     if name is None:
         return ""
     first = rest.split(" ", 1)[0]
+    if name == "futex":
+        given = [int(word, 16) for word in rest.split()[:4] if word.startswith("0x")]
+        for_ever = len(given) == 4 and not given[3]
+        return f"futex {'private' if given[1] & PRIVATE else 'shared'}" if for_ever else name
+    if name == "wait4" and first.startswith("0x"):
+        asked = int(first, 16) & 0xFFFFFFFF
+        return f"wait4 {asked}" if 0 < asked < ANY_CHILD else name
     if name not in ON_A_FILE or not first.startswith("0x"):
         return name
     descriptor = int(first, 16)

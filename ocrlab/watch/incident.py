@@ -26,6 +26,7 @@ from ocrlab.watch.quiet import Quiet
 
 STACK_SECONDS = 1.0
 EXIT_OF_SIGNAL = 128  # what a shell adds to the number of the signal
+LONGEST = 240  # characters of evidence on the screen; all of it is in the verdict
 SURE = 0.8  # from here on the fix is told, below it the experiment that would settle it
 ISA = ("avx", "amx", "fma", "sse4", "f16c", "bmi", "asimd", "sve")  # what an illegal instruction may need
 LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
@@ -118,7 +119,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     if best and evidence:
         found = evidence[0]
         where = found.file if found.line is None else f"{found.file}:{found.line}"
-        lines.append(f"  evidence {where}: {found.text.strip()[:160]}")
+        lines.append(f"  evidence {where}: {found.text.strip()[:LONGEST]}")
         own = _own(best)
         lines += [f"  in       {own}"] if own else []
     if (place / "verdict.md").is_file():  # on a full disk there is none

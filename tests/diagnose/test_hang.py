@@ -26,6 +26,21 @@ def test_an_import_that_never_returns(hangs: Hangs, tmp_path: Path) -> None:
     assert "fetch" in best.why
 
 
+def test_an_import_that_is_at_work_may_only_be_slow() -> None:
+    text = (
+        'Process 5: python train.py\n# main, state R, 1 threads, from py-spy\n\nThread 5 (active+gil): "MainThread"\n'
+    )
+    text += "    create_module (<frozen importlib._bootstrap_external>:1233)\n    <module> (train.py:1)\n"
+    [busy] = hang.find(stacktext.parse(text), {})
+    assert (busy.id, busy.confidence) == ("hang.import", 0.45)
+    [asleep] = hang.find(stacktext.parse(text.replace("active+gil", "idle").replace("state R", "state S")), {})
+    assert asleep.confidence == 0.9
+    call = "recvfrom 3 socket:[1], connected to 1.2.3.4:80"
+    far = text.replace("active+gil", "idle").replace("    create", f"    # waits in {call}\n    create")
+    [waits] = hang.find(stacktext.parse(far), {})
+    assert "where 1.2.3.4:80 does not answer" in waits.why
+
+
 def test_a_tracker_that_waits_for_its_server(hangs: Hangs, tmp_path: Path) -> None:
     (tmp_path / "wandb").mkdir()
     text = "import socket\ndef init():\n    a, b = socket.socketpair()\n    a.recv(1)\n"

@@ -45,3 +45,36 @@ def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
     text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"
     assert [found.id for found in hang.causes(stacktext.parse(text), {})][:1] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("top", "call", "threads", "cause", "least"),
+    [
+        ("__getitem__ (pages.py:7)", "futex private", 1, "loader.fork_deadlock", 0.85),
+        ("__getitem__ (pages.py:7)", "futex private", 2, "loader.hang_sample", 0.7),
+        ("__getitem__ (pages.py:7)", "futex shared", 1, "loader.hang_sample", 0.7),
+        ("_wait_for_tstate_lock (threading.py:1139)\n    join (threading.py:1119)", "futex private", 2, "", 0.0),
+    ],
+    ids=["nobody is left to let go", "another thread could", "another process could", "a thread that is joined"],
+)
+def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: int, cause: str, least: float) -> None:
+    text = worker_stack(2, top).replace("Python v3.11", f"# main, state S, {threads} threads, from py-spy")
+    text = text.replace(f"    {top}", f"    # waits in {call}\n    {top}")
+    best = hang.causes(stacktext.parse(text), {})[0]
+    assert best.confidence >= least
+    assert best.id == cause if cause else best.id != "loader.fork_deadlock"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("flock 3 a.lock, held by 77", "waits (flock 3 a.lock, held by 77) in __getitem__"),
+        ("clock_nanosleep beside a.db, locked by 77", "sleeps between two tries (a.db, locked by 77) in __getitem__"),
+    ],
+)
+def test_what_a_worker_waits_for_is_told_with_its_holder(call: str, words: str) -> None:
+    text = worker_stack(2, "__getitem__ (pages.py:7)")
+    text = text.replace("    __getitem__", f"    # waits in {call}\n    __getitem__")
+    best = hang.causes(stacktext.parse(text), {})[0]
+    assert best.id == "loader.hang_sample"
+    assert words in best.evidence[0].text

@@ -93,3 +93,33 @@ def test_where_the_main_process_was_when_a_worker_died_is_no_place():
         assert verdict.causes[0].id == "loader.worker_crash"
         assert [line.text for line in verdict.causes[0].evidence] == [died]
         assert "dice" not in sentence(verdict)
+
+
+ABORT = """step 11
+terminate called after throwing an instance of 'std::runtime_error'
+  what():  bad record header
+Fatal Python error: Aborted
+
+{whose} 0x00007f6498469b80 (most recent call first):
+  File "/p/feed.py", line 5 in next_batch
+  File "/p/feed.py", line 8 in <module>
+"""
+
+
+@pytest.mark.parametrize(
+    ("whose", "last"),
+    [
+        ("Current thread", 'File "/p/feed.py", line 5 in next_batch'),
+        ("Thread", "the main thread was in next_batch (feed.py:5)"),
+    ],
+    ids=["a thread of Python's", "a thread of C++'s"],
+)
+def test_the_last_words_before_abort_come_first(whose: str, last: str) -> None:
+    log = ABORT.format(whose=whose)
+    verdict = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": log}))
+    assert verdict.causes[0].id == "native.abort"
+    told = [line.text for line in verdict.causes[0].evidence]
+    assert (told[0], told[-1]) == ("what():  bad record header", last)
+    without = log.replace("what():  bad record header", "step 12").replace("terminate called", "it is")
+    quiet = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": without}))
+    assert quiet.causes[0].evidence[0].text == "Fatal Python error: Aborted"
