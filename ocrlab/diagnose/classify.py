@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ocrlab.diagnose import (
     catalogue,
+    complaint,
     doubts,
     evidence,
     facts,
@@ -90,6 +91,8 @@ def classify(incident: Incident) -> Verdict:
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
     if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
+    elif not well:
+        hits += complaint.hits(texts)
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from ocrlab.diagnose import prose
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 
@@ -103,7 +104,7 @@ REFUSED_ITSELF = re.compile(
 # A program that failed of its own exception: what its launcher adds tells nothing more.
 LAUNCHER = re.compile(r"ChildFailedError|Process(?:Exited|Raised)Exception")
 NOT_OF_ITS_OWN = re.compile(
-    r"\A(?![\s\S]*(?:exitcode\s*:\s*[12]\b|terminated with exit code [12]\b|\(exitcode: [12]\)))"
+    r"\A(?![\s\S]*(?:exitcode\s*:\s*|terminated with exit code |\(exitcode: )(?:[1-9]\d?|1[01]\d|12[0-3])\b)"
 )
 LINKS = re.compile(r"\bld(?:\.\w+)?: cannot find -l")  # DeepSpeed tries this at each start
 NOT_BUILT = re.compile(
@@ -112,9 +113,16 @@ NOT_BUILT = re.compile(
 )
 ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # the server was reached
 NCCL_TELLS = re.compile(r"NCCL INFO")
+STANDS_STILL = re.compile(r"(?i)\b(?:hang|hung|stuck|freez|froze|stall|dead-?lock)")
+LASTS = re.compile(rf"{prose.ENDLESS}|\A(?![\s\S]*(?:{prose.PAUSES}))", re.IGNORECASE)
+NOT_ALONE = re.compile(  # nobody says that one card alone stands still as well
+    r"(?i)\A(?![\s\S]*(?:\b(?:same|also|even)\b[^\n]{0,40}(?:with|on|using) (?:1|one|a single|only one) (?:gpu|card)))"
+)
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
+    Doubt("", STANDS_STILL, LASTS, 0.0),
+    Doubt("dist.", STANDS_STILL, NOT_ALONE, 0.0),
     Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
     Doubt("build.", LINKS, NOT_BUILT, 0.4),
     Doubt("tracker.network", ANSWERED, NEVER, 0.4),

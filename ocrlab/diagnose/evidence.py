@@ -6,7 +6,7 @@ import io
 import re
 from dataclasses import dataclass, replace
 
-from ocrlab.diagnose import catalogue, exits, kernel_lines, oom, smi, source_lines, versions
+from ocrlab.diagnose import catalogue, exits, kernel_lines, oom, prose, smi, source_lines, versions
 from ocrlab.diagnose.log import Line, Page, page
 from ocrlab.diagnose.window import HEAD, TAIL, window
 from ocrlab.records import Evidence, Incident
@@ -74,7 +74,8 @@ def _short(text: str) -> str:
 
 def gather(incident: Incident, texts: list[Page]) -> list[Hit]:
     """Return every hit of signatures, memory numbers, versions, exit codes and stacks in the texts."""
-    hits = [hit for sign in catalogue.load().signs() for hit in _signature(sign, texts)]
+    spoken = {text.name for text in texts if text.name == CONTEXT or prose.is_told(text.text)}
+    hits = [hit for sign in catalogue.load().signs() for hit in _signature(sign, texts, spoken)]
     for order, text in enumerate(texts):
         hits += _memory(text, order)
         hits += _died(text) + _orphan(text)
@@ -88,10 +89,11 @@ def hit(cause: str, strength: str, evidence: Evidence, why: str = "", order: tup
     return Hit(cause, start, ceiling, strength, evidence, why, order)
 
 
-def _signature(sign: catalogue.Sign, texts: list[Page]) -> list[Hit]:
+def _signature(sign: catalogue.Sign, texts: list[Page], spoken: set[str]) -> list[Hit]:
     """Return up to three hits of a signature; what a rule needs or forbids may stand in any of the texts.
 
-    A rule reads several places, so it has none in time.
+    A rule reads several places, so it has none in time. What a person says, in texts that are `spoken` or in a sentence
+    between the lines of a log, is never sure.
     """
     if len(sign.all) > 1 or sign.none:
         if not all(any(pattern.search(text.text) for text in texts) for pattern in sign.all):
@@ -100,7 +102,7 @@ def _signature(sign: catalogue.Sign, texts: list[Page]) -> list[Hit]:
             return []
     found = []
     for order, text in enumerate(texts):
-        if sign.said and text.name != CONTEXT and text.progress:
+        if sign.said and text.name not in spoken and text.progress:
             continue
         for match in sign.all[0].finditer(text.text):
             line = text.line(_inside(match))
@@ -108,7 +110,7 @@ def _signature(sign: catalogue.Sign, texts: list[Page]) -> list[Hit]:
             told = hit(sign.cause, sign.strength, quote(text.name, line), sign.why, place)
             if len(sign.all) > 1:  # who has read more is a little surer
                 told = replace(told, confidence=told.confidence + 0.01)
-            if text.name == CONTEXT and told.confidence > SAID:
+            if told.confidence > SAID and (text.name in spoken or prose.is_said(line.text)):
                 told = replace(told, confidence=SAID, ceiling=SAID_AT_MOST, strength="likely")
             found.append(told)
             if len(found) >= MOST:

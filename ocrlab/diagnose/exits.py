@@ -15,9 +15,9 @@ WINDOWS = {
     0xC0000409: "SIGABRT",
 }
 WRITTEN = re.compile(
-    r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:code|status)?|exitcode|returncode|return code"
-    r"|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
-    r"(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b",
+    r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:codes?|status)?|exitcode|returncode"
+    r"|return code|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
+    r"(?:\d{1,3} (?:and|or) )?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b",
     re.ASCII,
 )
 NAMED = re.compile(
@@ -25,6 +25,7 @@ NAMED = re.compile(
     r"|Signal \d+ \(|killed by signal \d+ \(|caught signal \d+ \(|received signal\s+)(SIG[A-Z]{2,5})",
     re.ASCII,
 )
+SPAWNED = re.compile(r"exitcode|returncode|terminated with")  # who counts signals below zero; an IDE's -1 is none
 CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b", re.ASCII)
 
 
@@ -47,7 +48,7 @@ def find(text: str) -> list[tuple[str, int]]:
     found = [(match[1], match.start()) for match in NAMED.finditer(text)]
     for match in WRITTEN.finditer(text):
         code = int(match[1], 16) if match[1].startswith("0x") else int(match[1])
-        if name(code):
+        if name(code) and (code != -1 or SPAWNED.search(text, max(match.start() - 20, 0), match.end())):
             found.append((str(name(code)), match.start()))
     for match in CAUGHT.finditer(text):
         signal = name(-int(match[1]))

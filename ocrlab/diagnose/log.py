@@ -22,7 +22,8 @@ ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
 TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
-ESCAPED = re.compile(r'\\n  File \\*"')  # a traceback in one line: of JSON, a repr or an error file
+# A traceback or a dump of stacks in one line: of JSON, a repr or an error file.
+ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
 # An exception behind a logger's or a person's own words, unless these say that it was handled.
 LED = re.compile(
     r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
@@ -106,6 +107,17 @@ def bare(text: str) -> str:
     return "\n".join(prefixes.without(lines))
 
 
+def opened(text: str) -> list[Line]:
+    """Return the lines of a text, with those of a traceback or a dump that stands in one line."""
+    raws = enumerate(text.split("\n"), 1)
+    return [Line(number, part) for number, raw in raws for part in (_unescaped(raw) or [raw])]
+
+
+def _unescaped(raw: str) -> list[str]:
+    """Return the lines that were written as one; none where it is an ordinary line."""
+    return raw.replace("\\n", "\n").replace('\\"', '"').split("\n") if ESCAPED.search(raw) else []
+
+
 def _plain(text: str) -> str:
     """Return a text without colours, and as it was before a web page escaped it."""
     text = ANSI.sub("", text) if "\x1b" in text else text
@@ -114,8 +126,8 @@ def _plain(text: str) -> str:
 
 def _told(raw: str) -> list[str]:
     """Return what a line holds: the states of a progress bar, or the lines of a traceback written as one."""
-    if ESCAPED.search(raw):
-        return raw.replace("\\n", "\n").replace('\\"', '"').split("\n")
+    if lines := _unescaped(raw):
+        return lines
     states = [state for state in raw.split("\r") if state.strip()]
     # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
     return ([state for state in states[:-1] if not _bar(state)] + states[-1:])[-20:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from ocrlab.diagnose import hang, log, stacktext
@@ -21,9 +22,10 @@ def hits(incident: Incident) -> list[Hit]:
     """Return what the stacks of an incident speak for; what the watcher saw itself counts as well."""
     found = _measured(incident.facts.get("hang"))
     for name in sorted(incident.texts, key=lambda name: name != STACKS):
-        text = log.bare(incident.texts[name])
+        lines = log.opened(incident.texts[name])
+        text = log.bare("\n".join(line.text for line in lines))
         if DUMP.search(text) and (name == STACKS or "Fatal Python error" not in text):
-            return found + _shown(name, text, incident)
+            return found + _shown(name, text, [line.number for line in lines], incident)
     return found
 
 
@@ -36,10 +38,20 @@ def _measured(fact: Any) -> list[Hit]:
     return _hits(str(fact["id"]), sure, [Evidence("facts", None, why), *lines])
 
 
-def _shown(name: str, text: str, incident: Incident) -> list[Hit]:
+def _shown(name: str, text: str, numbers: list[int], incident: Incident) -> list[Hit]:
     facts = incident.facts if name != STACKS else {"log": incident.texts.get(LOG, ""), **incident.facts}
     told = hang.causes(stacktext.parse(text), facts, text, file=name)
-    return [hit for cause in told for hit in _hits(cause.id, cause.confidence, cause.evidence)]
+    return [hit for cause in told for hit in _hits(cause.id, cause.confidence, _placed(cause.evidence, name, numbers))]
+
+
+def _placed(lines: list[Evidence], name: str, numbers: list[int]) -> list[Evidence]:
+    """Return lines of a text with the numbers that they have in their file."""
+    return [
+        replace(line, line=numbers[line.line - 1])
+        if line.file == name and line.line is not None and 0 < line.line <= len(numbers)
+        else line
+        for line in lines
+    ]
 
 
 def _hits(cause: str, sure: float, lines: list[Evidence]) -> list[Hit]:

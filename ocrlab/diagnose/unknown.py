@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from ocrlab.diagnose import evidence, exits, remains, spots, uncaught, where
+from ocrlab.diagnose import complaint, evidence, exits, remains, spots, uncaught, where
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Incident, Verdict
 
@@ -25,6 +25,7 @@ RELAYED_SAYS = (
     " above, or in that process's own output (torchrun --redirects 3 --log-dir DIR keeps one file for each rank)"
 )
 IMPORTED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
+LOW = 0.5  # a cause with less is a guess
 FEW = 40  # lines at the end of a log in which last words stand
 MODULE = re.compile(
     r"(?:partially initialized )?module '(?P<of>\w+)[\w.]*' has no attribute"
@@ -44,6 +45,8 @@ def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[
     hung = incident.status in ("hung", "suspected")
     if hung and not causes and "stacks.txt" in incident.texts:
         wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
+    if incident.status == "log" and (not causes or causes[0].confidence < LOW):
+        wanted += complaint.asks(texts)
     if not causes and not hung:
         wanted += [_error(incident, texts), *_modules(texts)]
         wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,29 @@ def test_a_ctrl_c_traceback_tells_what_was_waited_for() -> None:
     log = '  File "torch/utils/data/dataloader.py", line 168, in __next__\n'
     log += '  File "multiprocessing/queues.py", line 378, in get\nKeyboardInterrupt'
     assert first(judge(log)) == "loader.hang_sample"
+
+
+def test_a_dump_of_stacks_in_one_line_is_read_and_keeps_its_line() -> None:
+    dump = (
+        'Process 7: python train.py\nThread 7 (active): "MainThread"\n    spin (loop.py:4)\n    <module> (train.py:9)\n'
+    )
+    plain = judge(dump)
+    packed = judge("starting\n" + json.dumps({"level": "info", "message": dump}))
+    assert first(packed) == first(plain)
+    assert {line.line for line in packed.causes[0].evidence if line.file == "log_tail.txt"} <= {2, None}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("Process finished with exit code -1", []),
+        ("exitcode  : -1 (pid: 8)", ["SIGHUP"]),
+        ("process 0 terminated with exit code -1", ["SIGHUP"]),
+        ("it ends with exit codes 3 or -11", ["SIGSEGV"]),
+    ],
+)
+def test_a_signal_below_zero(line: str, found: list[str]) -> None:
+    assert [name for name, _ in exits.find(line)] == found
 
 
 def test_repeated_numbers_of_exit() -> None:

@@ -165,3 +165,37 @@ def test_a_library_that_cannot_be_linked_counts_where_the_build_failed(below: st
 def test_a_tracker_that_answers_is_reached() -> None:
     log = "wandb: ERROR Error while calling W&B API: run x was previously created and deleted (<Response [409]>)\nstep"
     assert not [one for one in classify(Incident(texts={"l": log})).causes if one.confidence > 0.4]
+
+
+VARIABLES = [
+    "+ NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 2 train.py",
+    "export NCCL_P2P_DISABLE=1",
+    "NCCL_P2P_DISABLE=1 python run.py",
+]
+
+
+@pytest.mark.parametrize("line", VARIABLES)
+def test_a_variable_that_is_set_is_no_evidence_of_what_it_is_for(line: str) -> None:
+    log = f'{line}\nepoch 1 loss 0.3\nTraceback (most recent call last):\n  File "f.py", line 5, in main\nKeyError: 1\n'
+    assert classify(Incident(texts={"log_tail.txt": log})).causes == []
+
+
+@pytest.mark.parametrize("words", ["With NCCL_P2P_DISABLE=1 it works.", "It hangs unless I set NCCL_P2P_DISABLE=1."])
+def test_but_what_is_said_to_help_is(words: str) -> None:
+    best = classify(Incident(context=words)).causes[0]
+    assert (best.id, best.confidence <= 0.7) == ("dist.p2p", True)
+
+
+@pytest.mark.parametrize("code", [1, 3, 17, 120])
+def test_a_rank_that_ends_itself_is_no_rank_that_is_late(code: int) -> None:
+    log = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\ntrain.py FAILED\n[0]:\n"
+        f"  rank      : 1 (local_rank: 1)\n  exitcode  : {code} (pid: 77)\n"
+    )
+    assert classify(Incident(texts={"log_tail.txt": log})).causes == []
+
+
+def test_a_key_that_a_checkpoint_lacks() -> None:
+    best = raised("KeyError: 'lr_state'", "lib/optim.py", "load_state_dict").causes[0]
+    assert (best.id, best.confidence < 0.8) == ("ckpt.mismatch", True)
+    assert raised("KeyError: 'lr_state'").causes == []

@@ -100,6 +100,9 @@ MESSAGES = (
     ("AssertionError: expected weight of 3 dimensions, but got 2", "user.shape"),
     ("ValueError: the mask must have dtype float32, got bool", "user.dtype"),
     ("ValueError: Expected a CUDA tensor, but the image lives on cpu", "user.device"),
+    ("ValueError: polygons should have 2 dimensions, got 1", "data.annotation"),
+    ("RuntimeError: No valid boxes for page 7", "data.annotation"),
+    ("    baton.wait()", "hang.build_lock"),
 )
 
 

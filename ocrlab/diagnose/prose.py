@@ -1,0 +1,62 @@
+"""Which lines of a text a person wrote: what stands there is told, not measured."""
+
+from __future__ import annotations
+
+import re
+
+WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
+FEW, MOSTLY = 4, 0.75  # words of a sentence, and how much of its line they are
+CHINESE = re.compile("[\u4e00-\u9fff]{4}")
+PRINTED = re.compile(r"\s|[\[>]|\d{4}[-/]|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b|(?:INFO|WARN|DEBUG|ERROR)\w*\b")
+PERSON = re.compile(
+    r"(?<![\w./-])(?:I(?:'m|'ve| am| have| had| get| got| run| ran| use| tried| try| set| think| don't| do| see| train)"
+    r"|[Ww]e(?: have| had| get| got| run| ran| use| tried| see| train)|[Mm]y|[Oo]ur|me|[Hh]elp|[Tt]hanks"
+    r"|[Aa]ny(?:one|body)|[Ss]ome(?:one|body))(?![\w./-])|我"
+)
+MOST_LINES = 0.8  # of a text that a person wrote
+# A wait that ends by itself is slow, not hung.
+PAUSES = (
+    r"\b(?:hang|hung|stuck|freez|froze|stall|paus|block|wait)\w* (?:\w+ ){0,3}?for "
+    r"(?:about |around |some |~ ?|a |the )?(?:few |several |couple of |\d+ ?)(?:s|secs?|seconds?|min(?:ute)?s?)\b"
+    r"|\bthen (?:it )?(?:continues|goes on|resumes)\b"
+)
+ENDLESS = r"\bfor ?ever\b|\bnever\b|\bhours?\b|\bkill\b|time[sd]? ?out|indefinite|\b[1-9]\d+ min"
+
+
+def is_sentence(line: str) -> bool:
+    """Tell whether a line reads like a sentence of a person: words, and nothing that a program puts before its own."""
+    if PRINTED.match(line):
+        return False
+    parts = line.split()
+    words = sum(1 for part in parts if WORD.fullmatch(part))
+    return CHINESE.search(line) is not None or (len(parts) >= FEW and words >= MOSTLY * len(parts))
+
+
+def sentences(text: str) -> str:
+    """Return a text in which every line is blank that no person wrote; what is left stays where it was.
+
+    Between the lines of a program only a sentence in which somebody speaks of themselves is a person's for certain.
+    """
+    told = is_sentence if _mostly(text) else is_said
+    return "\n".join(line if told(line) else " " * len(line) for line in text.split("\n"))
+
+
+def is_said(line: str) -> bool:
+    """Tell whether a line is a sentence in which a person speaks of themselves."""
+    return is_sentence(line) and PERSON.search(line) is not None
+
+
+def is_told(text: str) -> bool:
+    """Tell whether a person wrote nearly all of a text, and speaks of themselves in it."""
+    return PERSON.search(text) is not None and _mostly(text)
+
+
+def _mostly(text: str) -> bool:
+    lines = [line for line in text.split("\n") if line.strip()]
+    return sum(map(is_sentence, lines)) >= MOST_LINES * len(lines)
+
+
+def pauses(text: str) -> bool:
+    """Tell whether what stands still goes on by itself after seconds or minutes."""
+    found = (re.search(pattern, text, re.IGNORECASE) for pattern in (PAUSES, ENDLESS))
+    return next(found) is not None and next(found) is None
