@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ocrlab.recording import verdicts
+from ocrlab.recording.answers import Answers
+from ocrlab.recording.drawn import Drawn
 from ocrlab.recording.verdicts import Step, Told
 from ocrlab.trace import contract_rules
 from ocrlab.trace.contract_batch import entries, leaves, plain
@@ -45,6 +47,8 @@ class Learning:
         self.called = self._called()
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
         self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called if self.moving]
+        self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
+        self.drawn = Drawn()
         self.validating = False
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
@@ -74,9 +78,10 @@ class Learning:
         if self.validating and module.training and not torch.compiler.is_compiling():
             self.told.validated_training += 1
 
-    def begin(self, micro: int, batch: Any) -> None:
-        """Note that a batch came."""
+    def begin(self, micro: int, batch: Any, indices: str = "") -> None:
+        """Note that a batch came, made of these indices."""
         self.told.batches += 1
+        self.drawn.add(indices)
         if self.watched is not None:
             new, old, self.gradient = self.watched.grad, self.gradient, self.watched.grad
             made_anew = new is not None and old is not None and new is not old
@@ -179,6 +184,7 @@ class Learning:
         """Take every hook out."""
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
             handle.remove()
+        self.answers.close()
         self.handles, self.probes = [], {}
 
     def end(self) -> None:
@@ -189,6 +195,7 @@ class Learning:
             if p.grad is not None and plain(entries(p.grad)):
                 self.told.left[name] = float(entries(p.grad).detach().float().norm())
         self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
+        self.told.answers = self.answers.sentence()
         self.told.hidden = list(contract_rules.unheld(self.model, self.optimizers))
         groups = [group for o in self.optimizers for group in o.param_groups]
         self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)

@@ -157,7 +157,7 @@ class Tape:
             time=time.time(),
         )
         self.loss_before = None
-        self.learn("begin", micro, batch)
+        self.learn("begin", micro, batch, str(told.order.get("indices", "")))
         self.random = step.random
         self.writer.begin(step)
         self.stages.in_step = True
@@ -235,6 +235,7 @@ class Tape:
         told, entry = self.learning.told, self.loaders.get(0)
         loader = entry.loader() if isinstance(entry, Loader) else None
         told.larger, told.generator = more_than_a_batch(loader), copied_generator(loader)
+        told.drawn = self.learning.drawn.sentence(samples_in(loader))
         told.workers = loader.num_workers if loader is not None else 0
         lines = verdicts.sentences(told, self.learning.model)
         learned.write(self.folder, self.rank, self.start, lines, told.weights, cut=bool(told.ended))
@@ -313,12 +314,17 @@ class Tape:
         say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
 
 
+def samples_in(loader: Any) -> int:
+    """Return how many samples a loader knows to have, 0 where it does not."""
+    try:
+        return len(loader.dataset)
+    except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
+        return 0
+
+
 def more_than_a_batch(loader: Any) -> bool:
     """Tell whether a loader is known to have more samples than one batch."""
-    try:
-        return len(loader.dataset) > (loader.batch_size or 1)
-    except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
-        return False
+    return samples_in(loader) > (getattr(loader, "batch_size", 0) or 1)
 
 
 def copied_generator(loader: Any) -> str:

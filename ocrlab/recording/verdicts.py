@@ -78,6 +78,8 @@ class Told:
     standing: dict[Finding, int] = field(default_factory=dict)  # rules of the contract, and in how many looks
     broken: str = ""  # the first batch with a value that is not finite
     generator: str = ""  # of the data set, of which each worker has a copy
+    answers: str = ""  # what is to be said of answers that are all equal
+    drawn: str = ""  # what is to be said of samples that are never drawn
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
@@ -306,6 +308,7 @@ def _data(told: Told) -> Iterator[str]:
             f"all {told.rows} samples of a batch were the same, in all {told.looks} looks. Look at __getitem__: does it"
             " use its index?"
         )
+    yield from filter(None, (told.drawn, told.answers if not told.alike else ""))
     values = told.constant
     known = [value for value in values if value is not None]
     if len(values) >= ENOUGH and told.compared >= FEW and len(known) >= MOSTLY * len(values):

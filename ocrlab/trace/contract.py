@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ocrlab.trace import contract_rules as rules
+from ocrlab.trace.contract_answers import answers
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
@@ -243,7 +244,21 @@ class _Step:
             self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
             return error
         self.report.findings += rules.evaluation(self.model, self.kept, values if drops.on else [])
-        return None
+        return self._asked()
+
+    def _asked(self) -> BaseException | None:
+        """Look what the answers depend on, in eval mode; it may leave other weights."""
+        found: list[Finding] = []
+
+        def ask() -> None:
+            found.extend(answers(self.model, lambda: self.loss(self.model, self.batch), self.kept))
+
+        with torch.no_grad():
+            error = tried(ask)
+        self.report.findings += found
+        if error is not None:
+            self.report.unchecked.append(f"what the answers depend on: {type(error).__name__}")
+        return error if sticky(error) else None
 
 
 def _eager() -> Any:

@@ -1,0 +1,63 @@
+"""Does a model still answer differently to different samples? Looked at in the steps that the recorder looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ocrlab.trace.contract_answers import ROWS, alike
+from ocrlab.trace.contract_batch import leaves, plain
+
+EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
+ENOUGH = 4  # looks at the end of a training, one after the other
+
+
+class Answers:
+    """Hooks on what is called as a model; `looking` tells whether this is a step to look at."""
+
+    def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
+        self.looking = looking
+        self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
+        self.rows = 0
+        self.handles = [part.register_forward_hook(self._left, with_kwargs=True) for part in called]
+
+    def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or not module.training or not self.looking():
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            given = [t for _, t in leaves((args, kwargs)) if t.ndim and plain(t)]
+            rows = len(given[0]) if given else 0
+            ours = [t.detach() for _, t in leaves(output) if t.is_floating_point() and t.ndim and plain(t)]
+            ours = [t for t in ours if len(t) == rows]
+            if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
+                return
+            self.looks += 1
+            same = alike(ours)
+            self.blind = self.blind + 1 if same else 0
+            equal = same and all(alike([t.float()]) for t in given if len(t) == rows)
+            self.equal = self.equal + 1 if equal else 0
+            self.rows = rows
+
+    def sentence(self) -> str:
+        """Return what is to be said where the answers of the last looks were all equal; else ''."""
+        if self.blind < ENOUGH or 2 * self.blind < self.looks:
+            return ""
+        if self.equal == self.blind:
+            return (
+                f"all {self.rows} samples that the model got were equal, in the last {self.equal} looks. Look at how"
+                " they are made: an integer type that cuts 0.9 to 0, a vocabulary in which no word is found"
+            )
+        return (
+            f"the model gave {self.rows} different samples the same answer, in the last {self.blind} of {self.looks}"
+            " looks: it does not use its input, or has collapsed. Look for a softmax or norm over a dimension of size"
+            " 1, a mask of attention the wrong way round, padding that is read, a loss that equal answers make 0"
+        )
+
+    def close(self) -> None:
+        """Take every hook out."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []

@@ -1,0 +1,35 @@
+"""How many of the samples that there are a training ever draws, from the indices of its batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+MOST = 1 << 16  # samples that are told apart; who draws more of them draws enough
+ENOUGH = 100  # draws from which on something is said
+LITTLE = 0.1  # of the samples that as many draws by chance would have met
+
+
+@dataclass
+class Drawn:
+    """The indices that were drawn, as the loader wrote them down."""
+
+    seen: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def add(self, indices: str) -> None:
+        """Note the indices of one batch, written as a list of whole numbers."""
+        each = indices.strip("[]").split(", ")
+        if len(self.seen) < MOST and all(index.isdigit() for index in each):
+            self.seen.update(each)
+            self.count += len(each)
+
+    def sentence(self, samples: int) -> str:
+        """Return what is to be said where far fewer of `samples` were drawn than chance would have; else ''."""
+        met = samples * -math.expm1(-self.count / samples) if samples else 0.0
+        if self.count < ENOUGH or len(self.seen) >= MOST or len(self.seen) > LITTLE * met:
+            return ""
+        return (
+            f"only {len(self.seen)} of {samples} samples were ever drawn, in {self.count} draws. Look at the sampler: "
+            "a WeightedRandomSampler needs one weight a sample, not one a class, and indices of all samples"
+        )
