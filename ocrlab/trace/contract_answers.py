@@ -113,8 +113,8 @@ def _listen(
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
         if change is None:
-            copied = tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, (args, dict(kwargs)))
-            calls.append(Call(module, *copied, kept))
+            held, named = tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, (args, dict(kwargs)))
+            calls.append(Call(module, held, named, kept))
             return None
         flat = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         wanted = flat[change[0]] if change[0] < len(flat) else None
