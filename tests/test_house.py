@@ -173,7 +173,8 @@ def test_notebooks_are_thin(path: Path) -> None:
     assert len(cells) <= 12
     for cell in cells:
         source = "".join(cell["source"])
-        assert len(source.splitlines()) <= 8, source
+        asked = "parameters" in cell["metadata"].get("tags", [])  # a line for each
+        assert len(source.splitlines()) <= (10 if asked else 8), source
         assert not re.search(r"^\s*[%!]", source, re.MULTILINE), f"magic or shell: {source}"
         nodes = list(ast.walk(ast.parse(source)))
         heavy = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try, ast.Lambda)

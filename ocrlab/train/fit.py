@@ -131,9 +131,7 @@ def data_of(config: Config, mine: Ranks, progress: Progress) -> tuple[Index, Ind
     val.problems += unreadable
     for index in (train, val):
         if mine.several:
-            some = np.linspace(
-                0, len(index.samples) - 1, min(1000, len(index.samples))
-            )  # of a million one reads no more
+            some = np.linspace(0, len(index.samples) - 1, min(1000, len(index.samples)))  # there may be a million
             names = "\n".join(name_at(index.samples, int(i)) for i in some)
             told = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
             ranks.same_everywhere(mine, f"pages in {index.split}", told)
