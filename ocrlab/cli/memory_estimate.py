@@ -46,6 +46,7 @@ def text(found: dict[str, Any], batch: int) -> str:
     """Return an estimate as a person reads it."""
     rows = [(name, f"{size / fit_limit.MIB:,.1f} MiB") for name, size in found["parts"].items() if size]
     rows += [("in all, beyond what imports take", f"{found['peak'] / fit_limit.MIB:,.1f} MiB")]
-    where = f"in {found['module']}, {found['phase']}" if found["module"] else "outside the model"
+    inside = f"in {found['module']}, {found['phase']}" if found["module"] else "outside the model"
+    where = "in validation" if found["phase"] == "validation" else inside
     more = f"A step with batch_size={batch} is highest {where}; each crop more takes {found['slope'] / 2**20:,.1f} MiB."
     return f"{table(rows)}\n\n{more}"

@@ -75,7 +75,7 @@ def killed(known: Known) -> bool:
 
 def of_group(known: Known) -> bool:
     """Tell whether the control group killed, and not the whole machine."""
-    return bool(re.search(r"Memory cgroup out of memory|CONSTRAINT_MEMCG|task_memcg=", known.text)) or bool(
+    return bool(re.search(r"Memory cgroup out of memory|CONSTRAINT_MEMCG|oom_memcg=", known.text)) or bool(
         known.facts.get("oom_kills") and "Out of memory: Killed" not in known.text
     )
 

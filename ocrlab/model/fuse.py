@@ -108,7 +108,16 @@ def fused(detector: Detector, *, bf16: bool) -> Fused:
 def build(detector: Detector, kind: torch.dtype) -> Fused:
     """Return the inference form of a detector that computes in `kind`; see `fused`."""
     check_finite(detector)
-    device = detector.mean.device
+    whole = joined(detector, kind)
+    if detector.mean.device.type == "cpu" and packable(kind):
+        for module in whole.modules():
+            if isinstance(module, Convolution):
+                module.pack()
+    return whole
+
+
+def joined(detector: Detector, kind: torch.dtype) -> Fused:
+    """Return the inference form of a detector with weights that are not packed: all that fake tensors can do."""
     layers = traced(Layers(copy.deepcopy(detector).requires_grad_(False).eval()))
     fold(layers, 1 / detector.std.double(), kind)
     wrap_convolutions(layers)
@@ -119,10 +128,6 @@ def build(detector: Detector, kind: torch.dtype) -> Fused:
     layers.delete_all_unused_submodules()
     layers.graph.owning_module = None  # a cycle: without it old weights go at once, not when Python looks for cycles
     layers.to(kind).to(memory_format=torch.channels_last).requires_grad_(False)
-    if device.type == "cpu" and packable(kind):
-        for module in layers.modules():
-            if isinstance(module, Convolution):
-                module.pack()
     return Fused(layers, detector.mean, kind)
 
 

@@ -6,11 +6,12 @@ found.peak                      their sum, at the highest moment of a step
 
 The highest moment is found by following every storage from its birth to its death, so that gradients that come while
 activations go are not counted twice. What an operator takes inside itself is no tensor; of convolutions on the CPU it
-is known ("inside"). A heap with holes needs more than what is alive in it, which `found.heap` has.
+is known (estimate_inside.py). A heap with holes needs more than what is alive in it, which `found.heap` has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from ocrlab.errors import ConfigError
 from ocrlab.trace import estimate_heap
 from ocrlab.trace.estimate_heap import CONVOLUTION, NODE, Node
+from ocrlab.trace.estimate_inside import CONVOLUTIONS, inside
 from ocrlab.trace.memory_live import Live, unsaved
 from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import Block
@@ -38,10 +40,11 @@ ORDER = (
     "activations",
     "workspace",
     "batch",
+    "validation",
     "inside",
 )
-CONVOLUTIONS = ("convolution", "convolution_backward", "convolution_overrideable")
 Loss = Callable[[nn.Module, Any], Tensor]
+After = Callable[[nn.Module], None]
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,14 @@ def estimate(
     precision: str = "fp32",
     accumulation: int = 1,
     averaged: bool = False,
+    after: After | None = None,
 ) -> Estimate:
     """Return what a training step of `model` needs; neither the model nor the batch is touched, no memory is taken.
 
     `batch` is any nesting of tensors, which may be on the meta device: only shapes and types count. `loss(model,
-    batch)` returns the scalar that is trained on. Raises ConfigError where the step depends on values.
+    batch)` returns the scalar that is trained on, and `after(model)` is what comes before the first step and behind
+    each one, such as validation, with the averaged weights if there are such. Raises ConfigError where the step depends
+    on values.
     """
     if precision not in KINDS:
         raise ConfigError("The precision is unknown", got=precision, need="one of " + ", ".join(KINDS))
@@ -86,17 +92,18 @@ def estimate(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch about its own fake tensors
-            return _followed(imagined, mean, batch, loss, optimizer, trainable, mode, KINDS[precision], accumulation)
+            kind = KINDS[precision]
+            return _followed(imagined, mean, batch, loss, optimizer, trainable, mode, kind, accumulation, after)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         what = "The step cannot be estimated: what it does depends on values"
         raise ConfigError(what, got=str(error), do="Measure it instead: ocrlab memory fit") from error
 
 
-def faked(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """Return a copy of a model whose parameters and buffers have shapes and no memory."""
+def faked(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
+    """Return a copy of a model whose parameters and buffers have shapes and no memory; None: the mode that is on."""
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        with mode:  # not mode.from_tensor, which gives the same fake tensor to both copies
+        with mode or contextlib.nullcontext():  # not mode.from_tensor, which gives the same fake tensor to both copies
             fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
         parameter = isinstance(tensor, nn.Parameter)
         memo[id(tensor)] = nn.Parameter(fake, requires_grad=tensor.requires_grad) if parameter else fake
@@ -137,16 +144,6 @@ class Followed(Live):
         self.event += 1
 
 
-def inside(name: str, args: Any) -> int:
-    """Return the bytes that a convolution on the CPU takes inside itself: its arguments in oneDNN's own layout.
-
-    Nothing for maps that lie channels-last, which oneDNN takes as they are.
-    """
-    tensors = [a for a in args[:3] if isinstance(a, Tensor) and a.ndim == 4]
-    plain = [t for t in tensors if not t.is_contiguous(memory_format=torch.channels_last) or t.shape[1] == 1]
-    return sum(t.numel() * t.element_size() for t in plain)
-
-
 def _followed(
     model: nn.Module,
     mean: nn.Module | None,
@@ -157,6 +154,7 @@ def _followed(
     mode: FakeTensorMode,
     kind: torch.dtype | None,
     accumulation: int,
+    after: After | None,
 ) -> Estimate:
     modules = Modules(model, lambda _name, _entered: None)
     live = Followed(modules.where)
@@ -167,6 +165,7 @@ def _followed(
             _know(live, model, "parameters")
             if mean is not None:
                 _know(live, mean, "averaged weights")
+            _afterwards(live, mean or model, after)
             for _ in range(STEPS):
                 for micro in range(min(accumulation, 2)):  # the second one finds gradients there
                     _step(model, batch, loss, stepper, kind, live, fresh=micro == 0)
@@ -174,6 +173,7 @@ def _followed(
                 stepper.step()
                 modules.optimising = False
                 _own(live, model, stepper)
+                _afterwards(live, mean or model, after)
                 live.ends.append(live.event)
     finally:
         modules.detach()
@@ -197,6 +197,18 @@ def _step(
     value.backward()
     del value
     live.graph_gone()
+
+
+def _afterwards(live: Followed, model: nn.Module, after: After | None) -> None:
+    """Do what comes between two steps, and name the storages that it makes."""
+    if after is None:
+        return
+    began = live.event
+    with torch.no_grad():
+        after(model)
+    for block in (*live.blocks.values(), *live.dead):
+        if block.born >= began:
+            block.kind = block.phase = "validation"
 
 
 def _pack(live: Live, modules: Modules) -> Callable[[Tensor], Any]:

@@ -1,25 +1,29 @@
-"""What a training will need, estimated from its config: the step with fake tensors, and around it what is no tensor.
+"""What a training will need, estimated from its config: the step and the largest page of its validation with fake
+tensors, and around them what is no tensor.
 
 Shapes: B batch, H W pixels of a crop.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from ocrlab.config import Config
+from ocrlab.data import transforms
 from ocrlab.losses import TargetMaps, db_loss
 from ocrlab.model.detector import Detector
+from ocrlab.model.fuse import Fused, joined
 from ocrlab.settings.fields import flat
-from ocrlab.trace.estimate import Estimate, estimate
+from ocrlab.trace.estimate import Estimate, estimate, faked
 from ocrlab.train import fit, fitting, weighing
 from ocrlab.train.machine import choose
 
 LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
-VALIDATING = 12  # bytes a parameter, at most: the averaged weights copied, folded, and packed
+FOLDING = 16  # bytes a number of the convolution that is being folded: twice in float64
+DECODING = 5  # bytes a pixel of a probability map: where it is text, and the number of each region
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
 
 
@@ -30,35 +34,43 @@ def of_config(config: Config) -> dict[str, Any]:
     settled = fit.settled(config, machine, count)
     size = config.batch_size
     asked = sorted({size, 2 * size} if size > 1 else {1, 4})
-    steps = {batch: of_step(settled, batch) for batch in asked}
-    sums = {batch: whole(settled, step) for batch, step in steps.items()}
+    steps = {batch: of_step(settled, batch) for batch in asked}  # without validation, which does not grow with them
     first, last = asked[0], asked[-1]
-    peaks = {batch: sum(parts.values()) for batch, parts in sums.items()}
-    high = {batch: max(step.heap, step.peak) for batch, step in steps.items()}  # without what one part hides of another
+    high = {batch: max(step.heap, step.peak) for batch, step in steps.items()}
     slope = (high[last] - high[first]) / (last - first)
-    step = steps[size]
+    step = of_step(settled, size, largest_canvas(settled))
+    parts = whole(settled, step)
+    peak = sum(parts.values())
     values = flat(settled)
     base = weighing.Scales(fitting.NOWHERE).base
     return {
         "pages": count,
         "settled": {key: values[key] for key in fitting.SETTLED},
-        "parts": sums[size],
-        "peak": peaks[size],
+        "parts": parts,
+        "peak": peak,
         "tensors": step.peak,
         "module": step.module,
         "phase": step.phase,
         "base": base,
         "slope": slope,
-        "offset": peaks[size] - slope * size + base,
+        "offset": peak - slope * size + base,
         "space": weighing.Scales(fitting.NOWHERE, kind="address").base - base,
     }
 
 
-def of_step(config: Config, batch: int) -> Estimate:
-    """Return the estimate of one training step as train/module.py makes it."""
+def largest_canvas(config: Config) -> tuple[int, int]:
+    """Return the (width, height) on which the page of most pixels is validated."""
+    samples = fit.load(config.data, config.val_split, exif=config.exif).samples
+    canvases = [transforms.letterbox((s.width, s.height), config.evaluate)[1] for s in samples]
+    return max(canvases, key=lambda size: size[0] * size[1], default=(32, 32))
+
+
+def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> Estimate:
+    """Return the estimate of one training step as train/module.py makes it, and of a page (width, height) behind it."""
     side = config.crop
+    bf16 = config.trainer.precision == "bf16"
     with torch.random.fork_rng(devices=[]):
-        model: nn.Module = Detector(config.encoder, config.decoder, config.width)
+        model = Detector(config.encoder, config.decoder, config.width)
     if config.runtime.channels_last is True:
         model = model.to(memory_format=torch.channels_last)
     images = torch.empty(batch, side, side, 3, dtype=torch.uint8, device="meta").permute(0, 3, 1, 2)  # (B, 3, H, W)
@@ -69,14 +81,30 @@ def of_step(config: Config, batch: int) -> Estimate:
         targets = TargetMaps(*given[1:])
         return db_loss(out.probability_logits, out.threshold_logits, targets).total
 
+    form = joined(model, torch.bfloat16 if bf16 else torch.float32) if page else None
+
+    def validate(network: nn.Module) -> None:
+        """Build the inference form and give it a page, as train/pages.py does."""
+        if page is None or form is None:
+            return
+        copied = [torch.empty_like(p) for p in network.parameters()]
+        torch.empty(FOLDING * max(p.numel() for p in copied), dtype=torch.uint8)
+        copied.clear()
+        canvas = torch.empty(1, page[1], page[0], 3, dtype=torch.uint8).permute(0, 3, 1, 2)  # (1, 3, H, W)
+        imagined = cast(Fused, faked(form))
+        cast(fx.GraphModule, imagined.layers).graph.owning_module = None  # as in model/fuse.py: no cycle keeps it
+        heat = imagined.probability(canvas)  # (1, 1, H, W)
+        torch.empty(DECODING * heat.numel(), dtype=torch.uint8)
+
     return estimate(
         model,
         [images, *maps],
         loss,
         optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
-        precision="bf16" if config.trainer.precision == "bf16" else "fp32",
+        precision="bf16" if bf16 else "fp32",
         accumulation=config.trainer.accumulate_grad_batches,
         averaged=True,
+        after=validate,
     )
 
 
@@ -92,7 +120,4 @@ def whole(config: Config, step: Estimate) -> dict[str, int]:
     parts["batches ahead"] = ahead * MAP_BYTES * config.crop**2
     parts["decoded pages"] = fitting.held_later(config) + fitting.held_now(config)
     parts["libraries"] = LIBRARIES
-    held = sum(parts[name] for name in ("parameters", "averaged weights", "optimiser state", "gradients"))
-    room = step.peak - held + parts.get("holes of the heap", 0)
-    parts["validation"] = max(0, VALIDATING * (weights // 4) - 8 * (weights // 4) - room)
     return parts

@@ -154,6 +154,24 @@ def test_facts_of_the_watcher_fill_the_answers(tmp_path: Path) -> None:
     assert found.checks[5].judgement == "fail"
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task_memcg=/user.slice,task=python,pid=7,uid=0\n"
+         "Out of memory: Killed process 7 (python) total-vm:9kB, anon-rss:8kB", "killed by the host"),
+        ("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/pod,task_memcg=/pod/a,task=python,pid=7,uid=0\n"
+         "Memory cgroup out of memory: Killed process 7 (python) total-vm:9kB, anon-rss:8kB", "control group"),
+        ('earlyoom[401]: sending SIGTERM to process 7 uid 1000 "python": badness 951, VmRSS 811 MiB',
+         "killed by the host"),
+        ("systemd-oomd[812]: Killed /user.slice/a.scope due to memory pressure for /user.slice being 68.21% > 50.00%",
+         "killed by the host"),
+    ],
+)  # fmt: skip
+def test_who_killed_is_read_from_the_kernel_s_own_lines(tmp_path: Path, line: str, kind: str) -> None:
+    (tmp_path / "log.txt").write_text(line + "\n")
+    assert why(str(tmp_path / "log.txt")).found.kind == kind
+
+
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         why(str(tmp_path / "nowhere"))

@@ -52,7 +52,8 @@ def test_plain_sgd_keeps_no_state() -> None:
     assert found.parts["optimiser state"] == 0
 
 
-def test_activations_grow_with_the_batch_and_with_nothing_else() -> None:
+def test_activations_grow_with_the_batch_and_with_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrlab.trace.estimate.inside", lambda *_: 0)  # with one thread it moves the highest moment
     one, two, four = (of(count).parts["activations"] for count in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - one), rel=0.01)
     assert of(2).parts["parameters"] == of(4).parts["parameters"]
@@ -105,6 +106,17 @@ def test_a_program_that_reads_a_value_is_answered() -> None:
         return value * 2 if float(value.detach()) > 0 else value
 
     assert estimate(Net(), images(2), reads).peak > 0
+
+
+def test_what_comes_behind_a_step_counts_where_it_is_higher() -> None:
+    def after(model: nn.Module) -> None:
+        model(torch.empty(1, 3, 512, 512))
+
+    alone, both = of(1), of(1, after=after)
+    assert both.phase == "validation"
+    assert both.parts["validation"] >= 8 * 512 * 512 * 4
+    assert both.peak > alone.peak
+    assert of(64, after=after).parts["validation"] == 0  # it is gone when the next step is at its height
 
 
 def test_what_depends_on_values_is_refused_with_the_way_out() -> None:
