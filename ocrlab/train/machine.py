@@ -18,6 +18,7 @@ from ocrlab.config import Config
 from ocrlab.errors import ConfigError
 from ocrlab.losses import TargetMaps, db_loss
 from ocrlab.model.detector import Detector
+from ocrlab.model.fuse import packable
 from ocrlab.probes import host
 
 SIZES = ((128, 1), (256, 3))  # pixels of a crop that formats are tried on, and how often
@@ -100,11 +101,16 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
     """Return (bf16, channels_last): as configured, else whichever made a short training step fastest on this device."""
     fixed_bf16 = None if config.trainer.precision == "auto" else config.trainer.precision == "bf16"
     fixed_last = None if config.runtime.channels_last == "auto" else bool(config.runtime.channels_last)
+    kinds = (True, False) if accelerator != "cpu" or packable(torch.bfloat16) else (False,)
     choices = [
         (bf16, last)
-        for bf16 in ((True, False) if fixed_bf16 is None else (fixed_bf16,))
+        for bf16 in (kinds if fixed_bf16 is None else (fixed_bf16,))
         for last in ((True, False) if fixed_last is None else (fixed_last,))
     ]
+    if fixed_bf16 is None and True not in kinds:
+        reasons["precision"] = (
+            "fp32: oneDNN has no bf16 for this processor, and torch's own is several times slower"
+        )
     if len(choices) == 1:
         reasons["formats"] = "set in the config"
         return choices[0]

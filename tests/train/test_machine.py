@@ -37,6 +37,7 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
         return lambda: seconds[choice] * side
 
     monkeypatch.setattr(machine, "_step", made)
+    monkeypatch.setattr(machine, "packable", lambda _kind: True)
     found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
     assert (found.bf16, found.channels_last) == (True, True)
     assert "fp32 contiguous" in found.reasons["formats"]
@@ -44,6 +45,17 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
     seconds[False, False] = 0.01
     found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
     assert (found.bf16, found.channels_last) == (False, False)
+
+
+def test_bf16_that_onednn_does_not_have_is_not_tried(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    monkeypatch.setattr(machine, "_step", lambda _config, _device, _side, bf16, _last: lambda: 0.001 if bf16 else 0.1)
+    monkeypatch.setattr(machine, "packable", lambda _kind: False)
+    found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert not found.bf16
+    assert "bf16" not in found.reasons["formats"]
+    assert found.reasons["precision"].startswith("fp32: oneDNN has no bf16")
+    assert machine.choose(configs.load(overrides=["trainer.accelerator=cpu", "trainer.precision=bf16"])).bf16
 
 
 def test_few_cores_load_in_line(monkeypatch):
