@@ -108,9 +108,7 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
         for last in ((True, False) if fixed_last is None else (fixed_last,))
     ]
     if fixed_bf16 is None and True not in kinds:
-        reasons["precision"] = (
-            "fp32: oneDNN has no bf16 for this processor, and torch's own is several times slower"
-        )
+        reasons["precision"] = "fp32: oneDNN has no bf16 for this processor, and torch's own is several times slower"
     if len(choices) == 1:
         reasons["formats"] = "set in the config"
         return choices[0]
