@@ -113,9 +113,11 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
         reasons["formats"] = "set in the config"
         return choices[0]
     words = {c: f"{'bf16' if c[0] else 'fp32'} {'channels_last' if c[1] else 'contiguous'}" for c in choices}
+    models = {last: _model(config, accelerator, last) for _, last in choices}
     seconds: dict[tuple[bool, bool], float] = {}
-    for side, rounds in SIZES:
-        steps = {choice: _step(config, accelerator, side, *choice) for choice in choices}
+    for most, rounds in SIZES:
+        side = min(most, config.crop)  # what is tried must not need more memory than the training
+        steps = {(bf16, last): _step(models[last], accelerator, side, bf16) for bf16, last in choices}
         for step in steps.values():
             step()  # compiles kernels and takes memory
         taken = [{choice: step() for choice, step in steps.items()} for _ in range(rounds)]
@@ -126,11 +128,15 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
     return min(seconds, key=lambda choice: seconds[choice])
 
 
-def _step(config: Config, accelerator: str, side: int, bf16: bool, channels_last: bool) -> Callable[[], float]:
-    """Return what makes a training step of the configured network on two small crops, and tells its seconds."""
+def _model(config: Config, accelerator: str, channels_last: bool) -> Detector:
+    """Return the configured network, from random numbers that nothing else is made of."""
     with torch.random.fork_rng(devices=[]):
         model = Detector(config.encoder, config.decoder, config.width).to(accelerator)
-    model = model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    return model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def _step(model: Detector, accelerator: str, side: int, bf16: bool) -> Callable[[], float]:
+    """Return what makes a training step on two small crops, keeps no gradients, and tells its seconds."""
     images = torch.zeros(2, 3, side, side, dtype=torch.uint8, device=accelerator)
     maps = TargetMaps(*(torch.ones(2, 1, side, side, device=accelerator) for _ in range(4)))
 
@@ -141,7 +147,9 @@ def _step(config: Config, accelerator: str, side: int, bf16: bool, channels_last
         db_loss(out.probability_logits, out.threshold_logits, maps).total.backward()
         if accelerator == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        model.zero_grad()
+        return seconds
 
     return step
 

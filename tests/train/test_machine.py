@@ -32,9 +32,11 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
     seconds = {(True, True): 0.1, (True, False): 0.2, (False, True): 0.3, (False, False): 0.4}
     tried: list[tuple[int, bool, bool]] = []
 
-    def made(_config, _device, side, *choice):
-        tried.append((side, *choice))
-        return lambda: seconds[choice] * side
+    def made(last, _device, side, bf16):
+        tried.append((side, bf16, last))
+        return lambda: seconds[bf16, last] * side
+
+    monkeypatch.setattr(machine, "_model", lambda _config, _device, last: last)
 
     monkeypatch.setattr(machine, "_step", made)
     monkeypatch.setattr(machine, "packable", lambda _kind: True)
@@ -47,9 +49,21 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
     assert (found.bf16, found.channels_last) == (False, False)
 
 
+def test_what_is_tried_is_no_larger_than_the_training_and_leaves_no_gradients(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    sides, models, step, model = [], [], machine._step, machine._model
+    monkeypatch.setattr(machine, "_step", lambda *given: sides.append(given[2]) or step(*given))
+    monkeypatch.setattr(machine, "_model", lambda *given: models.append(model(*given)) or models[-1])
+    fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "encoder=resnet18_slim", "width=32", "crop=64"]
+    machine.choose(configs.load(overrides=fixed))
+    assert set(sides) == {64}
+    assert len(models) == 2
+    assert all(p.grad is None for one in models for p in one.parameters())
+
+
 def test_bf16_that_onednn_does_not_have_is_not_tried(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    monkeypatch.setattr(machine, "_step", lambda _config, _device, _side, bf16, _last: lambda: 0.001 if bf16 else 0.1)
+    monkeypatch.setattr(machine, "_step", lambda _model, _device, _side, bf16: lambda: 0.001 if bf16 else 0.1)
     monkeypatch.setattr(machine, "packable", lambda _kind: False)
     found = machine.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
     assert not found.bf16
