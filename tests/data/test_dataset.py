@@ -80,11 +80,11 @@ def test_workers_of_a_rank_keep_its_order(samples, config, workers):
 def test_a_signal_to_all_processes_does_not_take_the_workers_first():
     loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.single_threaded, prefetch_factor=1)
     walk = iter(loader)
-    first = next(walk)
+    first = [next(walk), next(walk)]  # one from each worker: both are up
     workers = walk._workers
     for worker in workers:
         os.kill(worker.pid, signal.SIGTERM)
-    assert torch.equal(torch.cat([first, *walk]), torch.arange(64)), "the training goes on until it has saved"
+    assert torch.equal(torch.cat([*first, *walk]), torch.arange(64)), "the training goes on until it has saved"
     for worker in workers:
         worker.join(30)
         assert worker.exitcode == 0
