@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Progress = Callable[[dict[str, Any]], None]
 Polygons = list[NDArray[np.float32]]
 SETTLED = ("trainer.precision", "runtime.threads", "runtime.workers", "runtime.channels_last")
+SIDE = 960  # pixels of a page for those; the samples' own size
 RATES = (1e-2, 1e-4)  # learning rates of the two short trainings; the first one spoils what was learned
 
 
@@ -138,6 +139,7 @@ def trained(config: Config, progress: Progress) -> list[Path]:
     for number, rate in enumerate(RATES):
         ours = {"weights": "receipts", "optim.lr": rate, "optim.ema": 0, "optim.warmup_steps": 0, "recorder.on": False}
         ours |= {"name": f"rate-{rate:g}", "trainer.val_pages": 4, "trainer.val_every": 2, "trainer.log_every": 1}
+        ours |= {"evaluate.long_side": min(SIDE, config.evaluate.long_side)}
         if folders:  # what the first one has measured of this machine
             before = flat(configs.load(folders[0] / "config.yaml"))
             ours |= {key: before[key] for key in SETTLED}
