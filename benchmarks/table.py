@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -63,12 +64,14 @@ def page(title: str, body: str, *, environment: Mapping[str, Any] | None = None,
 
 
 def publish(name: str, text: str, *, save: bool, date: str | None = None) -> Path | None:
-    """Print a page and, with `save`, write it to `results/DATE-NAME.md`; returns the path written."""
+    """Print a page and, with `save`, write it to `results/DATE-NAME.md`, or -2, -3 where one is; returns the path."""
     print(text)
     if not save:
         return None
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{date or today()}-{name}.md"
+    tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    paths = (RESULTS / f"{date or today()}-{name}{tail}.md" for tail in tails)
+    path = next(path for path in paths if not path.exists())
     path.write_text(text, encoding="utf-8")
     print(f"written: {os.path.relpath(path)}", file=sys.stderr)
     return path

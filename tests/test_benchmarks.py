@@ -141,6 +141,8 @@ def test_this_machine_can_be_named_and_a_page_is_kept_only_when_asked(
     assert table.publish("name", text, save=False) is None and not table.RESULTS.exists()
     path = table.publish("name", text, save=True, date="2025-01-31")
     assert path == tmp_path / "results" / "2025-01-31-name.md" and path.read_text(encoding="utf-8") == text
+    more = [table.publish("name", n, save=True, date="2025-01-31").name for n in ("second", "third")]
+    assert more == ["2025-01-31-name-2.md", "2025-01-31-name-3.md"] and path.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.slow

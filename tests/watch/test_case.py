@@ -29,15 +29,22 @@ def test_a_hang_is_ended_with_its_stacks(code, watched):
     assert "nothing has moved" in done.err
 
 
-def test_a_suspicion_is_taken_back_when_it_moves(watched):
-    code = "import time\nprint('begin')\ntime.sleep(4)\nprint('end')"
-    done = watched(code, "--silence", "1")
-    assert (done.status, done.out, done.sentinel) == (0, b"begin\nend\n", ".SUCCESS")
-    assert "the program goes on" in done.err and "moves again (output)" in done.err
-    assert not (done.folder / "incident").exists()
-    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in done.err
-    told = json.loads((done.folder / "flight" / "suspected-1" / "verdict.json").read_text())
-    assert told["status"] == "suspected"
+def test_a_suspicion_is_taken_back_when_it_moves(env, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    code = "print('begin', flush=True)\nopen('gate').read()\nprint('end')"
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "1"]
+    with subprocess.Popen([*words, "--", sys.executable, "-c", code], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        (tmp_path / "gate").write_text("open")  # it moves when its silence was told, however long that took
+        out, said = watcher.communicate(timeout=60)
+    assert (watcher.returncode, out) == (0, "begin\nend\n")
+    assert [file.name for file in (tmp_path / "out").glob(".[FS]*")] == [".SUCCESS"]
+    assert "moves again (output)" in said
+    assert not (tmp_path / "out" / "incident").exists()
+    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in said
+    verdict = json.loads((tmp_path / "out" / "flight" / "suspected-1" / "verdict.json").read_text())
+    assert verdict["status"] == "suspected"
 
 
 def test_who_ends_what_hangs_gets_the_stacks_of_the_hang(env, tmp_path):
