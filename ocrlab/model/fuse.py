@@ -17,12 +17,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ocrlab.errors import ShapeError
 from ocrlab.model.detector import Detector, check
 
 SUMS = (operator.add, operator.iadd, torch.add)
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
 class Fused(nn.Module):
@@ -81,13 +81,13 @@ class Convolution(nn.Module):
         binary = torch.ops.mkldnn._convolution_pointwise.binary
         return cast(Tensor, binary(x, other, *rest, "add", None, "relu" if self.relu else None, [], None))
 
-    def pack(self) -> None:
-        """Keep the weights in the layout that oneDNN wants; it takes this shape of input as the usual one."""
+    def pack(self, weight: Tensor) -> None:
+        """Keep a copy of `weight` in the layout that oneDNN wants; it takes this shape of input as the usual one."""
         plain = self.plain
         usual = [1, plain.in_channels, 160, 160]
         geometry = (plain.padding, plain.stride, plain.dilation, plain.groups)
-        self.packed = torch.ops.mkldnn._reorder_convolution_weight(plain.weight.detach(), *geometry, usual)
-        plain.weight = nn.Parameter(plain.weight.new_empty(0), requires_grad=False)  # nobody reads it any more
+        self.packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *geometry, usual)
+        plain.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)  # nobody reads it any more
 
 
 def _added(y: Tensor, other: Tensor | None, relu: bool) -> Tensor:
@@ -108,18 +108,13 @@ def fused(detector: Detector, *, bf16: bool) -> Fused:
 def build(detector: Detector, kind: torch.dtype) -> Fused:
     """Return the inference form of a detector that computes in `kind`; see `fused`."""
     check_finite(detector)
-    whole = joined(detector, kind)
-    if detector.mean.device.type == "cpu" and packable(kind):
-        for module in whole.modules():
-            if isinstance(module, Convolution):
-                module.pack()
-    return whole
+    return joined(detector, kind, pack=detector.mean.device.type == "cpu" and packable(kind))
 
 
-def joined(detector: Detector, kind: torch.dtype) -> Fused:
-    """Return the inference form of a detector with weights that are not packed: all that fake tensors can do."""
-    layers = traced(Layers(copy.deepcopy(detector).requires_grad_(False).eval()))
-    fold(layers, 1 / detector.std.double(), kind)
+def joined(detector: Detector, kind: torch.dtype, *, pack: bool = False) -> Fused:
+    """Return the inference form of a detector; without `pack` it is all that fake tensors can do."""
+    layers = traced(Layers(reader(detector)))
+    norms = take_norms(layers)
     wrap_convolutions(layers)
     join_sums(layers)
     join_relus(layers)
@@ -127,8 +122,19 @@ def joined(detector: Detector, kind: torch.dtype) -> Fused:
     layers.recompile()
     layers.delete_all_unused_submodules()
     layers.graph.owning_module = None  # a cycle: without it old weights go at once, not when Python looks for cycles
+    fold(layers, norms, 1 / detector.std.double(), kind, pack=pack)
     layers.to(kind).to(memory_format=torch.channels_last).requires_grad_(False)
     return Fused(layers, detector.mean, kind)
+
+
+def reader(detector: Detector) -> Detector:
+    """Return a copy of a detector in eval mode that reads the convolutions' weights where they are, and owns the rest.
+
+    All weights copied, and folded in float64 among the copies, left a heap of three times their size behind.
+    """
+    weights = [module.weight for module in detector.modules() if isinstance(module, CONVOLUTIONS)]
+    memo: dict[int, Any] = {id(weight): nn.Parameter(weight.detach(), requires_grad=False) for weight in weights}
+    return copy.deepcopy(detector, memo).requires_grad_(False).eval()
 
 
 def traced(layers: Layers) -> fx.GraphModule:
@@ -163,29 +169,59 @@ def module_of(layers: fx.GraphModule, node: Any) -> nn.Module | None:
     return layers.get_submodule(str(node.target)) if isinstance(node, fx.Node) and node.op == "call_module" else None
 
 
-def fold(layers: fx.GraphModule, scale: Tensor | None, kind: torch.dtype) -> None:
-    """Fold each BatchNorm into the (transposed) convolution before it, and `scale` into the first convolution.
-
-    Folded weights are rounded once, from float64; one convolution at a time, as all of them would take four times the
-    memory of the weights.
-    """
+def take_norms(layers: fx.GraphModule) -> dict[nn.Module | None, nn.BatchNorm2d]:
+    """Take each BatchNorm out of the graph that follows a (transposed) convolution; return it by its convolution."""
+    norms: dict[nn.Module | None, nn.BatchNorm2d] = {}
     for node in list(layers.graph.nodes):
         convolution = module_of(layers, node)
-        if not isinstance(convolution, nn.Conv2d | nn.ConvTranspose2d):
-            continue
         after = next(iter(node.users)) if len(node.users) == 1 else None
         norm = module_of(layers, after)
-        if scale is None and not isinstance(norm, nn.BatchNorm2d):
-            continue
-        exact = convolution.double()
-        if scale is not None:
-            exact.weight.data *= scale
-            scale = None
-        if isinstance(norm, nn.BatchNorm2d):
-            turned = isinstance(exact, nn.ConvTranspose2d)
-            exact = fuse_conv_bn_eval(exact, norm.double(), transpose=turned)
+        if isinstance(convolution, CONVOLUTIONS) and isinstance(norm, nn.BatchNorm2d):
+            norms[convolution] = norm
             replace(cast(fx.Node, after), node)
-        layers.set_submodule(node.target, exact.to(kind))
+    return norms
+
+
+def fold(
+    layers: fx.GraphModule,
+    norms: dict[nn.Module | None, nn.BatchNorm2d],
+    scale: Tensor,
+    kind: torch.dtype,
+    *,
+    pack: bool,
+) -> None:
+    """Give each convolution weights of its own: those it read, its BatchNorm, and in the first one `scale`.
+
+    They are rounded once, from float64. All pass through the same two buffers: what is freed between tensors that
+    stay is a hole of the heap, and 64 bytes too small for the next tensor of its size (glibc's posix_memalign).
+    """
+    modules = [module_of(layers, node) for node in layers.graph.nodes]
+    plains = [module.plain if isinstance(module, Convolution) else module for module in modules]
+    most = max(plain.weight.numel() for plain in plains if isinstance(plain, CONVOLUTIONS))
+    room = torch.empty(most, dtype=torch.float64, device=scale.device)
+    last = torch.empty(most, dtype=kind, device=scale.device) if pack else None
+    first = True
+    for module, plain in zip(modules, plains, strict=True):
+        if not isinstance(plain, CONVOLUTIONS):
+            continue
+        weight = plain.weight.detach()  # (out, in, H, W), or (in, out, H, W) of a transposed one
+        wide = room[: weight.numel()].view(weight.shape).copy_(weight)
+        bias = None if plain.bias is None else plain.bias.detach().double()
+        if first:
+            wide *= scale
+            first = False
+        if norm := norms.get(plain):
+            factor = norm.weight.double() / (cast(Tensor, norm.running_var).double() + norm.eps).sqrt()
+            wide *= factor.view((1, -1, 1, 1) if isinstance(plain, nn.ConvTranspose2d) else (-1, 1, 1, 1))
+            shift = cast(Tensor, norm.running_mean).double()
+            bias = norm.bias.double() + ((0 if bias is None else bias) - shift) * factor
+        if bias is not None:
+            plain.bias = nn.Parameter(bias.to(kind), requires_grad=False)
+        if last is not None and isinstance(module, Convolution):
+            module.pack(last[: wide.numel()].view(wide.shape).copy_(wide))
+        else:
+            final = torch.empty_like(wide, dtype=kind, memory_format=torch.channels_last).copy_(wide)
+            plain.weight = nn.Parameter(final, requires_grad=False)
 
 
 def wrap_convolutions(layers: fx.GraphModule) -> None:

@@ -22,7 +22,7 @@ from ocrlab.train import fit, fitting, weighing
 from ocrlab.train.machine import choose
 
 LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
-FOLDING = 16  # bytes a number of the convolution that is being folded: twice in float64
+FOLDING = 12  # bytes a number of the largest convolution, while weights are folded: in float64 and as it will be
 DECODING = 5  # bytes a pixel of a probability map: where it is text, and the number of each region
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
 
@@ -87,12 +87,11 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
         """Build the inference form and give it a page, as train/pages.py does."""
         if page is None or form is None:
             return
-        copied = [torch.empty_like(p) for p in network.parameters()]
-        torch.empty(FOLDING * max(p.numel() for p in copied), dtype=torch.uint8)
-        copied.clear()
+        room = torch.empty(FOLDING * max(p.numel() for p in network.parameters()), dtype=torch.uint8)
         canvas = torch.empty(1, page[1], page[0], 3, dtype=torch.uint8).permute(0, 3, 1, 2)  # (1, 3, H, W)
         imagined = cast(Fused, faked(form))
         cast(fx.GraphModule, imagined.layers).graph.owning_module = None  # as in model/fuse.py: no cycle keeps it
+        del room
         heat = imagined.probability(canvas)  # (1, 1, H, W)
         torch.empty(DECODING * heat.numel(), dtype=torch.uint8)
 
