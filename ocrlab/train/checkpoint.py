@@ -45,6 +45,12 @@ def save(content: dict[str, Any], path: Path) -> None:
             os.close(folder)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed while it saved has left in a folder that nobody else writes to."""
+    for torn in folder.glob(".*.ckpt.*.tmp"):
+        torn.unlink(missing_ok=True)
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint to the host with `weights_only=True` (no stranger's pickle runs); raises CheckpointError."""
     pretrained.look(path)

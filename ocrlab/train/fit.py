@@ -76,6 +76,7 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
     last = folder.checkpoints / "last.ckpt"
     before = checkpoint.to_resume(last, config) if again and last.is_file() else None
     if mine.first:
+        checkpoint.sweep(folder.checkpoints)
         configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)

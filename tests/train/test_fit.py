@@ -164,8 +164,10 @@ def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monk
         with monkeypatch.context() as patch:
             patch.setattr(torch.serialization, "location_tag", lambda _storage: "cuda:3")
             torch.save(content, last)
+    (last.parent / ".last.ckpt.1.tmp").write_bytes(b"of a process that was killed")
     told = []
     assert fit.fit(configs.Config(), resume=folder, progress=told.append).metrics["steps"] == 4
+    assert not list(last.parent.glob(".*"))
     assert len([e for e in told if f"random states of {gpus} GPU(s), and 0 are used" in e.get("text", "")]) == lines
 
 
