@@ -57,7 +57,7 @@ def made(seed: int) -> Made:
     found += [one + rng.uniform(-50, 50, 2) for one in truth[::7]]
     ignored = (rng.random(len(truth)) < 0.15).tolist()
     texts = ["x" * rng.integers(1, 12) for _ in truth]
-    return Made(truth, ignored, texts, [d for d in found if iou.overlaps([], [d]).detection_valid.all()])
+    return Made(truth, ignored, texts, [d for d in found if iou.overlaps([], [d]).detections.valid.all()])
 
 
 SEEDS = range(25)
