@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,7 @@ from ocrlab.data.formats import Index, Sample
 from ocrlab.flight.ranks import Ranks
 from ocrlab.train import checkpoint, pages, ranks
 from ocrlab.train.module import Training, figures
-from ocrlab.train.watcher import Watcher
-
-Progress = Callable[[dict[str, Any]], None]
+from ocrlab.train.watcher import Progress, Watcher
 
 
 def cache_folder(config: Config) -> Path:
