@@ -63,10 +63,12 @@ class Link:
         if self.connection is None:
             self._start()
             try:
-                self._answer(self.first, START)
+                prepared = self._answer(self.first, START)
             except OcrlabError:
                 self._hang_up()  # one that is not prepared would misunderstand every question
                 raise
+            if (name, *args) == self.first:
+                return prepared
         return self._answer((name, *args), seconds)
 
     def close(self) -> None:

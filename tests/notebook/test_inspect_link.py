@@ -93,6 +93,13 @@ def test_a_child_that_could_not_be_prepared_is_asked_nothing_and_prepared_again(
     assert link.ask("opened") == ["receipts"]
 
 
+def test_who_asks_what_prepares_the_child_asks_it_once(link: Link) -> None:
+    link.ask("open", "receipts")
+    assert link.ask("opened") == ["receipts"]
+    link.ask("open", "receipts")
+    assert link.ask("opened") == ["receipts"] * 2
+
+
 def test_a_death_is_told_with_its_signal_and_the_next_question_starts_anew(link: Link) -> None:
     pid = link.ask("pid")
     with pytest.raises(apart.ChildFailed, match="SIGSEGV") as caught:
