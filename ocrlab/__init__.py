@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ocrlab._version import __version__
+
 if TYPE_CHECKING:
     from ocrlab.config import Config
     from ocrlab.predict import Detector
 
 __all__ = ["Config", "Detector", "__version__"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from torch.nn.functional import binary_cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ocrlab import losses
-from ocrlab.errors import ShapeError
+from ocrlab.errors import OcrlabError, ShapeError
 from ocrlab.losses import TargetMaps, db_loss, kernels
 
 WEIGHTS = (5.0, 1.0, 10.0)
@@ -55,15 +55,42 @@ def test_equal_to_the_plain_formula(path, text):
             assert float((g - h).norm()) <= close * float(h.norm())
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_soft_maps_weigh_value_and_gradient_alike(path):
+    """A pixel that is 0.3 text is 0.7 of a hard negative, in the value as in its gradient."""
+    x, y, t = page(torch.float64)
+    t = t._replace(shrink_map=torch.rand(t.shrink_map.shape, generator=torch.Generator().manual_seed(1)).double())
+    want = plain(x, y, t)
+    exact = torch.autograd.grad(want, x)[0]
+    a, b = (v.detach().float().requires_grad_() for v in (x, y))
+    got = PATHS[path](a, b, TargetMaps(*(m.float() for m in t)), WEIGHTS, 3.0).total
+    assert got.item() == pytest.approx(want.item(), rel=1e-4)
+    assert float((torch.autograd.grad(got, a)[0] - exact).norm()) < 0.01 * float(exact.norm())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_the_two_paths_agree(dtype):
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_two_paths_agree(dtype, soft):
     x, y, t = page(dtype)
+    if soft:
+        t = t._replace(shrink_map=torch.rand(t.shrink_map.shape, generator=torch.Generator().manual_seed(1)).to(t[0]))
     a, b = (path(x, y, t, WEIGHTS, 3.0) for path in PATHS.values())
     for got, want in zip(a, b, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
     for g, h in zip(torch.autograd.grad(a.total, (x, y)), torch.autograd.grad(b.total, (x, y)), strict=True):
         assert g.dtype == h.dtype == dtype
         torch.testing.assert_close(g, h, rtol=2e-2 if dtype.itemsize == 2 else 1e-4, atol=1e-5)
+
+
+def test_a_second_derivative_is_right_or_refused_but_never_zero():
+    """A penalty on gradients: where the compiled loops have no graph of theirs, it would add nothing in silence."""
+    x, y, t = page(torch.float32)
+    with pytest.raises(OcrlabError, match=r"no second derivative.*create_graph=True.*float64"):
+        torch.autograd.grad(db_loss(x, y, t).total, x, create_graph=True)
+    x, y, t = page(torch.float64)
+    (first,) = torch.autograd.grad(db_loss(x, y, t).total, x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    assert float(second.norm()) > 0
 
 
 @pytest.mark.parametrize("path", PATHS)

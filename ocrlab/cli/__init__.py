@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ocrlab import __version__
+from ocrlab._version import __version__
 from ocrlab.cli.answer import Answer, Parser, harmless
 from ocrlab.cli.process import answers, names_of_any_bytes, open_streams, outputs_to_stderr, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError

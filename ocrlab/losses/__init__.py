@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ocrlab.errors import ShapeError
+from ocrlab.errors import OcrlabError, ShapeError
 
 K = 50.0  # steepness of the approximate step function
 EPS = 1e-6
@@ -128,7 +128,7 @@ def on_device(
         above = hard > edge
         ties = (hard == edge) & (negative.flatten() > 0)
         share = (k - above.sum()).clamp_min(0) / ties.sum().clamp_min(1)
-        chosen = (above.to(real) + ties * share).view_as(x)
+        chosen = (above.to(real) + ties * share).view_as(x) * negative  # which may be a fraction, of soft maps
     bce = (pixel * (positive + chosen)).sum() / (positives + k + EPS)
     probability, threshold = x.sigmoid(), y.sigmoid()
     binary = torch.sigmoid(K * (probability - threshold))
@@ -208,6 +208,13 @@ def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # signa
 
 
 def _backward(ctx, parts: Tensor, _x: Tensor, _y: Tensor):  # type: ignore[no-untyped-def]
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # else a penalty on gradients would teach nothing
+        raise OcrlabError(
+            "The DB loss in compiled loops has no second derivative",
+            got="backward(create_graph=True) on the CPU",
+            need="create_graph=False",
+            do="For second derivatives give it float64 logits, or call losses.on_device",
+        )
     gx, gy = (t.detach() for t in ctx.saved_tensors)  # only the total carries a gradient; the terms are for reading
     factor = parts[0]
     if torch.compiler.is_compiling() or float(factor) != 1:  # it is 1 unless somebody scales the loss

@@ -191,7 +191,8 @@ def gradients(
         inverse = ONE / (ONE + e[i])
         positive = truth[i] * mask[i]
         step = e[i] * inverse * inverse * (mask[i] * by_inside - positive * by_area)
-        chosen = positive + (ONE if hard[i] > edge else share if hard[i] == edge else ZERO)
+        hardest = ONE if hard[i] > edge else share if hard[i] == edge else ZERO
+        chosen = positive + hardest * (mask[i] - positive)
         off = t - border[i]
         side = ONE if off > 0 else -ONE if off < 0 else ZERO
         probability[i] = step * (p * (ONE - p)) + (p - truth[i]) * chosen * by_bce

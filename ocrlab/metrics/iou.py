@@ -43,33 +43,6 @@ class Overlaps:
     columns: Indices
     shared: Floats
 
-    @property
-    def intersection(self) -> Floats:
-        """Shared areas (N, M) in square pixels."""
-        dense = np.zeros((len(self.truth), len(self.detections)))
-        dense[self.rows, self.columns] = self.shared
-        return dense
-
-    @property
-    def truth_area(self) -> Floats:
-        """Areas (N,) of the ground truth in square pixels; 0 where not valid."""
-        return self.truth.area
-
-    @property
-    def detection_area(self) -> Floats:
-        """Areas (M,) of the detections in square pixels; 0 where not valid."""
-        return self.detections.area
-
-    @property
-    def truth_valid(self) -> Mask:
-        """Which ground truth is a polygon (N,)."""
-        return self.truth.valid
-
-    @property
-    def detection_valid(self) -> Mask:
-        """Which detections are polygons (M,)."""
-        return self.detections.valid
-
     def iou(self) -> Floats:
         """Return intersection over union (N, M) in 0..1; 0 where a polygon is not valid."""
         union = self.truth.area[self.rows] + self.detections.area[self.columns] - self.shared

@@ -7,9 +7,11 @@ truth that it shares most area with, and to its own where there is none: so the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +159,8 @@ class Running:
 def interval(pages: Sequence[PageScores], *, rounds: int = 2000, seed: int = 0) -> tuple[float, float]:
     """Return the 95 % interval of hmean@0.5 over pages drawn anew, with repetition, `rounds` times; NaN below 2 pages.
 
-    Source: Efron 1979, Bootstrap methods; the percentile interval, with pages and not boxes as what is drawn.
+    Source: Efron 1979, Bootstrap methods; the percentile interval, with pages and not boxes as what is drawn, and as
+    wide as few pages ask: that of 3 pages would else hold the truth in 70 of 100 cases.
     """
     if len(pages) < 2:
         return float("nan"), float("nan")
@@ -167,8 +170,22 @@ def interval(pages: Sequence[PageScores], *, rounds: int = 2000, seed: int = 0) 
     drawn = rng.multinomial(len(pages), np.full(len(pages), 1 / len(pages)), size=rounds)
     matched, truth, detections = (drawn @ counts).T
     hmean = 2 * matched / np.maximum(truth + detections, 1)  # the harmonic mean of matched / truth and of matched / all
-    low, high = np.percentile(hmean, (2.5, 97.5))
+    matched, truth, detections = counts.sum(axis=0)
+    middle = 2 * matched / max(truth + detections, 1)
+    ends = middle + widened(len(pages), 0.05) * (np.percentile(hmean, (2.5, 97.5)) - middle)
+    low, high = np.clip(ends, 0, 1)
     return float(low), float(high)
+
+
+def widened(pages: int, outside: float) -> float:
+    """Return by how much draws of few pages are too close together: sqrt(n / (n - 1)) times Student's t by normal.
+
+    Hesterberg 2015 ("expanded percentile interval"); the quantile is Cornish and Fisher's expansion, to 1 % from 5 on.
+    """
+    z, free = NormalDist().inv_cdf(1 - outside / 2), pages - 1
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
+    return math.sqrt(pages / free) * t / z
 
 
 def _figures(row: Floats) -> dict[str, float]:

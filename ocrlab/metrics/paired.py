@@ -7,16 +7,14 @@ how sure the difference is on pages like these; it does not know how much anothe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from ocrlab.errors import ShapeError
-from ocrlab.metrics.page import AT, COLUMNS, PageScores
+from ocrlab.metrics.page import AT, COLUMNS, PageScores, widened
 
 ROUNDS = 10_000
 LEVEL = 0.95  # of all intervals that are read together
@@ -84,24 +82,13 @@ def compare(
         return Paired(*plain, nothing, nothing, nothing, nothing, len(one))
     outside = 1 - level(among)
     drawn = _differences(one, other, rounds, np.random.default_rng(seed))
-    drawn = plain[2] + _widened(len(one), outside) * (drawn - plain[2])
+    drawn = plain[2] + widened(len(one), outside) * (drawn - plain[2])
     drawn[np.abs(drawn) < 1e-12] = 0  # what was no difference is none, whatever was rounded
     low, high = np.percentile(drawn, (50 * outside, 100 - 50 * outside))
     above, below = np.count_nonzero(drawn > 0), np.count_nonzero(drawn < 0)
     ahead = (above + (rounds - above - below) / 2) / rounds
     p = min(1.0, among * 2 * (rounds - max(above, below) + 1) / (rounds + 1))
     return Paired(*plain, float(low), float(high), float(ahead), float(p), len(one))
-
-
-def _widened(pages: int, outside: float) -> float:
-    """Return by how much draws of few pages are too close together: sqrt(n / (n - 1)) times Student's t by normal.
-
-    Hesterberg 2015 ("expanded percentile interval"); the quantile is Cornish and Fisher's expansion, to 1 % from 5 on.
-    """
-    z, free = NormalDist().inv_cdf(1 - outside / 2), pages - 1
-    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
-    return math.sqrt(pages / free) * t / z
 
 
 def _differences(one: Floats, other: Floats, rounds: int, rng: np.random.Generator) -> Floats:

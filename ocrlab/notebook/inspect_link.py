@@ -62,18 +62,25 @@ class Link:
         """
         if self.connection is None:
             self._start()
-            self._answer(self.first, START)
+            try:
+                prepared = self._answer(self.first, START)
+            except OcrlabError:
+                self._hang_up()  # one that is not prepared would misunderstand every question
+                raise
+            if (name, *args) == self.first:
+                return prepared
         return self._answer((name, *args), seconds)
 
     def close(self) -> None:
         """End the child: it leaves by itself when nobody asks any more."""
         atexit.unregister(self.close)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-            self.ended.wait(
-                1.0
-            )  # one that still computes leaves when it wants to answer; killed, it would look crashed
+            self.ended.wait(1.0)  # one that computes leaves when it wants to answer; killed, it would look crashed
 
     def _start(self) -> None:
         """Start the child under watch, and wait until it has come to the line."""

@@ -19,7 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import IO, Any
 
-from ocrlab import __version__
+from ocrlab._version import __version__
 from ocrlab.config import Config
 from ocrlab.errors import ConfigError
 from ocrlab.notebook import apart, child

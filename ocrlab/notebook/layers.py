@@ -6,8 +6,8 @@ What needs torch is computed in children (`layers_child`) and comes back as arra
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.config import Config
+from ocrlab.notebook.layers_records import Fault, Found, Learned, Looked, Progress
 from ocrlab.report import pictures, plots, tables
 from ocrlab.report.view import BAD, View, say, together
 
@@ -28,7 +29,6 @@ DENSE = """.ocrlab table.plain.dense { font-size: 12px; width: 100%; }
 .ocrlab table.plain.dense th { white-space: normal; vertical-align: bottom; }"""  # ten columns in 912 pixels
 STRONGEST = 5  # maps shown large, beside the page
 SMALL = 104  # pixels, width of a map in the sheet of all
-ALIKE = 0.7  # correlation of two maps, above which they show the same
 EMPTY = 0.99  # of zeros, above which a map says nothing
 BINS = 60
 HEAD = (
@@ -43,74 +43,6 @@ HEAD = (
     "forward ms",
     "backward ms",
 )
-Progress = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Looked:
-    """One page, and what one module gives on it: `maps` (C, h, w) uint8, each from its own lowest to highest value."""
-
-    name: str
-    origin: str  # of the weights
-    module: str
-    kind: str
-    canvas: NDArray[np.uint8]  # (H, W, 3)
-    maps: NDArray[np.uint8]
-    figures: list[dict[str, Any]]  # of each channel: min, max, mean, std, zeros, count
-
-    @property
-    def strongest(self) -> list[int]:
-        """The channels by their standard deviation, the largest first."""
-        return sorted(range(len(self.figures)), key=lambda channel: -self.figures[channel]["std"])
-
-    def different(self, count: int) -> list[int]:
-        """Return the strongest channels of which no two show nearly the same."""
-        drawn = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
-        drawn -= drawn.mean(axis=1, keepdims=True)
-        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True) + 1e-9
-        alike = np.abs(drawn @ drawn.T)
-        kept: list[int] = []
-        for channel in self.strongest:
-            if len(kept) < count and all(alike[channel, other] < ALIKE for other in kept):
-                kept.append(channel)
-        return kept
-
-    def told(self, channel: int) -> str:
-        """Return a channel's figures in words."""
-        figures = self.figures[channel]
-        return f"{figures['min']:.2g} to {figures['max']:.2g}, {100 * figures['zeros'] / figures['count']:.0f} % zeros"
-
-
-@dataclass
-class Learned:
-    """A short training: samples of a module's values (V,) by step, the table of all modules, and the plot of them."""
-
-    module: str
-    losses: list[float] = field(default_factory=list)
-    outputs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    gradients: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    table: list[dict[str, Any]] = field(default_factory=list)
-    plot: tuple[Any, str] | None = None  # figure and alternative text
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A planted fault, what was found, and the share of bad values of modules in the order in which they compute."""
-
-    planted: str
-    found: str
-    right: bool
-    spread: list[tuple[str, float]]
-
-
-@dataclass(frozen=True)
-class Found:
-    """All that the notebook shows: maps of a page, a short training, and planted faults."""
-
-    looked: Looked
-    learned: Learned
-    faults: list[Fault]
 
 
 def found(config: Config, module: str, page: int, checkpoint: str, every: int, progress: Progress) -> Found:

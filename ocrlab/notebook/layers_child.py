@@ -20,7 +20,7 @@ from ocrlab.data import formats, transforms
 from ocrlab.data.dataset import Batch
 from ocrlab.data.images import read_image
 from ocrlab.errors import ConfigError
-from ocrlab.notebook.layers import Fault, Learned, Looked, Progress
+from ocrlab.notebook.layers_records import Fault, Learned, Looked, Progress
 from ocrlab.predict import Detector
 from ocrlab.trace import layers, tensors
 from ocrlab.trace.layers_names import Named, chosen

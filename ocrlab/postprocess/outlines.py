@@ -39,7 +39,10 @@ def last(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Ou
 
 
 def largest(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Outline]:
-    """Return the `count` outer outlines of most area, in OpenCV's order; of a busy mask those of most pixels."""
+    """Return the `count` outer outlines of most area, in OpenCV's order; of a busy mask those of most pixels.
+
+    What lies inside of a hole counts, too: a line in the middle of a seal whose text goes round.
+    """
     if mask.size == 0:
         return ()
     if busy(mask):
@@ -47,7 +50,12 @@ def largest(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence
         chosen = np.zeros(number, np.uint8)
         chosen[1 + np.argsort(-facts[1:, cv2.CC_STAT_AREA], kind="stable")[:count]] = 1
         mask = chosen[labels]
-    outlines: Sequence[Outline] = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE, offset=first)[0]
+    # Of a mask that is still busy the holes alone would be too many, and what is inside of them goes with them.
+    way = cv2.RETR_EXTERNAL if busy(mask) else cv2.RETR_CCOMP
+    outlines: Sequence[Outline]
+    outlines, tree = cv2.findContours(mask, way, cv2.CHAIN_APPROX_SIMPLE, offset=first)
+    if way == cv2.RETR_CCOMP and len(outlines):
+        outlines = [outline for outline, parent in zip(outlines, tree[0, :, 3].tolist(), strict=True) if parent < 0]
     if len(outlines) <= count:
         return outlines
     area = np.array([cv2.contourArea(outline) for outline in outlines])

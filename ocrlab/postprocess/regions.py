@@ -62,7 +62,8 @@ def decode(
     quads, 2.0 for polygons). With a ratio everything is as published: whole pixels, outlines of holes are candidates
     too, and the first `max_candidates` from the bottom of the page count. With "exact" the largest count.
     `to_page` (2, 3) maps map pixels to page pixels (default: the same), `size` is the page's (width, height), to which
-    regions are cut by moving corners (default: the map's, or not at all where `to_page` is given).
+    regions are cut by moving corners (default: the map's, or not at all where `to_page` is given); what lies beside the
+    page is left out.
     `compiled=False` does without numba, as is done where numba is not installed; the regions are the same.
 
     Raises ShapeError for a map of another shape or dtype, with NaN or values outside 0..1, or a `to_page` that is not
@@ -89,7 +90,8 @@ def decode(
         found, scores = kind.published(
             heat, outlines.last(mask, max_candidates, first), float(unclip), min_size, box_threshold, loops
         )
-    return Regions(on_page(found, to_page, size, whole=unclip != "exact"), np.asarray(scores, dtype=np.float32))
+    shapes, there = on_page(found, to_page, size, whole=unclip != "exact")
+    return Regions(shapes, np.asarray(scores, dtype=np.float32)[there])
 
 
 def check(probability: Map, to_page: NDArray[np.float64] | None) -> None:
@@ -111,10 +113,14 @@ def on_page(
     size: tuple[int, int] | None,
     *,
     whole: bool,
-) -> list[NDArray[np.float32]]:
-    """Return polygons (P, 2) in page pixels, rounded if they must be `whole`, with the corners moved into the page."""
+) -> tuple[list[NDArray[np.float32]], NDArray[np.intp]]:
+    """Return polygons (P, 2) in page pixels, rounded if they must be `whole`, with the corners moved into the page.
+
+    Those of which nothing is left, as they lie in what was added around the page, are left out; which are there is told
+    beside them, by their places in `found`.
+    """
     if not len(found):
-        return []
+        return [], np.zeros(0, np.intp)
     points = np.concatenate(found).astype(np.float64)
     if to_page is not None:
         points = points @ np.asarray(to_page)[:, :2].T + np.asarray(to_page)[:, 2]
@@ -123,4 +129,6 @@ def on_page(
     if size is not None:
         points = np.clip(points, 0, size)
     small, ends = points.astype(np.float32), list(itertools.accumulate(len(polygon) for polygon in found))
-    return [small[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    starts = [0, *ends[:-1]]
+    there = np.flatnonzero((np.maximum.reduceat(small, starts) > np.minimum.reduceat(small, starts)).all(axis=1))
+    return [small[starts[i] : ends[i]] for i in there], there

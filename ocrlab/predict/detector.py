@@ -15,7 +15,7 @@ from ocrlab import flight, postprocess, pretrained
 from ocrlab.config import Config
 from ocrlab.data import images
 from ocrlab.data.page import Problem
-from ocrlab.errors import CheckpointError
+from ocrlab.errors import CheckpointError, ConfigError, ShapeError
 from ocrlab.model.detector import Detector as Network
 from ocrlab.predict.stream import Source, checked, flow
 from ocrlab.probes import host
@@ -38,12 +38,18 @@ class Detector:
         """Read a checkpoint; `receipts` is the shipped one, unless there is a file of that name.
 
         Without a path it is the best one of the newest successful run in `runs`, and the shipped one where there is no
-        run. Raises CheckpointError.
+        run. Raises CheckpointError, and ConfigError for a device that is not there.
         """
         found, origin = choose(path, Path(runs))
         net, config, _ = checkpoint.load_detector(found)
+        try:
+            net = net.to(device)
+        except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device
+            got = f"device={device!r}: {str(error).partition(chr(10))[0][:100]}"
+            need = "cpu, or cuda where torch sees a GPU"
+            raise ConfigError("The detector cannot be put onto this device", got=got, need=need) from error
         bf16 = config.trainer.precision == "bf16" and (device != "cpu" or "avx512_bf16" in host.cpu_flags())
-        return cls(net.to(device), config, bf16, found, origin)
+        return cls(net, config, bf16, found, origin)
 
     def regions(self, image: NDArray[np.uint8]) -> postprocess.Regions:
         """Return polygons (P, 2) and scores (N,) of an image (H, W, 3) RGB uint8, in its own pixels."""
@@ -72,8 +78,14 @@ class Detector:
         """Yield what is found on files or images (H, W, 3) RGB uint8, in their order; a bad page is a Problem.
 
         Reading and post-processing run beside the network. At most `ahead` pages are in memory, those of one canvas
-        size in batches of at most `batch`.
+        size in batches of at most `batch`. Raises ShapeError for one page that is no list of pages.
         """
+        got = repr(pages) if isinstance(pages, str | Path) else ""
+        if isinstance(pages, np.ndarray) and pages.ndim in (2, 3):
+            got = f"an image {pages.shape}"
+        if got:  # the letters of its name, or its rows, would be taken for pages
+            do = "Put it into a list, or use detect"
+            raise ShapeError("This is one page", got=got, need="a list of pages", do=do)
         return flow(self, pages, lambda page, found: page.prediction(found), ahead=ahead, batch=batch)
 
 

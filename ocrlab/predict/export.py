@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ocrlab import __version__
+from ocrlab._version import __version__
 from ocrlab.data.transforms import GREY
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.model.detector import MULTIPLE

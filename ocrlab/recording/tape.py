@@ -30,6 +30,7 @@ from ocrlab.recording.walks import Counted
 from ocrlab.trace import sticky
 
 WEIGH_EVERY = 0.1  # seconds between two looks at the resident memory, which the kernel takes 10 us for
+LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -86,8 +87,7 @@ class Tape:
             self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self.weighed, self.resident = -WEIGH_EVERY, dict[str, int]()
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")
-        weak = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: silence(weak()))  # a loader worker is not the training
+        LIVING.add(self)
 
     @harmless
     def hear(self, model: nn.Module) -> None:
@@ -335,12 +335,15 @@ def copied_generator(loader: Any) -> str:
     return next((name for name, value in held.items() if isinstance(value, generators.KINDS)), "")
 
 
-def silence(tape: Tape | None) -> None:
-    """Switch a tape off in a forked child, which must not write its parent's record."""
-    if tape is not None:
+def silence() -> None:
+    """Switch all tapes off in a forked child, which must not write its parent's record."""
+    for tape in LIVING:
         tape.on = tape.stages.on = tape.cuda = False
         sticky.keep([*tape.late, *tape.snapshots.abandon()])  # CUDA does not live on in a fork
         tape.late.clear()
+
+
+os.register_at_fork(after_in_child=silence)  # once: what is registered can never be taken back
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ocrlab import __version__
+from ocrlab._version import __version__
 from ocrlab.diagnose import catalogue
 from ocrlab.diagnose import unknown as errors
 from ocrlab.diagnose.verdict import sentence

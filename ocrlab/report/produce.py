@@ -105,8 +105,8 @@ def reserve(prepared: Prepared, folder: Path) -> Files:
     for number in itertools.count(1):
         files = Files(folder / f"{name}{'' if number == 1 else f'-{number}'}.ipynb")
         with contextlib.suppress(FileExistsError):
-            os.link(first, files.notebook)  # fails where somebody has the name, also in the same moment
-            first.unlink()
+            files.notebook.touch(exist_ok=False)  # fails where somebody has the name, also in the same moment
+            first.replace(files.notebook)
             break
     prepared.notebook.metadata.papermill.update(input_path=str(prepared.source), output_path=str(files.notebook))
     return files

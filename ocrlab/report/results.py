@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab import __version__
+from ocrlab._version import __version__
 from ocrlab.errors import DataError
 from ocrlab.flight import write_json
 from ocrlab.probes import host

@@ -94,16 +94,16 @@ class Room:
         """Return the seconds that are left."""
         return self.end - time.monotonic()
 
-    def child(self, what: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any) -> tuple[Any, Any]:
-        """Run one child; return its answer (None where it wrote none) and how it ended."""
+    def child(self, module: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any) -> tuple[Any, Any]:
+        """Run a module of `train` as a child; return its answer (None where it wrote none) and how it ended."""
         number = len(list(self.folder.glob("job-*.json")))
         job, out = self.folder / f"job-{number}.json", self.folder / f"out-{number}.json"
         place = self.folder / f"run-{number}"
         runs = {"runs": str(place / "runs"), "name": "fit"}
         settings = {**QUIET, **runs, **self.settled, **overrides}
-        content = {"schema": 1, "what": what, "config": str(self.folder / "config.yaml"), "overrides": settings}
+        content = {"schema": 1, "config": str(self.folder / "config.yaml"), "overrides": settings}
         flight.write_json(job, {**content, "out": str(out), **more}, private=True)
-        command = ([sys.executable, "-m", "ocrlab.train.fitting", str(job)], dict(env))
+        command = ([sys.executable, "-m", f"ocrlab.train.{module}", str(job)], dict(env))
         ended = probe.perform(lambda _place: command, place, max(5.0, min(SLOWEST, self.left())))
         answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
         return answer, ended
@@ -115,7 +115,7 @@ class Room:
         overrides = {key: value for key, value in changes.items() if key not in env}
         began = time.monotonic()
         kind = {"usable": self._ceiling(), "kind": self.limit.kind, "long": long}
-        answer, ended = self.child("measure", {**overrides, "batch_size": batch}, env, **kind)
+        answer, ended = self.child("fitting", {**overrides, "batch_size": batch}, env, **kind)
         self.settled = {**(answer or {}).get("settled", {}), **self.settled}
         done = judged(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
         done = replace(done, long=long)
@@ -154,7 +154,7 @@ def fit(
 def estimated(room: Room) -> dict[str, Any]:
     """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}."""
     room.say("estimating with fake tensors")
-    answer, ended = room.child("estimate", {}, {})
+    answer, ended = room.child("estimating", {}, {})
     if answer is None:
         raise RunError(
             "The training cannot be estimated", got=ended.told, do="Try it: ocrlab train trainer.max_steps=2"

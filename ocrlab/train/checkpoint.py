@@ -45,11 +45,17 @@ def save(content: dict[str, Any], path: Path) -> None:
             os.close(folder)
 
 
-def load(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint with `weights_only=True` (no pickle of strangers runs); raises CheckpointError."""
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed while it saved has left in a folder that nobody else writes to."""
+    for torn in folder.glob(".*.ckpt.*.tmp"):
+        torn.unlink(missing_ok=True)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint to the host with `weights_only=True` (no stranger's pickle runs); raises CheckpointError."""
     pretrained.look(path)
     try:
-        content = torch.load(path, map_location=map_location, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, unpickling and truncation errors share no base class
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint",
@@ -66,8 +72,12 @@ def load(path: Path, *, map_location: Any = "cpu") -> dict[str, Any]:
 
 
 def to_resume(path: Path, config: Config) -> dict[str, Any]:
-    """Return the card of a run's `last.ckpt`; raises CheckpointError where `config` is of another network."""
-    about: dict[str, Any] = load(path)["ocrlab"]
+    """Return the card of a run's `last.ckpt`, and in `gpus` of how many it holds the random states.
+
+    Raises CheckpointError where `config` is of another network.
+    """
+    content = load(path)
+    about: dict[str, Any] = content["ocrlab"]
     there, wanted = about.get("config") or {}, config.model_dump(mode="json")
     before = (there.get("trainer") or {}).get("max_steps", config.trainer.max_steps)
     if before <= about["step"] < config.trainer.max_steps:
@@ -85,7 +95,7 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
             need=" ".join(f"{name}={wanted[name]}" for name in other),
             do="Put back what it was, or start a new run",
         )
-    return about
+    return about | {"gpus": len((content.get("random") or {}).get("cuda", ()))}
 
 
 def _seen(error: Exception) -> str:

@@ -1,16 +1,20 @@
-"""What a training will need, estimated from its config: the step and the largest page of its validation with fake
-tensors, and around them what is no tensor.
+"""What a training will need, estimated from its config: `python -m ocrlab.train.estimating JOB.json`, as fitting.py.
+
+The step and the largest page of its validation with fake tensors, and around them what is no tensor.
 
 Shapes: B batch, H W pixels of a crop.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
+from ocrlab import flight
 from ocrlab.config import Config
 from ocrlab.data import transforms
 from ocrlab.losses import TargetMaps, db_loss
@@ -25,6 +29,12 @@ LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with on
 FOLDING = 12  # bytes a number of the largest convolution, while weights are folded: in float64 and as it will be
 DECODING = 5  # bytes a pixel of a probability map: where it is text, and the number of each region
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
+
+
+def main(path: Path) -> None:
+    """Estimate as the job says, and write the answer to its `out`; raises DataError, ConfigError."""
+    job, config = fitting.begun(path)
+    flight.write_json(job["out"], {"schema": 1, **of_config(config)}, private=True)
 
 
 def of_config(config: Config) -> dict[str, Any]:
@@ -120,3 +130,8 @@ def whole(config: Config, step: Estimate) -> dict[str, int]:
     parts["decoded pages"] = fitting.held_later(config) + fitting.held_now(config)
     parts["libraries"] = LIBRARIES
     return parts
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    fitting.ended()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import math
 import signal
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,25 +16,25 @@ from typing import Any, NoReturn
 import lightning
 import numpy as np
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 from ocrlab import config as configuration
 from ocrlab import flight, redact
 from ocrlab.config import Config
-from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, name_at, readable, single_threaded
+from ocrlab.data.dataset import Crops, PageOrder, collate, name_at, readable, single_threaded
 from ocrlab.data.formats import Index, load
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import driver, host
-from ocrlab.train import checkpoint, cuda_info, pages, ranks, shared_folder, tracking, tracking_files
+from ocrlab.train import checkpoint, cuda_info, ranks, shared_folder, tracking, tracking_files, validation
 from ocrlab.train.budget import Budget
-from ocrlab.train.checkpoint import save  # where Lightning's own argument is called `checkpoint`
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
-from ocrlab.train.module import Training, figures
+from ocrlab.train.module import Training
 from ocrlab.train.optimizer import shortened
 from ocrlab.train.recorder import Recorder
+from ocrlab.train.trainer import known_warnings, trainer_for
+from ocrlab.train.validation import cache_folder
 from ocrlab.train.watcher import Progress, Watcher, handled
 
 
@@ -80,6 +76,7 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
     last = folder.checkpoints / "last.ckpt"
     before = checkpoint.to_resume(last, config) if again and last.is_file() else None
     if mine.first:
+        checkpoint.sweep(folder.checkpoints)
         configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
@@ -93,7 +90,7 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
         environment = {"schema": 1, **host.environment(), "gpu": driver.present(Path("/"))}
         environment |= {"machine": machine.record(), "ranks": asdict(mine)}
         flight.write_json(folder.environment_file, redact.record(environment))
-    _say(config, machine, mine, progress)
+    _say(config, machine, mine, before, progress)
     name = partial(
         tracking.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
     )
@@ -107,13 +104,13 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
             checkpoint.begin_from(config.weights, module.detector, module.averaged)
         module.finish_batch = watcher.finish_batch
         _run(module, watcher, train, val, before, last if before else None)
-        metrics = final(module, watcher, val, progress)
+        metrics = validation.final(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
         metrics["steps"] = float(module.trainer.global_step)
         status = "completed"
         tracking_files.send_best(tracker, watcher.best_path, metrics)
     finally:
-        score = watcher.best if status == "completed" else None
+        score = metrics["hmean@0.5"] if status == "completed" else None
         if status != "completed" and mine.several:  # the others wait for this rank, and the launcher not for long
             tracker.deadline = min(tracker.deadline, ranks.LAST_WORDS)
         tracker.finish(status, name(score=score), metrics)
@@ -162,7 +159,7 @@ def again(config: Config) -> NoReturn:
     with known_warnings():
         recorders = [recorder(config, Path(config.runs), len(train.samples), lambda _micro: 0)]
         trainer = trainer_for(module, recorders, Path(config.runs))
-        trainer.fit(module, loader(train, config, None), validation(val, config))
+        trainer.fit(module, loader(train, config, None), validation.loader(val, config))
     raise RunError("The replay ended before its last step", need="the data and the settings of the run")
 
 
@@ -226,13 +223,19 @@ def report_data(train: Index, val: Index, progress: Progress) -> None:
             progress({"kind": "warning", "text": f"{index.split}: {len(index.problems) - 5} more pages with problems"})
 
 
-def _say(config: Config, machine: Machine, mine: Ranks, progress: Progress) -> None:
-    """Print the loud lines: how many ranks, a GPU that was not used, and the CUDA facts when they were asked for."""
+def _say(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] | None, progress: Progress) -> None:
+    """Print the loud lines: how many ranks, GPUs that are not used or not there, and CUDA facts when asked for."""
     if mine.several:
         progress({"kind": "warning", "text": ranks.spoken(config, mine)})
     reason = machine.reasons["accelerator"]
     if machine.accelerator == "cpu" and "smoke" in reason:
         progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
+    here = torch.cuda.device_count() if machine.accelerator == "cuda" else 0
+    if before and before["gpus"] != here:
+        text = f"last.ckpt holds the random states of {before['gpus']} GPU(s), and {here} are used here: what is drawn"
+        progress(
+            {"kind": "warning", "text": f"{text} on a GPU differs from what the run would have drawn; weights do not"}
+        )
     if cuda_info.wanted(config):
         for line in cuda_info.lines():
             print(line, file=sys.stderr, flush=True)
@@ -254,7 +257,8 @@ def _run(
     try:
         trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))
         with known_warnings():
-            trainer.fit(module, loader(train, config, before, mine), validation(val, config, mine), ckpt_path=last)
+            pages = validation.loader(val, config, mine)
+            trainer.fit(module, loader(train, config, before, mine), pages, ckpt_path=last)
         watcher.settle()
     finally:
         for number, handler in old.items():
@@ -263,67 +267,6 @@ def _run(
         raise SystemExit(128 + watcher.stop_signal)
     if trainer.global_step == 0:
         raise RunError("Training made no step", need="trainer.max_steps or trainer.max_minutes long enough for one")
-
-
-class AtomicIO(TorchCheckpointIO):
-    """Lightning's checkpoint reader and writer with `checkpoint.save` and `load` in place of its own."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        save(checkpoint, Path(path))
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        return checkpoint.load(Path(path), map_location=map_location)
-
-
-def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: int = 0) -> lightning.Trainer:
-    """Return the trainer of a run; its devices and hints stay unsaid, ours say what was chosen."""
-    config, machine = module.config, module.machine
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    spread = ranks.strategy(module.ranks, machine.accelerator, folder)
-    if config.trainer.sync_batchnorm and module.ranks.several:
-        torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector, spread["strategy"]._ddp_kwargs["process_group"])
-    trainer = lightning.Trainer(
-        accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
-        **spread,
-        precision="bf16-mixed" if machine.bf16 else "32-true",
-        max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
-        max_steps=config.trainer.max_steps,
-        max_time=timedelta(minutes=config.trainer.max_minutes) if config.trainer.max_minutes else None,
-        accumulate_grad_batches=config.trainer.accumulate_grad_batches,
-        gradient_clip_val=config.optim.grad_clip or None,
-        val_check_interval=config.trainer.val_every * config.trainer.accumulate_grad_batches,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=sanity,
-        callbacks=callbacks,
-        plugins=[AtomicIO()],
-        default_root_dir=folder,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        benchmark=True if machine.accelerator == "cuda" else None,
-    )
-    ranks.alone_with_signals(trainer, module.ranks)
-    return trainer
-
-
-@contextlib.contextmanager
-def known_warnings() -> Iterator[None]:
-    """Keep quiet about what was chosen so: see machine.py, PageOrder, `averaged`."""
-    known: tuple[str, ...] = (
-        "does not have many workers",
-        "not resumable",
-        "LeafSpec",
-        "module.s. in eval mode",
-        "val_check_interval",
-    )
-    known += ("Grad strides do not match bucket view", "find_unused_parameters")
-    with warnings.catch_warnings():
-        for words in known:
-            warnings.filterwarnings("ignore", f".*{words}.*")
-        yield
 
 
 def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ranks | None = None) -> DataLoader[Any]:
@@ -349,52 +292,3 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
         prefetch_factor=4 if workers else None,
         pin_memory=config.trainer.accelerator == "cuda",
     )
-
-
-def validation(val: Index, config: Config, mine: Ranks | None = None) -> DataLoader[Any]:
-    """Return the loader of a rank's whole pages: its share of `val_pages` of them, spread evenly over the split."""
-    samples = val.samples
-    count = config.trainer.val_pages
-    if count is not None and count < len(samples):
-        samples = [samples[int(i)] for i in np.linspace(0, len(samples) - 1, count)]
-    turns: Any = ranks.share(len(samples), mine or Ranks())
-    return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, sampler=turns, num_workers=0)
-
-
-def cache_folder(config: Config) -> Path:
-    """Return where decoded pages are kept when `runtime.cache=disk`."""
-    return Path(config.runs).absolute() / ".cache"
-
-
-def final(module: Training, watcher: Watcher, val: Index, progress: Progress) -> dict[str, float]:
-    """Return the metrics of the best checkpoint on all validation pages; the last weights compete for being it."""
-    config = module.config
-    module.averaged.to(module.device)
-    saw_all = config.trainer.val_pages is None or config.trainer.val_pages >= len(val.samples)
-    if saw_all and module.trainer.global_step % config.trainer.val_every == 0:
-        last = module.scores
-    else:
-        last = measure(module, val, progress)
-        watcher.write({"step": module.trainer.global_step, **last}, module.trainer.global_step)
-    if last["hmean@0.5"] >= watcher.best or watcher.best_path is None:
-        watcher.best = last["hmean@0.5"]
-        watcher.save_best(module, last)
-        return dict(last)
-    best = ranks.of_rank_0(module.ranks, checkpoint.load(watcher.best_path) if module.ranks.first else None)
-    if saw_all:
-        return dict(best["ocrlab"]["metrics"])
-    module.averaged.load_state_dict(best["detector"])
-    return measure(module, val, progress)
-
-
-def measure(module: Training, val: Index, progress: Progress) -> dict[str, float]:
-    """Return the figures of the averaged weights over every page of `val`, of which each rank judges its share."""
-    config, mine = module.config, module.ranks
-    module.averaged.eval()
-    dataset, judged = Pages(val.samples, config, cache_folder(config)), {}
-    for turn, i in enumerate(ranks.share(len(dataset), mine)):
-        if i is not None:
-            page = dataset.page(i)
-            judged[i] = pages.judge(module.averaged, page, config, bf16=module.machine.bf16).counts
-        progress({"kind": "measure", "step": min((turn + 1) * mine.world, len(dataset)), "total": len(dataset)})
-    return figures(ranks.added(mine, judged, len(dataset)))

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from ocrlab import config as configs
-from ocrlab import flight
 from ocrlab.config import Config
 from ocrlab.data.formats import Index, Sample
 from ocrlab.errors import DataError
@@ -38,18 +37,18 @@ SETTLED = ("trainer.accelerator", "trainer.precision", "runtime.threads", "runti
 
 
 def main(path: Path) -> None:
-    """Measure or estimate as the job says, and write the answer to its `out`; raises what training raises."""
-    job = from_json(path.read_bytes(), source=str(path))
+    """Measure as the job says, and write the answer to its `out`; raises what training raises."""
+    job, config = begun(path)
+    measure(config, Path(job["out"]), job.get("usable"), job.get("kind", "resident"), long=job.get("long", False))
+
+
+def begun(path: Path) -> tuple[dict[str, Any], Config]:
+    """Return a job and its config, in a process that is ready to be weighed."""
+    job: dict[str, Any] = from_json(path.read_bytes(), source=str(path))
     with contextlib.suppress(OSError):  # where memory ends, the kernel shall choose this process
         Path("/proc/self/oom_score_adj").write_text("1000")
     weighing.settle()
-    config = configs.load(job["config"], job["overrides"])
-    if job["what"] == "estimate":
-        from ocrlab.train import estimating
-
-        flight.write_json(job["out"], {"schema": 1, **estimating.of_config(config)}, private=True)
-        return
-    measure(config, Path(job["out"]), job.get("usable"), job.get("kind", "resident"), long=job.get("long", False))
+    return job, configs.load(job["config"], job["overrides"])
 
 
 def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: bool = False) -> None:
@@ -160,7 +159,12 @@ def held_later(config: Config) -> int:
     return total
 
 
+def ended() -> None:
+    """End this process at once: what ends threads and libraries could take longer than the job."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    os._exit(0)  # what ends threads and libraries could take longer than it
+    ended()

@@ -45,7 +45,8 @@ class Training(lightning.LightningModule):
         # Kept out of the module tree: a compiled module would change every name in the checkpoint.
         self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
         self.judged: dict[int, NDArray[np.float64]] = {}  # the pages of this validation that are this rank's
-        self.scores: dict[str, float] = {}  # of the last validation
+        self.scores: dict[str, float] = {}  # of the last validation that was not left
+        self.scored = -1  # the optimiser step that it was made at
         self.parts: LossParts | None = None  # of the last micro-batch
         self.found: list[Polygon] = []  # on the last page of a validation
         self.micro = 0  # micro-batches done since the run began
@@ -90,6 +91,7 @@ class Training(lightning.LightningModule):
         if not self.trainer.sanity_checking:  # of which not every rank may have a page
             loaders: Any = self.trainer.val_dataloaders
             self.scores = figures(ranks.added(self.ranks, self.judged, len(loaders.dataset)))
+            self.scored = self.trainer.global_step
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, _loader: int) -> Any:
         if not isinstance(batch, Batch) or device.type == "cpu":
@@ -114,7 +116,7 @@ class Training(lightning.LightningModule):
 
     def on_save_checkpoint(self, content: dict[str, Any]) -> None:
         content["ocrlab"] = checkpoint.card(self.config, self.trainer.global_step, self.scores)
-        content["ocrlab"] |= {"micro": self.micro, "seen": self.seen}
+        content["ocrlab"] |= {"micro": self.micro, "seen": self.seen, "scored": self.scored}
         content["random"] = random_states()
         if self.micro % self.trainer.accumulate_grad_batches:  # between two micro-batches of one step
             named = self.detector.named_parameters()
@@ -123,6 +125,7 @@ class Training(lightning.LightningModule):
     def on_load_checkpoint(self, content: dict[str, Any]) -> None:
         self.micro, self.scores = content["ocrlab"]["micro"], content["ocrlab"]["metrics"]
         self.seen = content["ocrlab"].get("seen", self.micro * self.config.batch_size)  # before there were ranks
+        self.scored = content["ocrlab"].get("scored", -1)
         self._pending = {"random": content["random"], "gradients": content.get("gradients", {})}
 
     def on_train_start(self) -> None:
@@ -175,11 +178,11 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Put the generators back to what `random_states` returned."""
+    """Put the generators back to what `random_states` returned; those of GPUs that are not here are left out."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal.tolist()), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(states["torch"].cpu())
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([s.cpu() for s in states["cuda"]])
+    for device, state in zip(range(torch.cuda.device_count()), states.get("cuda", ()), strict=False):
+        torch.cuda.set_rng_state(state.cpu(), device)

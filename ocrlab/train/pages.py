@@ -37,7 +37,7 @@ def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -
     """Return the probability maps (B, H, W) float32 of canvases (B, H, W, 3) of one size; see `probability`."""
     network = fused_once(model, bf16=bf16)
     images = torch.from_numpy(canvases).to(model.mean.device).permute(0, 3, 1, 2)  # (B, 3, H, W), channels last
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast(images.device.type, enabled=False):  # `bf16` alone decides
         found: NDArray[np.float32] = network.probability(images)[:, 0].cpu().numpy()
     if not np.isfinite(found).all():
         raise ShapeError(

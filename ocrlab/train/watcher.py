@@ -74,10 +74,10 @@ class Watcher(lightning.Callback):
         self.pictures: list[tuple[str, Path]] = []  # of this validation, for the tracker
 
     def state_dict(self) -> dict[str, Any]:
-        waiting = (
-            torch.stack([torch.stack(tuple(p)).detach() for p in self.losses]) if self.losses else torch.empty(0, 4)
-        )
-        return {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds, "losses": waiting.cpu()}
+        # One by one to the host: those that a resumed run has begun with lie there already.
+        waiting = [torch.stack(tuple(parts)).detach().cpu() for parts in self.losses]
+        losses = torch.stack(waiting) if waiting else torch.empty(0, 4)
+        return {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds, "losses": losses}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale, self.fit_seconds = state["best"], state["stale"], state["fit_seconds"]

@@ -128,6 +128,31 @@ def test_regions_are_given_in_pixels_of_the_page_and_cut_to_it() -> None:
     assert {p.dtype for p in (plain.polygons[0], whole.polygons[0], plain.scores)} == {np.dtype(np.float32)}
 
 
+@pytest.mark.parametrize("shape", ["quad", "polygon"])
+@pytest.mark.parametrize("unclip", ["exact", 1.5])
+def test_what_lies_beside_the_page_is_no_region(shape: Any, unclip: Any) -> None:
+    """Cut to the page it would be a line on its border: a false find, and a crop without a pixel."""
+    page = np.zeros((320, 320), np.float32)
+    for top, height in ((100, 20), (190, 20), (250, 20)):  # on the page, over its lower border, below it
+        cv2.rectangle(page, (20, top), (120, top + height), 0.6 + top / 1000, -1)
+    found = decode(page, shape=shape, unclip=unclip, to_page=np.eye(2, 3), size=(320, 200))
+    assert sorted(found.scores.tolist()) == pytest.approx([0.7, 0.79])
+    assert len(found.polygons) == 2
+    assert all(abs(cv2.contourArea(polygon)) > 1000 for polygon in found.polygons)
+    assert max(polygon[:, 1].max() for polygon in found.polygons) == 200
+
+
+@pytest.mark.parametrize("shape", ["quad", "polygon"])
+def test_a_line_inside_of_a_ring_is_found(shape: Any) -> None:
+    """A seal: text that goes all the way round, and a line in its middle."""
+    page = np.zeros((320, 320), np.float32)
+    cv2.circle(page, (160, 160), 100, 0.95, 14)
+    cv2.rectangle(page, (120, 150), (200, 170), 0.95, -1)
+    found = decode(page, shape=shape)
+    assert len(found) == 1
+    assert (found.polygons[0].min(axis=0) > 80).all() and (found.polygons[0].max(axis=0) < 240).all()
+
+
 def test_quads_run_clockwise_from_the_top_left() -> None:
     corners = decode(shrunk([turned(200, 100, 300, 30, -5)], (200, 400), 0.5), shrink_ratio=0.5).polygons[0]
     np.testing.assert_allclose(corners, turned(200, 100, 300, 30, -5), atol=3)

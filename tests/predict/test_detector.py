@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ocrlab import pretrained
-from ocrlab.errors import CheckpointError, DataError, ShapeError
+from ocrlab.errors import CheckpointError, ConfigError, DataError, ShapeError
 from ocrlab.predict import Detector, newest_checkpoint, threads
 from ocrlab.predict.pack import pack
 
@@ -135,3 +135,23 @@ def test_threads_are_set_for_the_network_and_for_opencv():
     threads(1)
     assert (torch.get_num_threads(), cv2.getNumThreads()) == (1, 1)
     cv2.setNumThreads(before)
+
+
+@pytest.mark.parametrize("page", ["page.jpg", Path("page.jpg"), np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8))])
+def test_one_page_is_no_list_of_pages(ships, page):
+    """The letters of its name would be files, and its rows images: thousands of problems in place of one."""
+    with pytest.raises(ShapeError, match=r"one page.*a list of pages.*use detect"):
+        Detector.load().stream(page)
+
+
+def test_many_pages_are_any_iterable_of_them(ships):
+    detector, page = Detector.load(), np.zeros((32, 32, 3), np.uint8)
+    names = np.array(["none.jpg"])  # a column of a table
+    for pages in ([page], (page,), iter([page]), page[None], names):
+        assert len(list(detector.stream(pages))) == 1
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_clear_error(ships, device):
+    with pytest.raises(ConfigError, match=rf"onto this device.*device='{device}'.*cpu, or cuda"):
+        Detector.load(device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 import pytest
@@ -162,3 +163,18 @@ def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
 def test_states_without_cuda_do_not_wake_its_driver(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a process that forks later is spoilt"))
     generators.put(generators.take())
+
+
+def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, monkeypatch):
+    """What is registered for a fork is never taken back: once a recording, a long search would keep thousands."""
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: pytest.fail("registered again"))
+    tapes = [Tape(tmp_path / name, "loop") for name in "ab"]
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(tape.on for tape in tapes))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert all(tape.on for tape in tapes)
+    finally:
+        for tape in tapes:
+            tape.finish()

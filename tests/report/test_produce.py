@@ -117,6 +117,20 @@ def test_no_name_is_taken_twice(write: Any, tmp_path: Path) -> None:
     assert all(nbformat.read(str(name), as_version=4).cells for name in names)
 
 
+def test_a_file_system_without_links_is_good_enough(write, tmp_path, monkeypatch):
+    """A USB stick, a network's drive: no hard links there, and a name must still be nobody else's."""
+
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refused)
+    prepared = produce.prepare(write(TYPED), [])
+    names = [produce.reserve(prepared, tmp_path / "out").notebook for _ in range(2)]
+    assert names[0] != names[1]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in names)
+    assert all(path.stat().st_size for path in names)
+
+
 def test_a_folder_that_cannot_be_written_is_said(write: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Nothing can be written"):

@@ -73,3 +73,12 @@ def test_a_run_that_made_all_its_steps_makes_no_more_by_a_larger_number(tmp_path
         checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))
     checkpoint.save({"ocrlab": checkpoint.card(made, 5, {})}, path)
     assert checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))["step"] == 5, "a run that was stopped may"
+
+
+def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """Each kill in the middle of a save would leave a hundred megabytes, and a resumed run may be killed often."""
+    (tmp_path / ".last.ckpt.123.tmp").write_bytes(b"half")
+    checkpoint.save({"ocrlab": CARD}, tmp_path / "last.ckpt")
+    (tmp_path / ".notes.tmp").touch()
+    checkpoint.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", "last.ckpt"]

@@ -14,10 +14,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ocrlab import config as configs
 from ocrlab import flight
 from ocrlab.errors import CheckpointError, DataError
+from ocrlab.losses import LossParts
 from ocrlab.predict import Detector, newest_checkpoint
 from ocrlab.train import checkpoint, fit, module, watcher
 
@@ -149,6 +151,50 @@ def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, 
         fit.fit(configs.Config(), resume=folder)
     assert same(weights(folder), weights(whole))
     assert losses(folder) == losses(whole)
+
+
+@pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (4, 1)])
+def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monkeypatch, gpus, lines):
+    """As rank 0 of four saves it: four random states, and tensors that lie on its GPU."""
+    folder = interrupted_once(pages, tmp_path)
+    last = folder / "checkpoints" / "last.ckpt"
+    content = checkpoint.load(last)
+    if gpus:
+        content["random"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * gpus
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.serialization, "location_tag", lambda _storage: "cuda:3")
+            torch.save(content, last)
+    (last.parent / ".last.ckpt.1.tmp").write_bytes(b"of a process that was killed")
+    told = []
+    assert fit.fit(configs.Config(), resume=folder, progress=told.append).metrics["steps"] == 4
+    assert not list(last.parent.glob(".*"))
+    assert len([e for e in told if f"random states of {gpus} GPU(s), and 0 are used" in e.get("text", "")]) == lines
+
+
+def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
+    """A resumed run begins with some on the host; a second stop before the next log row saves both."""
+    folder = flight.RunFolder(tmp_path, flight.now())
+    held = watcher.Watcher(tiny(pages, tmp_path), folder, None, fit.silent)
+    with FakeTensorMode():  # a CUDA tensor without a GPU
+        held.losses = [LossParts(*torch.zeros(4, device=device).unbind()) for device in ("cpu", "cuda")]
+        saved = held.state_dict()["losses"]
+    assert (saved.shape, saved.device.type) == ((2, 4), "cpu")
+
+
+def interrupted_once(pages: Path, runs: Path) -> Path:
+    """Stop a run after its third micro-batch; return its folder."""
+    finish = watcher.Watcher.finish_batch
+
+    def stop(self, trainer):
+        self.stop_signal = signal.SIGTERM if trainer.lightning_module.micro == 3 else None
+        finish(self, trainer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watcher.Watcher, "finish_batch", stop)
+        with pytest.raises(SystemExit):
+            fit.fit(tiny(pages, runs))
+    ((folder, _),) = flight.list_runs(runs)
+    return folder
 
 
 @pytest.mark.slow

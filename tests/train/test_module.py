@@ -48,6 +48,16 @@ def test_random_states_come_back_through_a_file(tmp_path):
     assert (random.random(), np.random.rand(), torch.rand(1)) == want  # noqa: NPY002
 
 
+@pytest.mark.parametrize(("saved", "here", "put"), [(4, 1, [0]), (1, 2, [0]), (2, 2, [0, 1]), (4, 0, [])])
+def test_states_of_gpus_that_are_not_here_are_left_out(monkeypatch, saved, here, put):
+    states = module.random_states() | {"cuda": [torch.full((2,), i, dtype=torch.uint8) for i in range(saved)]}
+    seen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: here)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: seen.append((int(state[0]), device)))
+    module.set_random_states(states)
+    assert seen == [(i, i) for i in put]
+
+
 def test_what_is_kept_of_a_loss_keeps_no_graph(monkeypatch):
     logits = torch.zeros(1, 1, 8, 8, requires_grad=True)
     config = Config()

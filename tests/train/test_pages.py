@@ -54,6 +54,17 @@ def test_the_detector_is_fused_once_for_its_weights(model):
     pages.forget(mine)
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_caller_s_autocast_changes_no_map(model, bf16):
+    """Lightning validates inside of autocast, and the measurement at the end is made outside of it."""
+    canvas = np.random.default_rng(1).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    plain = pages.probability(model, canvas, bf16=bf16)
+    pages.forget(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert np.array_equal(pages.probability(model, canvas, bf16=bf16), plain)
+    pages.forget(model)
+
+
 def test_pages_of_one_size_go_together(model):
     canvases = np.random.default_rng(0).integers(0, 256, (3, 64, 96, 3), dtype=np.uint8)
     together = pages.probabilities(model, canvases, bf16=False)
