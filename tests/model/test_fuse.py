@@ -14,7 +14,7 @@ from torch import nn
 
 from ocrlab.errors import ShapeError
 from ocrlab.model.detector import MEAN, Detector
-from ocrlab.model.fuse import Convolution, build, fused
+from ocrlab.model.fuse import Convolution, build, fused, reader
 
 ENCODERS = ("resnet18_slim", "resnet18", "resnet50", "mobilenet_v3_large")
 PAIRS = list(itertools.product(ENCODERS, ("fpn", "unet")))
@@ -118,6 +118,15 @@ def test_a_packed_weight_is_kept_once(built):
     assert sum(c.plain.weight.nbytes for c in convolutions) == 0
     kept = sum(c.packed.element_size() * c.packed.nelement() for c in convolutions)
     assert kept <= 1.02 * sum(p.nbytes for p in model.parameters())
+
+
+def test_large_weights_are_read_where_they_are_and_no_copy_is_made_of_them():
+    model = Detector("resnet18_slim", width=32)
+    copied = dict(reader(model).named_parameters())
+    for name, weight in model.named_parameters():
+        shared = copied[name].data_ptr() == weight.data_ptr()
+        assert shared == (weight.ndim == 4), name
+        assert weight.requires_grad and not copied[name].requires_grad
 
 
 def test_without_onednn_plain_convolutions_do_the_same(built, monkeypatch):
