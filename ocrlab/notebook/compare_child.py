@@ -72,9 +72,9 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     """Return runs on the same pages: those of `places`, or without any two short trainings made now.
 
     `data` is empty for the pages that the first run was measured on; of more than `pages` some are taken from all over.
-    Raises RunError for a run without a checkpoint, DataError for pages that cannot be read.
+    Pages that cannot be decoded are left out, and told. Raises RunError for a run without a checkpoint, DataError.
     """
-    from ocrlab.data import formats
+    from ocrlab.data import dataset, formats
     from ocrlab.predict import Detector
     from ocrlab.train.review import spread
 
@@ -84,7 +84,9 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     about = settings[0]
     source = data or about.data
     notes = _notes(folders, settings, data)
-    samples = spread(formats.load(source, about.val_split, exif=about.exif).samples, pages)
+    chosen_pages = spread(formats.load(source, about.val_split, exif=about.exif).samples, pages)
+    samples, unreadable = dataset.readable(chosen_pages, about)
+    notes += [f"Left out: {problem}" for problem in unreadable]
     seen: list[list[Seen]] = []
     total = len(folders) * len(samples)
     for number, path in enumerate(checkpoints):

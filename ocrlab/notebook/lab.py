@@ -239,6 +239,8 @@ def _keep_stacks(name: str, runs: Path) -> None:
         file = tempfile.NamedTemporaryFile("w", prefix=f"ocrlab-{name}-", suffix=".txt", delete=False)  # noqa: SIM115
     faulthandler.enable(file, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file, all_threads=True)
+    while _stacks:  # of a first cell that was run before
+        _stacks.pop().close()
     _stacks.append(file)
     atexit.register(_drop_if_empty, Path(file.name))
 

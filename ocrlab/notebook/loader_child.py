@@ -54,7 +54,7 @@ def loading(
     samples = formats.load(config.data, config.train_split, exif=config.exif)
     machine = choose(config)
     config = fit.settled(configs.apply(config, {"trainer.max_steps": ENDLESS}), machine, len(samples.samples))
-    step = training_step(config)
+    _, _, step = training_step(config)
     settings = len(dict.fromkeys([machine.workers, *workers])) * max(1, len(threads))
     tick = _ticker(progress, sum(PROFILED) + 1 + 10 + turns * settings)
 
@@ -69,32 +69,35 @@ def loading(
     return found
 
 
-def training_step(config: Config) -> Callable[[Any], None]:
-    """Return a function that does one whole training step with a batch: forward, loss, backward, clipping, AdamW."""
+def training_step(config: Config) -> tuple[Any, Any, Callable[[Any], None]]:
+    """Return model, optimiser, and what does a whole training step of them with a batch, as `ocrlab train` does."""
     import torch
 
     from ocrlab.losses import TargetMaps, db_loss
     from ocrlab.model.detector import Detector
+    from ocrlab.train.optimizer import adamw
 
     device = torch.device(config.trainer.accelerator)
     layout = torch.channels_last if config.runtime.channels_last is True else torch.contiguous_format
     model: Any = Detector(config.encoder, config.decoder, config.width).to(device)
     model = model.to(memory_format=layout).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.optim.lr, fused=True)
-    weights = (config.loss.bce, config.loss.dice, config.loss.l1)
+    optimiser = adamw(model, config.optim)
+    weights, ratio = (config.loss.bce, config.loss.dice, config.loss.l1), config.loss.negative_ratio
 
     def step(batch: Any) -> None:
         images = batch.images.to(device, non_blocking=True)
         targets = TargetMaps(*(each.to(device, non_blocking=True) for each in batch.maps))
         with torch.autocast(device.type, torch.bfloat16, enabled=config.trainer.precision == "bf16"):
             maps = model(images)
-        parts = db_loss(maps.probability_logits, maps.threshold_logits, targets, weights=weights)
+        logits = maps.probability_logits, maps.threshold_logits
+        loss = db_loss(*logits, targets, weights=weights, negative_ratio=ratio).total
         optimiser.zero_grad(set_to_none=True)
-        parts.total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.grad_clip or 1e9)
+        loss.backward()
+        if config.optim.grad_clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.grad_clip)
         optimiser.step()
 
-    return step
+    return model, optimiser, step
 
 
 def _profile(found: Loading, loader: Any, step: Callable[[Any], None], folder: Path, tick: Callable[[], None]) -> None:

@@ -110,8 +110,7 @@ def steps(config: Config, workers: int, count: int) -> Seen:
     index = formats.load(config.data, config.train_split, exif=config.exif)
     config = fit.settled(config, choose(config), len(index.samples))
     config = configs.apply(config, {"runtime.workers": workers, "trainer.max_steps": count + 1})
-    step: Any = training_step(config)
-    model, optimiser = (cell.cell_contents for cell in _named(step, "model", "optimiser"))
+    model, optimiser, step = training_step(config)
     batches = islice(iter(fit.loader(index, config, None)), count)
     processes: dict[str, Any] = {}
     with memory.watch(model, optimiser) as seen:
@@ -138,11 +137,6 @@ def needed(config: Config) -> dict[str, Any]:
     if not torch.cuda.is_available():
         config = configs.apply(config, {"trainer.precision": "fp32", "runtime.channels_last": True})
     return estimating.of_config(config)
-
-
-def _named(function: Any, *names: str) -> list[Any]:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return [cells[name] for name in names]
 
 
 @dataclass

@@ -95,15 +95,18 @@ def scores(run: RunResult) -> View:
 
 
 def look(run: RunResult, progress: live.Live) -> Review:
-    """Return every validation page as the trained detector sees it; raises CheckpointError, DataError."""
+    """Return every validation page as the trained detector sees it, but those that training had to leave out.
+
+    Raises CheckpointError, DataError.
+    """
     from ocrlab import config as configs
     from ocrlab import predict
-    from ocrlab.data import formats
+    from ocrlab.data import dataset, formats
     from ocrlab.train import review as reviews
 
     config = configs.load(run.folder / "config.yaml")
     detector = predict.Detector.load(run.checkpoint, device=config.trainer.accelerator)
-    samples = formats.load(config.data, config.val_split, exif=config.exif).samples
+    samples, _ = dataset.readable(formats.load(config.data, config.val_split, exif=config.exif).samples, config)
     tick = _ticks(progress)
     return reviews.look(detector.model, detector.config, samples, bf16=detector.bf16, keep=SWEPT, tick=tick)
 

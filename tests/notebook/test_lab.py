@@ -232,6 +232,16 @@ def test_stacks_go_into_a_file(shown: Shown, namespace: dict[str, Any], runs: Pa
     assert "test_stacks_go_into_a_file" in file.read_text(encoding="utf-8")
 
 
+def test_a_first_cell_that_runs_again_keeps_one_file_open(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        setup(namespace)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = (runs / ".stacks").glob("03_train-*.txt")
+    assert "test_a_first_cell_that_runs_again" in file.read_text(encoding="utf-8")
+
+
 def test_a_folder_that_cannot_be_written_costs_no_stacks(
     shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,21 @@ def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: live
     assert best.text.startswith("Best pages: hmean@0.5 ")
     few = review.Review(seen.config, seen.pages[:2])
     assert "exact" in training.sweep(few, progress).html
+
+
+def test_a_page_that_training_left_out_does_not_end_the_notebook(
+    run: SimpleNamespace, config: Config, root: Path, tmp_path: Path, progress: live.Live
+) -> None:
+    """Hours of training are done, and its validation has told of the damaged page and gone on."""
+    data = tmp_path / "data"
+    shutil.copytree(root / "data_samples" / "val", data / "val")
+    first, *others = sorted((data / "val" / "images").iterdir())
+    for image in others[2:]:
+        image.unlink()
+        next((data / "val" / "gts").glob(f"*{image.stem}.*")).unlink()
+    first.write_bytes(first.read_bytes()[:2000])
+    save(config.model_copy(update={"data": str(data)}), run.folder / "config.yaml")
+    assert [page.sample.name for page in training.look(run, progress).pages] == [page.stem for page in others[:2]]
 
 
 def test_perfect_maps_make_the_sweep_find_the_exact_unclip(
