@@ -43,10 +43,20 @@ class Candidate:
 
 
 class Probe:
-    """One closer look, of `length` steps; `mode` says whether a step trains, evaluates, or evaluates with gradients."""
+    """One closer look, of `length` steps; `mode` says whether a step trains, evaluates, or evaluates with gradients.
 
-    def __init__(self, tick: int, length: int, mode: Callable[[], str], owned: Callable[[], Iterable[Tensor]]) -> None:
-        self.begun, self.length, self.owned = tick, length, owned
+    Where the model is called `calls` times for each step of the optimiser, those count as one step.
+    """
+
+    def __init__(
+        self,
+        tick: int,
+        length: int,
+        mode: Callable[[], str],
+        owned: Callable[[], Iterable[Tensor]],
+        calls: int = 1,
+    ) -> None:
+        self.begun, self.length, self.calls, self.owned = tick, length * calls, calls, owned
         self.live = Live(lambda: ("", mode()), leak_lines.stack)
         objects = gc.get_objects()
         self._ids = np.sort(np.fromiter(map(id, objects), dtype=np.int64, count=len(objects)))
@@ -110,7 +120,7 @@ class Probe:
 
     def _tensors(self, search: Search, probed: range) -> list[Candidate]:
         alive = self._survivors(probed)
-        if _enough(_by_step(alive.values(), probed)) is None:
+        if _enough(_by_step(alive.values(), probed, self.calls)) is None:
             return []
         pointers = _python_tensors()
         search.skip |= {id(pointers), *map(id, pointers.values())}
@@ -132,7 +142,7 @@ class Probe:
             mine.extend(blocks)
         found = []
         for kind, holder, blocks in held.values():
-            steps = _enough(_by_step(blocks, probed))
+            steps = _enough(_by_step(blocks, probed, self.calls))
             if steps is not None:
                 biggest = max(blocks, key=lambda block: block.bytes)
                 evaluation = biggest.phase == "evaluation with gradients"
@@ -190,7 +200,7 @@ class Probe:
             holder = search.holder(thing)
             if holder is not None and not (holder.container is not None and id(holder.container) in known):
                 kind = "figures" if holder.kind == "figures" or _is_figures(thing) else "objects"
-                found.append(Candidate(kind, [size * then], _with(holder, thing)))
+                found.append(Candidate(kind, [size * then * self.calls], _with(holder, thing)))
         return found
 
 
@@ -229,11 +239,12 @@ def _python_tensors() -> dict[int, list[Tensor]]:
     return found
 
 
-def _by_step(blocks: Iterable[Block], probed: range) -> list[float]:
-    sums = dict.fromkeys(probed, 0.0)
+def _by_step(blocks: Iterable[Block], probed: range, calls: int) -> list[float]:
+    sums = dict.fromkeys(range(max(1, len(probed) // calls)), 0.0)
     for block in blocks:
-        if block.step in sums:
-            sums[block.step] += block.bytes
+        step = (block.step - probed.start) // calls
+        if block.step in probed and step in sums:
+            sums[step] += block.bytes
     return list(sums.values())
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
@@ -24,6 +24,10 @@ class Slope:
     high: float = 0.0
     confidence: float = 0.0
     points: int = 0
+
+    def of(self, steps: int) -> Slope:
+        """Return the growth for each `steps` steps."""
+        return replace(self, value=self.value * steps, low=self.low * steps, high=self.high * steps)
 
 
 def slope(steps: Sequence[float], values: Sequence[float]) -> Slope:

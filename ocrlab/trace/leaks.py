@@ -41,6 +41,7 @@ SLOW, ROUGH = 0.06 * MIB, 0.25 * MIB  # bytes a step, from which growth is suspi
 SURE = 0.95
 COST = 0.004  # of the time, that reading the figures may take
 LONGEST = 16  # steps of a closer look
+CALLS = 4  # of the model for each step of the optimiser, that count as one step
 PATIENCE = 24  # steps for which a watchpoint waits
 
 
@@ -87,7 +88,8 @@ class Seen:
         self.cost = 0.0  # seconds that the figures of each step took, closer looks apart
         self.looked = 0.0  # seconds that closer looks took
         self._model = weakref.ref(model) if model is not None else None
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the tick of its last step
+        self._calls = 1  # of the model for each step of an optimiser: a validation in each step makes it two
         self._workers = Workers(loader)
         self._samples: dict[str, list[tuple[int, float]]] = {"process": [], "malloc": [], "cuda": []}
         self._probe: Probe | None = None
@@ -150,7 +152,10 @@ class Seen:
             self._tick()
 
     def _on_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._optimizers.add(optimizer)
+        before = self._optimizers.get(optimizer)
+        if before is not None and self._source == "forward":
+            self._calls = max(1, min(CALLS, self.ticks - before))
+        self._optimizers[optimizer] = self.ticks
         if self._source in ("", "optimizer"):
             self._source = "optimizer"
             self._tick()
@@ -184,7 +189,7 @@ class Seen:
             suspicious = self.ticks % EVERY == 0 and self.ticks >= self._next and self._suspicious()
             self.cost += time.perf_counter() - began
             if suspicious:
-                self._probe = Probe(self.ticks, self._length, self._mode, self._owned)
+                self._probe = Probe(self.ticks, self._length, self._mode, self._owned, self._calls)
                 self._probe.start()
                 self.looked += time.perf_counter() - began
 
@@ -257,7 +262,7 @@ class Seen:
             found = probe.judge(self.ticks)
         finally:
             probe.close()
-        growth = self.slope()
+        growth = self.slope().of(probe.calls)
         new = [one for one in found if one.holder is None or one.holder.words not in self._known]
         for candidate in sorted(new, key=lambda one: -sum(one.bytes_by_step)):
             self._place(candidate, growth)

@@ -131,6 +131,24 @@ def test_a_validation_without_no_grad() -> None:
     assert "no_grad" in only(seen, "validation", "evaluation").fix
 
 
+@graphs
+def test_a_model_that_is_called_twice_a_step_and_leaks_once() -> None:
+    model, total = net(), torch.zeros(())
+
+    def look(_output: Tensor) -> None:
+        nonlocal total
+        total = total + model(torch.ones(1, 3, SIZE, SIZE)).mean()  # leaks: twice
+
+    with leaks.watch(model) as seen:
+        train(model, look)
+    assert seen.ticks == 90
+    leak = only(seen, "twice", "graph")
+    assert leak.mib_per_step == pytest.approx(2.75, abs=0.6)  # what the ReLU and the convolutions keep, of one call
+    with leaks.watch(model) as seen:
+        train(model, lambda _: model(torch.ones(1, 3, SIZE, SIZE)))
+    assert seen.leaks == []
+
+
 @pytest.mark.slow
 def test_images_that_are_cached_on_the_host() -> None:
     model, cache = net(), {}
