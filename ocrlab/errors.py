@@ -8,7 +8,8 @@ OcrlabError
 ├── WeightsError      pretrained weights were asked for and cannot be fetched                   (RuntimeError)
 └── RunError          a run folder cannot be found, resumed or written                          (RuntimeError)
 
-Each carries four short texts: what happened, what was given, what is needed, what to do.
+Each carries four short texts: what happened, what was given, what is needed, what to do. `wrong_use` says that the
+caller asked for what there is not: a setting, or the path of a file or folder; a command then ends with status 2.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from __future__ import annotations
 class OcrlabError(Exception):
     """Base of all errors of this package; `str()` is one readable sentence group, the parts stay as attributes."""
 
-    def __init__(self, what: str, *, got: object = None, need: object = None, do: str | None = None) -> None:
+    wrong_use = False
+
+    def __init__(
+        self, what: str, *, got: object = None, need: object = None, do: str | None = None, missing: bool = False
+    ) -> None:
+        """Keep the four texts; `missing` says that a path which the caller named is not there."""
         self.what, self.got, self.need, self.do = what, got, need, do
+        self.wrong_use = self.wrong_use or missing
         parts = [_unended(what)]
         if got is not None:
             parts.append(_unended(f"Given: {got}"))
@@ -41,6 +48,8 @@ def _unended(sentence: str) -> str:
 
 class ConfigError(OcrlabError, ValueError):
     """A config key or value is unknown, of the wrong type, or out of range."""
+
+    wrong_use = True
 
 
 class DataError(OcrlabError, ValueError):

@@ -24,6 +24,12 @@ def test_a_question_keeps_its_mark():
     assert str(errors.ConfigError("There is no key lrr", do="Did you mean lr?")).endswith("Did you mean lr?")
 
 
+def test_what_the_caller_named_and_is_not_there_is_wrong_use():
+    assert errors.ConfigError("no such key").wrong_use
+    assert errors.DataError("no such folder", missing=True).wrong_use
+    assert not errors.DataError("it is damaged").wrong_use
+
+
 def test_got_may_be_zero_or_false():
     assert "Given: 0." in str(errors.ShapeError("Too small", got=0, need="1"))
 

@@ -116,7 +116,7 @@ def exit_status(error: BaseException) -> int:
         return 130
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    return WRONG_USE if isinstance(error, ConfigError) else FAILED
+    return WRONG_USE if isinstance(error, OcrlabError) and error.wrong_use else FAILED
 
 
 def complain(error: BaseException, status: int, extra: str = "train") -> None:

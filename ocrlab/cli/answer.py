@@ -7,6 +7,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
@@ -38,11 +39,16 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise ConfigError with what argparse found wrong."""
-        raise ConfigError(
-            f"{self.prog.removeprefix('ocrlab ')}: {message}",
-            do=f"Settings are written key=value; see {self.prog} --help",
-        )
+        """Raise ConfigError with what argparse found wrong, and the nearest option for one that there is not."""
+        hint = f"See {self.prog} --help"
+        if any("key=value" in str(action.metavar) for action in self._get_positional_actions()):
+            hint = f"Settings are written key=value; see {self.prog} --help"
+        given = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        known = [option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")]
+        near = get_close_matches(given.removeprefix("--"), known, n=1) if given.startswith("--") else []
+        if near:
+            hint = f"The nearest is --{near[0]}; see {self.prog} --help"
+        raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=hint)
 
 
 class Word(Parser):
@@ -53,12 +59,15 @@ class Word(Parser):
         self.file: Callable[[], Any] | None = file
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the arguments and the examples of the file, and read the words."""
+        """Add the arguments and the examples of the file, and read the words; what is none of them ends it here."""
         if self.file is not None:
             file, self.file = self.file(), None
             self.epilog = examples(file.EXAMPLES)
             file.arguments(self)
-        return super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
 
 
 def examples(text: str) -> str:

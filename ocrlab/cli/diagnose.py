@@ -117,9 +117,9 @@ def verdicts(path: str) -> Iterator[dict[str, Any]]:
                 if line.strip():
                     yield _line(line, number)
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read", got=error.strerror, need="a file with one JSON object a line"
-        ) from error
+        need = "a file with one JSON object a line"
+        gone = isinstance(error, FileNotFoundError)
+        raise DataError(f"{path} cannot be read", got=error.strerror, need=need, missing=gone) from error
 
 
 def _line(line: bytes, number: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Answer with the checks of every kernel, the limits alone, or a profile in words; status 1 for a broken limit."""
     if args.ncu:
         return profile(args.ncu)
+    build = read(args.ptxas) if args.ptxas else ""
     limits = limits_of(args)
     if not (args.grid or args.block or args.ptxas or args.shared or args.registers):
         rows = [(name.replace("_", " "), value) for name, value in asdict(limits).items() if value is not None]
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> Answer:
     )
     checked = {"launch": launch.check(given, limits)}
     if args.ptxas:
-        kernels = ptxas.parse(read(args.ptxas))
+        kernels = ptxas.parse(build)
         if not kernels:
             raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
         checked = {
@@ -111,7 +112,8 @@ def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise DataError(f"{path} cannot be read", got=error.strerror) from error
+        gone = isinstance(error, FileNotFoundError)
+        raise DataError(f"{path} cannot be read", got=error.strerror, missing=gone) from error
 
 
 def natural(text: str) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import config as configs
+from ocrlab.cli import train_first
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.cli.memory_fit import add_settings, on_cuda, say
 from ocrlab.cli.train import loaded
@@ -32,6 +33,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Answer with the parts in bytes; a child imports torch, takes fake tensors, and trains nothing."""
     config = loaded(args)
+    train_first.look_at(config)
     limit = fit_limit.find(None, cuda=on_cuda(config))
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
     try:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ocrlab.cli import train_first
 from ocrlab.cli.answer import Answer, Parser, add_json, table
 from ocrlab.cli.train import loaded
 from ocrlab.config import Config
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not args.minutes > 0:
         raise ConfigError("--minutes is no time", got=args.minutes, need="minutes, more than 0")
     config = loaded(args)
+    train_first.look_at(config)
     limit = fit_limit.find(args.limit, cuda=on_cuda(config))
     say(f"limit {words_of(limit)}")
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> Answer:
     if not args.overwrite:
         places.new_file(out, "--out")
     if not notebook.exists():
-        raise DataError(f"There is no notebook {notebook}", need="an executed notebook, a file that ends in .ipynb")
+        need = "an executed notebook, a file that ends in .ipynb"
+        raise DataError(f"There is no notebook {notebook}", need=need, missing=True)
     from ocrlab.report import html
 
     places.make(out.parent, "--out")

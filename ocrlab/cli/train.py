@@ -105,7 +105,11 @@ def look_first(args: argparse.Namespace) -> Path:
     from ocrlab.settings.overrides import is_override
 
     places = train_first.said(config_file(args), list(filter(is_override, args.settings)))
-    train_first.look(places)
+    try:
+        train_first.look(places)
+    except OcrlabError:
+        loaded(args)  # a wrong setting is told first: whoever mends the path would only then hear of it
+        raise
     return Path(places["runs"]).absolute()
 
 
@@ -201,9 +205,10 @@ def resumed(args: argparse.Namespace) -> Config:
         raise ConfigError("--resume goes on with the config of its run", got=f"{given} as well", do="Leave that out")
     path = args.resume / "config.yaml"
     if not path.is_file():
-        raise RunError(
-            f"{args.resume} cannot be resumed", got="no config.yaml in it", need="a run folder, as runs/NAME"
-        )
+        there = args.resume.is_dir()
+        got = "no config.yaml in it" if there else "no folder of that name"
+        need = "a run folder, as runs/NAME"
+        raise RunError(f"{args.resume} cannot be resumed", got=got, need=need, missing=not there)
     return configs.of_run(args.resume)
 
 

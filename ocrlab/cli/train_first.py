@@ -40,6 +40,7 @@ def look(places: Mapping[str, str]) -> None:
             f"There is no {SAMPLES} here, which training takes where data= is not set",
             need=f"your own pages, or those of a checkout of ocrlab, where {SAMPLES} lies",
             do="To begin with drawn ones: ocrlab samples make receipts, then ocrlab train data=receipts",
+            missing=True,
         )
     for split in filter(None, (places["train_split"], places["val_split"])) if data else ():
         _find(Path(data).expanduser(), split)
@@ -47,15 +48,20 @@ def look(places: Mapping[str, str]) -> None:
         pretrained.look(Path(places["weights"]))
 
 
+def look_at(config: Config, *, begun: bool = False) -> None:
+    """Raise what `look` raises, of a config; a training that has begun needs its first weights no more."""
+    weights = "" if begun or is_nothing(config.weights or "") else str(config.weights)
+    look({"data": config.data, "train_split": config.train_split, "val_split": config.val_split, "weights": weights})
+
+
 def look_again(run: Path, config: Config) -> None:
     """Raise RunError for a run that cannot go on, DataError and CheckpointError where its data or last step is gone."""
     resumable(run)
     last = run / "checkpoints" / "last.ckpt"
     there = last.is_file()
-    weights = "" if there or is_nothing(config.weights or "") else str(config.weights)
     if there:
         pretrained.look(last)
-    look({"data": config.data, "train_split": config.train_split, "val_split": config.val_split, "weights": weights})
+    look_at(config, begun=there)
 
 
 def _find(data: Path, split: str) -> None:

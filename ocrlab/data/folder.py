@@ -63,7 +63,8 @@ def find(path: Path, split: str) -> Source:
             raise DataError(f"{path} is not a data set", got=what, need="a folder or a .json")
         return _beside(path, path.parent, split, unsplit=True)
     if not path.is_dir():
-        raise DataError(f"Data folder {path} does not exist", need="a folder with pages", do=_near(path))
+        what = f"Data folder {path} does not exist"
+        raise DataError(what, need="a folder with pages", do=_near(path), missing=True)
     source = _paired(path, split) or _mixed(_sub(path, split))
     if source:
         source.root = path

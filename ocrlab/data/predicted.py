@@ -99,7 +99,8 @@ def read(path: Path) -> dict[str, Predicted]:
             raise DataError(f"{path} is no folder of predictions", got=got, need=need)
         return _by_name(_page(file) for file in jsons) if jsons else _by_name(_icdar(file) for file in texts)
     if not path.is_file():
-        raise DataError(f"There are no predictions at {path}", need="a folder of .txt or .json, or a .jsonl")
+        need = "a folder of .txt or .json, or a .jsonl"
+        raise DataError(f"There are no predictions at {path}", need=need, missing=True)
     if path.suffix.lower() == ".jsonl":
         lines = enumerate(read_text(path).split("\n"), 1)
         return _by_name(_prediction(line, path, f"{path}:{number}") for number, line in lines if line.strip())

@@ -36,7 +36,10 @@ def incident(path: str) -> Incident:
             return Incident(texts={place.name: _text(window(file), path)})
     except OSError as error:
         need = "a log, a run folder or a notebook"
-        raise DataError(f"{path} cannot be read", got=error.strerror or str(error), need=need) from error
+        got = error.strerror or str(error)
+        raise DataError(
+            f"{path} cannot be read", got=got, need=need, missing=isinstance(error, FileNotFoundError)
+        ) from error
 
 
 def _text(text: str, path: str) -> str:

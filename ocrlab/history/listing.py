@@ -177,7 +177,8 @@ def _runs(place: str) -> Iterator[Run]:
             found = {entry.name: entry.is_symlink() for entry in entries}
     except OSError as error:
         need = "a folder with run folders, or a run folder"
-        raise RunError(f"{place} cannot be listed", got=error.strerror, need=need) from None
+        gone = isinstance(error, FileNotFoundError)
+        raise RunError(f"{place} cannot be listed", got=error.strerror, need=need, missing=gone) from None
     if PARTS.union(sentinel.SENTINELS.values()).intersection(found):
         itself = read(place)
         assert itself is not None, "it has something of a run"

@@ -178,5 +178,5 @@ def _notes(folders: Sequence[Path], settings: Sequence[Config], data: str) -> li
                 f"{folder.name} was measured on other pages; here both are judged on those of {folders[0].name}"
             )
     if data and not Path(data).is_dir():
-        raise DataError(f"There is no folder {data}", need="a data folder")
+        raise DataError(f"There is no folder {data}", need="a data folder", missing=True)
     return told

@@ -68,7 +68,8 @@ def collect(paths: Sequence[Path]) -> list[Path]:
         elif path.exists():
             found.append(path)
         else:
-            raise DataError("There is no such file or folder", got=str(path), need="images or folders of images")
+            need = "images or folders of images"
+            raise DataError("There is no such file or folder", got=str(path), need=need, missing=True)
     if not found:
         raise DataError(
             "No image was found", got=", ".join(map(str, paths)), need=f"files {' '.join(sorted(SUFFIXES))}"

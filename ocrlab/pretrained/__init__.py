@@ -31,7 +31,8 @@ def find() -> Path:
 def look(path: Path) -> None:
     """Raise CheckpointError where a file is not there, or is none of torch's, which are zips; torch is not needed."""
     if not path.is_file():
-        raise CheckpointError("There is no checkpoint", got=str(path), need="a .ckpt file written by ocrlab train")
+        need = "a .ckpt file written by ocrlab train"
+        raise CheckpointError("There is no checkpoint", got=str(path), need=need, missing=True)
     try:
         with path.open("rb") as file:
             start = file.read(8)

@@ -95,7 +95,8 @@ class Sources:
 def collect(path: Path) -> Sources:
     """Read what there is; raises DataError for what is nothing of the kind, or leads out of its folder."""
     if not path.exists():
-        raise DataError(f"{path} is not there", need="a run folder, its incident, an executed notebook, or a log")
+        need = "a run folder, its incident, an executed notebook, or a log"
+        raise DataError(f"{path} is not there", need=need, missing=True)
     if path.is_dir() and path.name == INCIDENT and any((path.parent / name).is_file() for name in SENTINELS.values()):
         path = path.parent
     if not path.is_dir():

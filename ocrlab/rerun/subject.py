@@ -70,7 +70,8 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     ConfigError for a step or a rank that it does not hold, DataError.
     """
     if not run.is_dir():
-        raise RunError(f"{run} is no run folder", need="a folder as runs/NAME")
+        what = f"{run} is no folder" if run.exists() else f"There is no folder {run}"
+        raise RunError(what, need="a run folder, as runs/NAME", missing=not run.exists())
     every = ring.find(run)
     given = f"--rank {rank}"
     if rank is None:

@@ -76,7 +76,8 @@ def read_snapshot(path: Path | str) -> dict[str, Any]:
     except DataError:
         raise
     except OSError as error:
-        raise DataError(f"{path} cannot be read", got=error.strerror) from error
+        gone = isinstance(error, FileNotFoundError)
+        raise DataError(f"{path} cannot be read", got=error.strerror, missing=gone) from error
     except Exception as error:  # a broken pickle may raise anything
         raise DataError(f"{path} is no memory snapshot", got=f"{type(error).__name__}: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):

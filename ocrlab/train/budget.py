@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Timer
 
 from ocrlab import config as configuration
 from ocrlab import flight
@@ -42,12 +43,21 @@ def fitting(steps: int, done: int, seconds: float, step: float, validation: floa
 
 
 class Budget(lightning.Callback):
-    """Times the first steps of a new run, and has it make fewer where `max_minutes` would cut it off."""
+    """Times the first steps of a run, and has it make fewer where `max_minutes` would cut it off.
+
+    A run that was stopped before its plan, with `begun` steps made, is timed anew, and planned before its warm-up ends.
+    """
 
     def __init__(
-        self, config: Config, folder: flight.RunFolder, progress: Progress, recorder: Recorder | None = None
+        self,
+        config: Config,
+        folder: flight.RunFolder,
+        progress: Progress,
+        recorder: Recorder | None = None,
+        begun: int = 0,
     ) -> None:
         self.config, self.folder, self.progress, self.recorder = config, folder, progress, recorder
+        self.times = max(2, min(LOOK, config.optim.warmup_steps - begun))
         self.steps: list[float] = []  # when each optimiser step ended
         self.page = 0.0  # seconds of one in validation
         self.started = self.asked = 0.0
@@ -66,7 +76,7 @@ class Budget(lightning.Callback):
         if (index + 1) % trainer.accumulate_grad_batches:
             return
         self.steps.append(time.monotonic())
-        if len(self.steps) == max(2, min(LOOK, self.config.optim.warmup_steps)):
+        if len(self.steps) == self.times:
             self.plan(trainer, module)
 
     def plan(self, trainer: Trainer, module: Training) -> None:
@@ -75,7 +85,8 @@ class Budget(lightning.Callback):
         ends = self.steps[-TIMED - 1 :]
         step = statistics.median(b - a for a, b in itertools.pairwise(ends))
         loaders: Any = trainer.val_dataloaders
-        left = SHARE * 60 * minutes - (time.monotonic() - self.started)
+        before = [one.time_elapsed() for one in trainer.callbacks if isinstance(one, Timer)]  # earlier starts count
+        left = SHARE * 60 * minutes - max([time.monotonic() - self.started, *before])
         fit = fitting(wanted.max_steps, trainer.global_step, left, step, self.page * len(loaders), wanted.val_every)
         fit = int(ranks.of_rank_0(module.ranks, fit))
         if fit >= wanted.max_steps:
@@ -89,3 +100,11 @@ class Budget(lightning.Callback):
             self.recorder.start_anew()
         if module.ranks.first:
             configuration.save(self.config, self.folder.config_file)
+
+
+def budgeted(
+    config: Config, folder: flight.RunFolder, progress: Progress, recorder: Recorder | None, begun: int
+) -> Budget | None:
+    """Return what plans a run that has made `begun` steps; None without max_minutes, or if it was planned before."""
+    looked = begun >= max(2, min(LOOK, config.optim.warmup_steps)) - 1
+    return None if looked or not config.trainer.max_minutes else Budget(config, folder, progress, recorder, begun)

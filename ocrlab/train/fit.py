@@ -28,7 +28,7 @@ from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import driver, host
 from ocrlab.train import checkpoint, cuda_info, ranks, shared_folder, tracking, tracking_files, validation
-from ocrlab.train.budget import Budget
+from ocrlab.train.budget import budgeted
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training
 from ocrlab.train.optimizer import shortened
@@ -252,7 +252,7 @@ def _run(
         return module.seen + ((micro - module.micro) * mine.world + mine.rank) * config.batch_size
 
     black_box = recorder(config, folder.path, len(train.samples), seen) if config.recorder.on else None
-    budget = Budget(config, folder, watcher.progress, black_box) if config.trainer.max_minutes and not before else None
+    budget = budgeted(config, folder, watcher.progress, black_box, before["step"] if before else 0)
     callbacks = [one for one in (watcher, black_box, budget) if one is not None]
     try:
         trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))

@@ -160,9 +160,12 @@ class Case:
         return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
 
     def _hung_to_its_end(self) -> float:
-        """Return for how many seconds nothing had moved when somebody ended what hung by the verdict, else 0."""
+        """Return for how many seconds nothing had moved when somebody ended what hung by the verdict, else 0.
+
+        However sure the verdict is: that somebody lost patience explains less than where it stood.
+        """
         causes = self.verdict.causes if self.verdict and self.suspected and not self.hung else []
-        if not causes or causes[0].confidence < EVEN or self._went_on() or not self.session.ended_by:
+        if not causes or self._went_on() or not self.session.ended_by:
             return 0.0
         return self.session.asked[1] - self.silence
 

@@ -51,7 +51,7 @@ def calls(monkeypatch) -> SimpleNamespace:
     def collect(paths):
         for path in paths:
             if not path.exists():
-                raise DataError("There is no such file or folder", got=str(path))
+                raise DataError("There is no such file or folder", got=str(path), missing=True)
         return paths
 
     def predict_files(detector, files, out, formats):

@@ -20,6 +20,18 @@ def test_wrong_use_is_one_clear_error_and_nothing_is_guessed():
             parser.parse_args(words)
 
 
+def test_only_a_command_with_settings_says_how_they_are_written():
+    plain, takes = Parser("ocrlab x", "do x", ""), Parser("ocrlab y", "do y", "")
+    takes.add_argument("settings", nargs="*", metavar="CONFIG.yaml|key=value")
+    takes.add_argument("--resume")
+    with pytest.raises(ConfigError, match=r"^x: unrecognized arguments: --lr. See ocrlab x --help.$"):
+        plain.parse_args(["--lr"])
+    with pytest.raises(ConfigError, match=r"--lr. Settings are written key=value; see ocrlab y --help.$"):
+        takes.parse_args(["--lr"])
+    with pytest.raises(ConfigError, match=r"The nearest is --resume; see ocrlab y --help.$"):
+        takes.parse_args(["--resum=x"])
+
+
 def test_help_shows_the_examples():
     assert "examples:\n  ocrlab train data=DIR" in Parser("ocrlab x", "do x", "  ocrlab train data=DIR\n").format_help()
 
@@ -37,7 +49,7 @@ def test_a_word_is_read_by_its_own_file_and_by_no_other(monkeypatch):
 
     monkeypatch.setattr("ocrlab.cli.answer.of_word", of_word)
     assert read("look", "--json").json
-    with pytest.raises(ConfigError, match="x: unrecognized arguments: --jso"):
+    with pytest.raises(ConfigError, match="^x look: unrecognized arguments: --jso"):
         read("look", "--jso")
     with pytest.raises(ModuleNotFoundError):
         read("train", "--json")

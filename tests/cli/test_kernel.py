@@ -40,5 +40,5 @@ def test_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernel", "--block", "1,2,3,4", "--capability", "8.6"]) == 2
     assert main(["kernel", "--block", "-1", "--capability", "8.6"]) == 2
     assert main(["kernel", "--capability", "1.0"]) == 2
-    assert main(["kernel", "--ncu", str(tmp_path / "none.csv")]) == 1
+    assert main(["kernel", "--ncu", str(tmp_path / "none.csv")]) == 2
     assert "none.csv cannot be read" in capsys.readouterr().err

@@ -133,7 +133,7 @@ def test_a_list_on_stdin(pages, calls, monkeypatch, capsys):
 def test_no_page_left_is_a_failure(pages, calls, capsys):
     assert main(["predict", "b.bad", "--out", "here"]) == 1
     assert "1 left out" in capsys.readouterr().out
-    assert main(["predict", "none.jpg", "--out", "here"]) == 1
+    assert main(["predict", "none.jpg", "--out", "here"]) == 2
     assert "none.jpg" in capsys.readouterr().err
 
 

@@ -50,7 +50,7 @@ def test_out_and_what_is_there_already(run: Path, tmp_path: Path, capsys: pytest
     assert main(["report", "bug", str(run), "--out", str(out)]) == 2
     assert "Nothing is overwritten" in capsys.readouterr().err
     assert main(["report", "bug", str(run), "--verify", "-1"]) == 2
-    assert main(["report", "bug", str(tmp_path / "gone")]) == 1
+    assert main(["report", "bug", str(tmp_path / "gone")]) == 2
 
 
 def test_a_success_has_no_report_unless_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.cli import train_first
+from ocrlab.cli import main, train_first
 from ocrlab.config import load
 from ocrlab.errors import ConfigError, DataError
 
@@ -44,6 +44,16 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for kind in ("images", "gts"):
             (tmp_path / "pages" / split / kind).mkdir(parents=True)
     train_first.look(train_first.said(None, ["data=~/pages"]))
+
+
+def test_a_wrong_setting_is_told_before_data_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "data=missing", "trainer.max_steps=x"]) == 2
+    assert "trainer.max_steps=x" in capsys.readouterr().err
+    assert main(["train", "data=missing", "trainer.max_steps=1"]) == 2
+    assert "Data folder missing does not exist" in capsys.readouterr().err
 
 
 def test_it_costs_no_heavy_import() -> None:

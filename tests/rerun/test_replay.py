@@ -207,7 +207,7 @@ def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "number", "error", "words"),
     [
-        ("nowhere", None, RunError, "is no run folder"),
+        ("nowhere", None, RunError, "There is no folder .*nowhere"),
         ("empty", None, RunError, "has no flight record"),
         ("run", 9, ConfigError, "Step 9 is not in the record"),
         ("unbegun", None, RunError, "was ended before its first step"),

@@ -11,7 +11,7 @@ import pytest
 
 from ocrlab import config as configs
 from ocrlab.train import budget, checkpoint, fit
-from ocrlab.train.budget import fitting
+from ocrlab.train.budget import budgeted, fitting
 from tests.train.test_fit import pages, tiny  # noqa: F401  # a fixture
 
 
@@ -60,6 +60,22 @@ def test_the_time_is_kept_whatever_was_planned(pages, tmp_path, monkeypatch):  #
     result = fit.fit(tiny(pages, tmp_path, "trainer.max_steps=100000", "trainer.max_minutes=0.1"))
     planned = configs.of_run(result.folder).trainer.max_steps
     assert planned == 100000 and 1 < result.metrics["steps"] < planned
+
+
+@pytest.mark.parametrize(
+    ("warmup", "begun", "after"), [(500, 0, 29), (500, 28, 29), (40, 20, 19), (30, 28, 1), (1, 0, 1)]
+)
+def test_a_run_that_goes_on_is_planned_before_its_warm_up_ends(warmup, begun, after, tmp_path):
+    config = configs.load(overrides=[f"optim.warmup_steps={warmup}", "trainer.max_minutes=1"])
+    made = budgeted(config, None, print, None, begun)
+    assert made.times == after + 1
+
+
+def test_what_was_planned_or_has_no_limit_is_not_planned():
+    config = configs.load(overrides=["optim.warmup_steps=500", "trainer.max_minutes=1"])
+    assert budgeted(config, None, print, None, 29) is None
+    config.trainer.max_minutes = None
+    assert budgeted(config, None, print, None, 0) is None
 
 
 def test_where_there_is_time_enough_nothing_is_changed(pages, tmp_path):  # noqa: F811

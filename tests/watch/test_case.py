@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,22 @@ def test_who_ends_what_hangs_gets_the_stacks_of_the_hang(env, tmp_path):
         watcher.stderr.read()
         assert watcher.wait(20) == 143
     assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+def test_a_hang_of_which_little_is_sure_stays_the_answer_after_ctrl_c(env, tmp_path):
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
+    counts = "n = 0\nwhile True: n += 1"
+    with subprocess.Popen([*words, "--", sys.executable, "-c", counts], env=env, cwd=tmp_path, stderr=subprocess.PIPE,
+                          text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        watcher.send_signal(signal.SIGINT)
+        said = watcher.stderr.read()
+        assert watcher.wait(20) == 130
+    assert "told to end and had not moved for" in said
+    (best, *_) = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["causes"]
+    assert best["id"] == "hang.deadlock" and best["confidence"] < 0.5
+    assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
 
 
 def test_last_words_after_a_signal_are_no_progress(env, tmp_path):
