@@ -6,16 +6,19 @@ stopped before it. On the CPU torch raises by itself for most, but tells neither
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
-from ocrlab.trace.contract_losses import LOSSES, Losses
+from ocrlab.trace.contract_chosen import Chosen
+from ocrlab.trace.contract_losses import LOSSES, Losses, arguments
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -37,7 +40,7 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.found, self.place, self.names, self.inside = found, place, names, inside
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
-        self.losses = Losses(found, place)
+        self.losses, self.chosen = Losses(found, place), Chosen()
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,12 +51,14 @@ class Calls(TorchFunctionMode):
         if func not in LOSSES:
             value = func(*args, **kwargs)
             name = getattr(func, "__name__", "")
+            if name in PICKING and args:
+                self.chosen.see(args[0], value)
             if name in CONSTANT | PASSING:
                 self._note(name, args, value)
             if name in WIDENING | MINUS and not self.inside():
                 self._compare(name, args, value)
             return value
-        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        target = arguments(func, args, kwargs)[1]
         self.losses.before(func, args, kwargs, meant=self._is_made(target))
         value = func(*args, **kwargs)
         self.losses.after(func, value)
@@ -113,16 +118,60 @@ class Calls(TorchFunctionMode):
 
 
 class Drops(TorchFunctionMode):
-    """While it is entered, `on` becomes True when a dropout is called that drops."""
+    """While it is entered, `on` becomes True when a dropout drops in eval mode and nobody has said that it should.
+
+    A training=True that is written out, or a Dropout of the model that was put into train mode, is meant: the model is
+    asked many times. A Dropout made anew in forward is in train mode because nothing puts it into eval mode.
+    """
 
     on = False
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.known = {id(module) for module in model.modules()}
+        self.said = False  # whether the call that is running was told to drop
+        self.own: dict[str, Any] = {}
+
+    def __enter__(self) -> Any:
+        self.own = {f.__name__: f for f in DROPOUTS if getattr(functional, f.__name__) is f}
+        for name, function in self.own.items():
+            setattr(functional, name, self._heard(function))
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        for name, function in self.own.items():
+            setattr(functional, name, function)
+
+    def _inside(self) -> bool:
+        """Tell whether a module of the model is being called: another model's dropout is not looked at."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if id(frame.f_locals.get("self")) in self.known:
+                return True
+        return False
+
+    def _heard(self, function: Any) -> Any:
+        """Return a dropout that notes whether it was told to: a mode sees only its defaults filled in."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_locals.get("self")
+            stray = isinstance(caller, _DropoutNd) and id(caller) not in self.known
+            self.said = (("training" in kwargs or len(args) > 2) and not stray) or not self._inside()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.said = False
+
+        return called
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in DROPOUTS:
-            self.on |= bool(kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[func]))
+            self.on |= not self.said and bool(kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[func]))
         elif func is functional.scaled_dot_product_attention:
-            self.on |= bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
+            self.on |= bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0)) and self._inside()
         return func(*args, **kwargs)
 
 
@@ -135,6 +184,7 @@ DROPOUTS = {  # and whether they drop where nothing is said
     functional.feature_alpha_dropout: False,
 }
 CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
+PICKING = frozenset(("gather", "__getitem__"))
 WIDENING = frozenset(("unsqueeze", "__getitem__"))
 MINUS = frozenset(("sub", "rsub", "subtract", "__sub__", "__rsub__"))
 PASSING = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,3 +53,18 @@ def test_equal_answers_only_in_between_are_right() -> None:
     for inputs in (torch.zeros(16, 8), torch.randn(16, 8)) * 6:
         model(inputs)
     assert seen.looks == 12 and seen.blind == 0 and seen.sentence() == ""
+
+
+def test_embeddings_that_are_pulled_together_until_they_are_one(tmp_path: Path) -> None:
+    def siamese(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        optimizer.zero_grad()
+        one, other = model(batch[0]), model(batch[0] + 0.1)
+        rec.loss((one[:, None] - other[None]).square().mean()).backward()
+        optimizer.step()
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    nn.init.ones_(model.bias)
+    said = told(tmp_path, siamese, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.7))
+    assert "the answers to different samples have become one" in said or "the same answer" in said
+    assert "dead" not in said
