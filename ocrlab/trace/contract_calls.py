@@ -48,6 +48,8 @@ class Calls(TorchFunctionMode):
         look = LOOKS.get(func)
         if look is not None:
             self._judge(look(*args, **kwargs), getattr(func, "__name__", str(func)))
+        if func is functional.embedding:
+            self._few(*args[:2])
         if func not in LOSSES:
             value = func(*args, **kwargs)
             name = getattr(func, "__name__", "")
@@ -90,6 +92,23 @@ class Calls(TorchFunctionMode):
             do = "Use .squeeze(-1) or .unsqueeze(-1) on one of them"
             self.found.append(Finding("loss.broadcast", self.place(), got, "the same shape", do, "warn"))
 
+    def _few(self, ids: Any, weight: Any) -> None:
+        """Report a batch of texts in which next to every word is the same one."""
+        if (
+            not isinstance(ids, Tensor)
+            or ids.ndim != 2
+            or ids.numel() < TOKENS
+            or len(weight) < WORDS
+            or not plain(ids)
+        ):
+            return
+        with torch._C.DisableTorchFunction():
+            known = ids.unique().tolist()
+        if len(known) <= 2 and "inputs.few" not in {finding.rule for finding in self.found}:
+            got = f"all {ids.numel()} of its batch are {' or '.join(map(str, known))}, of {len(weight)} that there are"
+            do = "Look whether the words are spelled as in the vocabulary (upper and lower case): else all are unknown"
+            self.found.append(Finding("inputs.few", f"{self.place()}, embedding", got, "words that differ", do, "warn"))
+
     def _is_made(self, tensor: Any) -> bool:
         known = self.made.get(id(tensor))
         return known is not None and known[0] is tensor and tensor._version == known[1]
@@ -129,19 +148,41 @@ class Drops(TorchFunctionMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.known = {id(module) for module in model.modules()}
-        self.said = False  # whether the call that is running was told to drop
-        self.own: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}  # torch's functions, while others stand in their place
+        self.heard: set[Any] = set()  # those others
+        self.deep = 0  # calls of a dropout that run: torch calls it once more by itself
 
     def __enter__(self) -> Any:
         self.own = {f.__name__: f for f in DROPOUTS if getattr(functional, f.__name__) is f}
         for name, function in self.own.items():
-            setattr(functional, name, self._heard(function))
+            setattr(functional, name, self._hear(function))
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
         for name, function in self.own.items():
             setattr(functional, name, function)
+
+    def _hear(self, function: Any) -> Any:
+        """Return a dropout that notes whether it was told to drop: a mode sees its defaults as if they were said."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not self.deep:
+                caller = sys._getframe(1).f_locals.get("self")
+                stray = isinstance(caller, _DropoutNd) and id(caller) not in self.known
+                said = "training" in kwargs or len(args) > 2
+                self._note(stray or not said, kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[function]))
+            self.deep += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.deep -= 1
+
+        self.heard.add(called)
+        return called
+
+    def _note(self, unsaid: bool, drops: Any) -> None:
+        self.on |= unsaid and bool(drops) and self._inside()
 
     def _inside(self) -> bool:
         """Tell whether a module of the model is being called: another model's dropout is not looked at."""
@@ -152,29 +193,21 @@ class Drops(TorchFunctionMode):
                 return True
         return False
 
-    def _heard(self, function: Any) -> Any:
-        """Return a dropout that notes whether it was told to: a mode sees only its defaults filled in."""
-
-        def called(*args: Any, **kwargs: Any) -> Any:
-            caller = sys._getframe(1).f_locals.get("self")
-            stray = isinstance(caller, _DropoutNd) and id(caller) not in self.known
-            self.said = (("training" in kwargs or len(args) > 2) and not stray) or not self._inside()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.said = False
-
-        return called
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in DROPOUTS:
-            self.on |= not self.said and bool(kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[func]))
-        elif func is functional.scaled_dot_product_attention:
-            self.on |= bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0)) and self._inside()
+        if func in self.heard and not self.deep:  # by a name that was imported before: what was said is not known
+            self._note(True, kwargs.get("training"))
+            self.deep += 1
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.deep -= 1
+        if func is functional.scaled_dot_product_attention:
+            self._note(True, kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
         return func(*args, **kwargs)
 
 
+TOKENS, WORDS = 64, 8  # of a batch and of a table: fewer are types, or a toy
 DROPOUTS = {  # and whether they drop where nothing is said
     functional.dropout: True,
     functional.dropout1d: True,

@@ -90,3 +90,21 @@ def test_the_mask_of_scaled_dot_product_attention_the_wrong_way_round(wrong: boo
 
     report = contract.check(Own(), IDS[LENGTHS < 12], lambda m, b: flat(m, b, ignore_index=0))
     assert [finding.rule for finding in report.findings].count("attention.padding") == count
+
+
+@pytest.mark.parametrize(("rows", "named"), [(20, True), (4, False)])
+def test_texts_in_which_no_word_is_known(rows: int, named: bool) -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.last = nn.Embedding(rows, 8), nn.Linear(8, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.last(self.words(ids).mean(1))
+
+    loss = nn.CrossEntropyLoss()
+    unknown = contract.check(Bag(), ((IDS != 0).long(), torch.arange(8) % 3), loss)
+    assert ("inputs.few" in rules(unknown)) == named
+    if named:
+        assert "all 96 of its batch are 0 or 1, of 20" in one(unknown, "inputs.few").got
+        assert "inputs.few" not in rules(contract.check(Bag(), (IDS, torch.arange(8) % 3), loss))
