@@ -16,6 +16,7 @@ from ocrlab.trace.contract_batch import leaves, plain
 STEPS = 150  # losses from which on something is said
 WALKS = 3  # over the loader: before that much is still to be learned
 TARGETS = 128  # that were looked at, from which on their frequencies say something
+COLUMNS = 256  # numbers of a target of one sample
 LAST = 50  # losses at the end
 BETTER = 0.97  # of the constant's loss: above it nothing was learned but how frequent each answer is
 EQUAL = 1e-3  # share by which the noted loss may differ from the one that is computed here
@@ -56,6 +57,8 @@ class Baseline:
             if kind == "classes":
                 self.classes = output.shape[1]
                 self.targets.append(torch.bincount(target.flatten(), minlength=self.classes).double().cpu())
+            elif kind and target.numel() > COLUMNS * len(target):
+                self.kinds.add("")  # an image: too much to keep, and no constant is what it is compared with
             elif kind:
                 self.targets.append(target.detach().double().reshape(len(target), -1).cpu())
 

@@ -13,6 +13,7 @@ from torch import nn
 from ocrlab.trace.contract_batch import leaves, plain
 
 CALLS = 32  # calls of each kind that are looked at
+VALUES = 1 << 16  # of a batch, evenly spread
 SAMPLES = 16  # from which on a mean says something
 WIDER = 3.0  # times the spread of the other: training augments, but no augmentation does this
 BEYOND = 3.0  # spreads between the two means
@@ -31,7 +32,8 @@ class Seen:
 
     def add(self, tensor: torch.Tensor) -> None:
         """Add the values of a batch."""
-        values = tensor.detach().double()
+        flat = tensor.detach().flatten()
+        values = flat[:: (flat.numel() // VALUES) | 1].double()
         self.calls += 1
         self.rows += len(tensor)
         self.count += values.numel()

@@ -60,7 +60,7 @@ def test_embeddings_that_have_become_one() -> None:
     for width, factor, named in ((4, 0.1, True), (4, 0.9, False), (1, 0.1, False)):
         model = nn.Linear(8, width)
         seen = Answers([model], lambda: True)
-        for _ in range(6):
+        for _ in range(8):
             model(torch.randn(16, 8))
             with torch.no_grad():
                 model.weight *= factor

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.flight import learned
-from ocrlab.recording.baseline import _constant, _kind
+from ocrlab.recording.baseline import Baseline, _constant, _kind
 from ocrlab.recording.loops import recording
 
 INPUTS = torch.randn(512, 4, generator=torch.Generator().manual_seed(0))
@@ -66,3 +66,13 @@ def test_which_loss_it_is() -> None:
     assert _kind(logits, targets, float(functional.cross_entropy(logits, targets))) == "classes"
     assert _kind(logits, targets, 0.1) == "" == _kind(logits, targets - 1, 0.1) == _kind(logits, torch.zeros(5), 0.1)
     assert _kind(logits[:, :1], torch.zeros(8), float(logits[:, 0].square().mean())) == "squares"
+
+
+def test_targets_as_large_as_images_are_not_kept() -> None:
+    model = nn.Linear(4, 300)
+    seen = Baseline([model], lambda: True)
+    wanted = torch.randn(8, 300)
+    seen.begin(wanted)
+    seen.loss(float(functional.mse_loss(model(INPUTS[:8]), wanted)))
+    assert seen.targets == [] and "" in seen.kinds
+    seen.close()
