@@ -12,6 +12,8 @@ from ocrlab.trace.contract_answers import ROWS, alike
 from ocrlab.trace.contract_batch import leaves, plain
 
 EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
+WIDE = 4  # numbers of an answer, as of an embedding
+APART, TOGETHER = 1e-2, 1e-4  # spread of the answers beside their size, at first and at the end
 ENOUGH = 4  # looks at the end of a training, one after the other
 
 
@@ -22,6 +24,7 @@ class Answers:
         self.looking = looking
         self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
         self.rows = 0
+        self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
         self.handles = [part.register_forward_hook(self._left, with_kwargs=True) for part in called]
 
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -40,11 +43,14 @@ class Answers:
             equal = same and all(alike([t.float()]) for t in given if len(t) == rows)
             self.equal = self.equal + 1 if equal else 0
             self.rows = rows
+            wide = [t for t in ours if t.ndim == 2 and t.shape[1] >= WIDE]
+            if wide:
+                self.spreads.append(max(float((t - t.mean(0)).norm() / t.norm().clamp(min=1e-30)) for t in wide))
 
     def sentence(self) -> str:
         """Return what is to be said where the answers of the last looks were all equal; else ''."""
         if self.blind < ENOUGH or 2 * self.blind < self.looks:
-            return ""
+            return self._collapsed()
         if self.equal == self.blind:
             return (
                 f"all {self.rows} samples that the model got were equal, in the last {self.equal} looks. Look at how"
@@ -54,6 +60,16 @@ class Answers:
             f"the model gave {self.rows} different samples the same answer, in the last {self.blind} of {self.looks}"
             " looks: it does not use its input, or has collapsed. Look for a softmax or norm over a dimension of size"
             " 1, a mask of attention the wrong way round, padding that is read, a loss that equal answers make 0"
+        )
+
+    def _collapsed(self) -> str:
+        """Return what is to be said of answers that began apart and are nearly one now; else ''."""
+        if len(self.spreads) < ENOUGH or self.spreads[0] < APART or max(self.spreads[-2:]) > TOGETHER:
+            return ""
+        return (
+            f"the answers to different samples have become one: they differed by {self.spreads[0]:.2g} of their size at"
+            f" first, by {self.spreads[-1]:.1g} now. Look for a loss that equal answers make 0 (a siamese one without"
+            " negatives, two views that are only pulled together)"
         )
 
     def close(self) -> None:

@@ -18,9 +18,11 @@ from torch.nn.parameter import is_lazy
 
 from ocrlab.recording import verdicts
 from ocrlab.recording.answers import Answers
+from ocrlab.recording.baseline import Baseline
 from ocrlab.recording.drawn import Drawn
+from ocrlab.recording.scales import Scales
 from ocrlab.recording.verdicts import Step, Told
-from ocrlab.trace import contract_rules
+from ocrlab.trace import contract_before, contract_rules
 from ocrlab.trace.contract_batch import entries, leaves, plain
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -48,6 +50,8 @@ class Learning:
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
         self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called if self.moving]
         self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
+        self.scales = Scales(self.called, lambda: self.looking and not self.validating)
+        self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
         self.drawn = Drawn()
         self.validating = False
         self.told.players = len(self.optimizers)
@@ -93,11 +97,15 @@ class Learning:
             self.told.looks += 1
             self.told.contents.append(tuple(bits(t) for _, t in found))
             self.told.see_batch(found)
+            self.baseline.begin(verdicts.targets_of(found))
+        else:
+            self.baseline.begin(None)
 
     def loss(self, value: float) -> None:
         """Note a loss."""
         told = self.told
         told.losses += 1
+        self.baseline.loss(value)
         told.same = told.same + 1 if value == told.last else 0
         told.last = value
         if not told.lost and not math.isfinite(value):
@@ -151,9 +159,15 @@ class Learning:
             moved, size = moved + float((now - values).square().sum()), size + float(values.square().sum())
             if bits(self.named[name]) != old:
                 step.moved.add(name)
+            grad = self.named[name].grad
+            if self.named[name].dtype in verdicts.HALVES and grad is not None and grad.layout == torch.strided:
+                has = sample(grad) != 0
+                each = grad.numel() / has.numel()  # values that one of the sample stands for
+                self.told.halves += each * int(has.sum())
+                self.told.halves_moved += each * int(((now != values) & has).sum())
         step.change = math.sqrt(moved / size) if size else math.inf
         self.told.seen.append(step)
-        for finding in (*contract_rules.modes(self.model), *contract_rules.decays([optimizer])):
+        for finding in (*contract_before.modes(self.model), *contract_before.decays([optimizer])):
             if finding.rule != "mode.eval" or self.moving:
                 self.told.standing[finding] = self.told.standing.get(finding, 0) + 1
 
@@ -184,7 +198,8 @@ class Learning:
         """Take every hook out."""
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
             handle.remove()
-        self.answers.close()
+        for part in (self.answers, self.scales, self.baseline):
+            part.close()
         self.handles, self.probes = [], {}
 
     def end(self) -> None:
@@ -196,6 +211,8 @@ class Learning:
                 self.told.left[name] = float(entries(p.grad).detach().float().norm())
         self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
         self.told.answers = self.answers.sentence()
+        self.told.scales = self.scales.sentence()
+        self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
         self.told.hidden = list(contract_rules.unheld(self.model, self.optimizers))
         groups = [group for o in self.optimizers for group in o.param_groups]
         self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)

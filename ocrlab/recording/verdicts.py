@@ -13,13 +13,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ocrlab.trace.contract_batch import Finding, not_finite, spot, value_at
-from ocrlab.trace.contract_rules import grouped
+from ocrlab.trace.contract_words import grouped
 
+HALVES = (torch.bfloat16, torch.float16)
+ROUNDED = (64, 0.1)  # values in half precision, and the share of them that steps should change
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
 LONG = 20  # losses that are the same to the last bit
 HALF = 0.5  # of all steps with a learning rate of 0
 FAINT = 1e-6  # of the largest learning rate
+LOW = 0.9e-3  # of the largest learning rate: a thousandth is where schedules by tenths end
 WARMED = 50  # steps from which on a warm-up should have ended
 NOTHING = 1e-7  # share by which weights change in a step that does nothing: float32 can tell 6e-8
 ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that of the beginning
@@ -54,6 +57,9 @@ class Told:
     peak: float = 0.0  # the largest learning rate
     rate: float = 0.0  # the last one
     initial: float = 0.0  # the one that a schedule was given
+    halves: float = 0  # values in half precision that had a gradient in a look
+    halves_moved: float = 0  # and those of them that the step changed
+    low: int = 0  # steps with less than a thousandth of the largest learning rate
     rises: int = 0
     zeroed: int = 0  # looks in which a gradient arrived, and was 0 in the step
     thrown: int = 0  # batches whose gradient was another's at the next batch, without a step
@@ -79,15 +85,15 @@ class Told:
     broken: str = ""  # the first batch with a value that is not finite
     generator: str = ""  # of the data set, of which each worker has a copy
     answers: str = ""  # what is to be said of answers that are all equal
+    scales: str = ""  # what is to be said of validation data of another size
+    constant_answer: str = ""  # what is to be said of a loss like that of a constant answer
     drawn: str = ""  # what is to be said of samples that are never drawn
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
     owned: set[str] | None = None  # parameters that an optimiser holds
     larger: bool = False  # the loader has more samples than one batch
-    walks: list[tuple[int, int | None]] = field(
-        default_factory=list
-    )  # batches that were taken, and those that there are
+    walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
 
@@ -96,6 +102,7 @@ class Told:
         self.rises += rate > self.rate and bool(self.rate)
         self.peak, self.rate = max(self.peak, rate), rate
         self.faint += 0 < rate < FAINT * self.peak
+        self.low += 0 < rate < LOW * self.peak
 
     def see_mode(self, training: bool) -> None:
         """Note the mode of the model in a step."""
@@ -112,14 +119,14 @@ class Told:
             wrong = not_finite(tensor)
             if wrong is not None and not self.broken:
                 self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {spot(wrong)}"
-        targets = _targets(found)
+        targets = targets_of(found)
         if targets is not None and targets.ndim:
             value = targets.flatten()[0]
             self.compared += len(targets)
             self.constant.append(float(value) if bool((targets == value).all()) else None)
 
 
-def _targets(found: Sequence[tuple[str, Tensor]]) -> Tensor | None:
+def targets_of(found: Sequence[tuple[str, Tensor]]) -> Tensor | None:
     """Return the tensor of a batch that is compared with: the second of two, or one that is called so."""
     if len(found) == 2 and [name for name, _ in found] == ["0", "1"]:
         return found[1][1]
@@ -188,6 +195,12 @@ def _rates(told: Told) -> Iterator[str]:
             f"the learning rate was below a millionth of its largest ({told.peak:g}) in {told.faint} of {told.steps}"
             f" steps, {told.rate:.3g} in the last. Look at its schedule: is it stepped once a batch, made for epochs?"
         )
+    elif told.low >= LONG and told.low > HALF * told.steps:
+        yield (
+            f"the learning rate was below a thousandth of its largest ({told.peak:g}) in {told.low} of {told.steps}"
+            f" steps, {told.rate:.3g} in the last: most of the training moved next to nothing. Is its schedule stepped"
+            " once a batch, and made for epochs?"
+        )
     rising = told.rises >= 2 and told.rate == told.peak
     if told.steps >= WARMED and rising and told.rate < HALF * told.initial:
         yield (
@@ -242,6 +255,8 @@ def _weights(told: Told, model: nn.Module) -> Iterator[str]:
     if len(seen) < 2:
         return
     flat = {n for n in set.union(*(set(s.norms) for s in seen)) if all(s.norms.get(n) == 0 for s in seen)}
+    alive = {n.removesuffix("weight") for s in seen for n, norm in s.norms.items() if norm > 0}
+    flat -= {n for n in flat if n.endswith("bias") and n.removesuffix("bias") in alive}  # two branches cancel it
     if flat and not told.zeroed:
         yield (
             f"{grouped(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(seen)} looks. Look for"
@@ -261,14 +276,26 @@ def _weights(told: Told, model: nn.Module) -> Iterator[str]:
         )
     still = sorted(pushed - moved) if moved & pushed and most >= NOTHING else []
     lost = [n for n in still if all(n not in s.norms or s.norms[n] > 0 for s in seen)]
-    low = [n for n, p in model.named_parameters() if n in lost and p.dtype in (torch.bfloat16, torch.float16)]
-    if low:
-        yield f"{grouped(model, low)}: steps change nothing: the update is lost in half precision. Keep float32 weights"
+    yield from _halves(told, model, lost, moved & pushed)
     for name in told.averages if told.steps >= ENOUGH and moved else ():
         yield (
             f"{name} never changed while the model did: is its update (update_parameters) called, and is it what is "
             "validated?"
         )
+
+
+def _halves(told: Told, model: nn.Module, lost: Sequence[str], moved: set[str]) -> Iterator[str]:
+    """Say which updates are lost in half precision."""
+    low = [n for n, p in model.named_parameters() if n in lost and p.dtype in HALVES]
+    many, share = ROUNDED
+    if told.halves >= many and told.halves_moved < share * told.halves and moved:
+        yield (
+            f"steps change {told.halves_moved / told.halves:.1%} of the values in half precision that have a gradient:"
+            " the others are rounded back to what they were. Keep float32 weights and compute in autocast, or take a"
+            " larger rate"
+        )
+    elif low:
+        yield f"{grouped(model, low)}: steps change nothing: the update is lost in half precision. Keep float32 weights"
 
 
 def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:
@@ -308,7 +335,7 @@ def _data(told: Told) -> Iterator[str]:
             f"all {told.rows} samples of a batch were the same, in all {told.looks} looks. Look at __getitem__: does it"
             " use its index?"
         )
-    yield from filter(None, (told.drawn, told.answers if not told.alike else ""))
+    yield from filter(None, (told.drawn, told.answers if not told.alike else "", told.scales))
     values = told.constant
     known = [value for value in values if value is not None]
     if len(values) >= ENOUGH and told.compared >= FEW and len(known) >= MOSTLY * len(values):
@@ -351,6 +378,8 @@ def _doubled(told: Told) -> bool:
 
 
 def _losses(told: Told) -> Iterator[str]:
+    if told.constant_answer and not told.answers:
+        yield told.constant_answer
     learned = told.last == 0 and any(told.first_losses)
     if told.same >= LONG and not learned:
         yield (

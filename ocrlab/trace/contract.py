@@ -18,13 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ocrlab.trace import contract_before as before
 from ocrlab.trace import contract_rules as rules
+from ocrlab.trace import contract_words as words
 from ocrlab.trace.contract_answers import answers
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
-from ocrlab.trace.contract_losses import Losses
+from ocrlab.trace.contract_noise import Draws, foreign
 from ocrlab.trace.contract_nudge import awake
+from ocrlab.trace.contract_padding import Attention, trained_on
 from ocrlab.trace.contract_state import Kept, rates, scalar
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
@@ -78,14 +81,14 @@ def check(
     size). What the loss raises becomes a finding. After a CUDA error that kills the context nothing is put back.
     """
     optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    report = Report(findings=list(rules.standing(model, optimizers)))
+    report = Report(findings=list(before.standing(model, optimizers)))
     if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
         report.unchecked.append("the step: there are no weights yet")
         return report
     named = list(leaves(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += judge(named, ranges, names, "batch")
-    report.findings += rules.types(model, named)
+    report.findings += before.types(model, named)
     kept, error = Kept(model, optimizers, batch), None
     try:
         error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
@@ -125,7 +128,8 @@ class _Step:
     names: list[str] | None
     outputs: Sequence[Range]
     shapes: dict[str, Sequence[int | None]]
-    seen: tuple[Forward, Losses] | None = None
+    seen: tuple[Forward, Calls] | None = None
+    noise: set[int] = field(default_factory=set)  # draws that predictions are compared with
     zero: list[str] = field(default_factory=list)  # parameters whose gradient is 0
 
     def run(self) -> BaseException | None:
@@ -145,9 +149,9 @@ class _Step:
         found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
         calls = Calls(found, forward.place, self.names, lambda: bool(forward.within))
-        with forward, calls:
+        with forward, calls, Draws() as draws:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
-        self.report.stages, self.seen = forward.stages, (forward, calls.losses)
+        self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
         found += forward.findings
         found += rules.written(self.kept)
         if error is None:
@@ -162,9 +166,9 @@ class _Step:
                 self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
             return (total if usable else None), None
         if not isinstance(error, Stopped):
-            place = f"{forward.place()}, {rules.last_line(error)}"
+            place = f"{forward.place()}, {words.last_line(error)}"
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
-            found.append(Finding("step.raised", place, text, "a loss", rules.advice(error, self.batch, self.model)))
+            found.append(Finding("step.raised", place, text, "a loss", words.advice(error, self.batch, self.model)))
         self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
         return None, error
 
@@ -177,8 +181,12 @@ class _Step:
             self.report.findings.append(Finding("backward.raised", "the backward pass", text, "gradients", do))
             self.report.unchecked.append("gradients and weights: the backward pass did not end")
             return error
-        forward, losses = self.seen or (None, None)
-        self.report.findings += [*(losses.pushed() if losses else ()), *(forward.used() if forward else ())]
+        if self.seen is not None:
+            forward, calls = self.seen
+            named = list(leaves(self.batch))
+            rows = next((len(t) for _, t in named if t.ndim), 0)
+            self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
+            self.report.findings += trained_on(calls.losses.pairs, rows)
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
         self.report.findings += rules.unheld(self.model, self.optimizers)
@@ -238,8 +246,9 @@ class _Step:
                 self.kept.restore_batch()
                 values.append(scalar(self.loss(self.model, self.batch)))
 
-        with torch.no_grad(), Drops() as drops:
+        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention:
             error = tried(twice)
+        self.report.findings += attention.findings()
         if error is not None:
             self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
             return error
@@ -251,6 +260,8 @@ class _Step:
         found: list[Finding] = []
 
         def ask() -> None:
+            if self.noise:
+                found.extend(foreign(self.model, lambda: self.loss(self.model, self.batch), self.noise, self.kept))
             found.extend(answers(self.model, lambda: self.loss(self.model, self.batch), self.kept))
 
         with torch.no_grad():

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ocrlab.trace.contract_batch import Finding, leaves, plain, tried
-from ocrlab.trace.contract_losses import CLASSES, LOSSES
+from ocrlab.trace.contract_losses import CLASSES, PLAIN, arguments
 from ocrlab.trace.contract_state import Kept
 
 ROWS = 4  # samples from which on it is no chance that all answers are equal
@@ -94,9 +94,8 @@ class _Pairs(TorchFunctionMode):
         self.found: Compared = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in LOSSES:
-            given = dict(zip(("input", "target"), args, strict=False)) | (kwargs or {})
-            input, target = given.get("input"), given.get("target")
+        if func in PLAIN:
+            input, target = arguments(func, args, kwargs or {})
             if isinstance(input, Tensor) and isinstance(target, Tensor) and plain(input) and plain(target):
                 self.found.append((func, input.detach().clone(), target.detach().clone()))
         return func(*args, **(kwargs or {}))

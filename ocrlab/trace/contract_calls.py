@@ -6,16 +6,19 @@ stopped before it. On the CPU torch raises by itself for most, but tells neither
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
-from ocrlab.trace.contract_losses import LOSSES, Losses
+from ocrlab.trace.contract_chosen import Chosen
+from ocrlab.trace.contract_losses import LOSSES, Losses, arguments
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -37,7 +40,7 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.found, self.place, self.names, self.inside = found, place, names, inside
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
-        self.losses = Losses(found, place)
+        self.losses, self.chosen = Losses(found, place), Chosen()
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -45,15 +48,19 @@ class Calls(TorchFunctionMode):
         look = LOOKS.get(func)
         if look is not None:
             self._judge(look(*args, **kwargs), getattr(func, "__name__", str(func)))
+        if func is functional.embedding:
+            self._few(*args[:2])
         if func not in LOSSES:
             value = func(*args, **kwargs)
             name = getattr(func, "__name__", "")
+            if name in PICKING and args:
+                self.chosen.see(args[0], value)
             if name in CONSTANT | PASSING:
                 self._note(name, args, value)
             if name in WIDENING | MINUS and not self.inside():
                 self._compare(name, args, value)
             return value
-        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        target = arguments(func, args, kwargs)[1]
         self.losses.before(func, args, kwargs, meant=self._is_made(target))
         value = func(*args, **kwargs)
         self.losses.after(func, value)
@@ -85,6 +92,23 @@ class Calls(TorchFunctionMode):
             do = "Use .squeeze(-1) or .unsqueeze(-1) on one of them"
             self.found.append(Finding("loss.broadcast", self.place(), got, "the same shape", do, "warn"))
 
+    def _few(self, ids: Any, weight: Any) -> None:
+        """Report a batch of texts in which next to every word is the same one."""
+        if (
+            not isinstance(ids, Tensor)
+            or ids.ndim != 2
+            or ids.numel() < TOKENS
+            or len(weight) < WORDS
+            or not plain(ids)
+        ):
+            return
+        with torch._C.DisableTorchFunction():
+            known = ids.unique().tolist()
+        if len(known) <= 2 and "inputs.few" not in {finding.rule for finding in self.found}:
+            got = f"all {ids.numel()} of its batch are {' or '.join(map(str, known))}, of {len(weight)} that there are"
+            do = "Look whether the words are spelled as in the vocabulary (upper and lower case): else all are unknown"
+            self.found.append(Finding("inputs.few", f"{self.place()}, embedding", got, "words that differ", do, "warn"))
+
     def _is_made(self, tensor: Any) -> bool:
         known = self.made.get(id(tensor))
         return known is not None and known[0] is tensor and tensor._version == known[1]
@@ -113,19 +137,77 @@ class Calls(TorchFunctionMode):
 
 
 class Drops(TorchFunctionMode):
-    """While it is entered, `on` becomes True when a dropout is called that drops."""
+    """While it is entered, `on` becomes True when a dropout drops in eval mode and nobody has said that it should.
+
+    A training=True that is written out, or a Dropout of the model that was put into train mode, is meant: the model is
+    asked many times. A Dropout made anew in forward is in train mode because nothing puts it into eval mode.
+    """
 
     on = False
 
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.known = {id(module) for module in model.modules()}
+        self.own: dict[str, Any] = {}  # torch's functions, while others stand in their place
+        self.heard: set[Any] = set()  # those others
+        self.deep = 0  # calls of a dropout that run: torch calls it once more by itself
+
+    def __enter__(self) -> Any:
+        self.own = {f.__name__: f for f in DROPOUTS if getattr(functional, f.__name__) is f}
+        for name, function in self.own.items():
+            setattr(functional, name, self._hear(function))
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        for name, function in self.own.items():
+            setattr(functional, name, function)
+
+    def _hear(self, function: Any) -> Any:
+        """Return a dropout that notes whether it was told to drop: a mode sees its defaults as if they were said."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not self.deep:
+                caller = sys._getframe(1).f_locals.get("self")
+                stray = isinstance(caller, _DropoutNd) and id(caller) not in self.known
+                said = "training" in kwargs or len(args) > 2
+                self._note(stray or not said, kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[function]))
+            self.deep += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.deep -= 1
+
+        self.heard.add(called)
+        return called
+
+    def _note(self, unsaid: bool, drops: Any) -> None:
+        self.on |= unsaid and bool(drops) and self._inside()
+
+    def _inside(self) -> bool:
+        """Tell whether a module of the model is being called: another model's dropout is not looked at."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if id(frame.f_locals.get("self")) in self.known:
+                return True
+        return False
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in DROPOUTS:
-            self.on |= bool(kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[func]))
-        elif func is functional.scaled_dot_product_attention:
-            self.on |= bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
+        if func in self.heard and not self.deep:  # by a name that was imported before: what was said is not known
+            self._note(True, kwargs.get("training"))
+            self.deep += 1
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.deep -= 1
+        if func is functional.scaled_dot_product_attention:
+            self._note(True, kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
         return func(*args, **kwargs)
 
 
+TOKENS, WORDS = 64, 8  # of a batch and of a table: fewer are types, or a toy
 DROPOUTS = {  # and whether they drop where nothing is said
     functional.dropout: True,
     functional.dropout1d: True,
@@ -135,6 +217,7 @@ DROPOUTS = {  # and whether they drop where nothing is said
     functional.feature_alpha_dropout: False,
 }
 CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
+PICKING = frozenset(("gather", "__getitem__"))
 WIDENING = frozenset(("unsqueeze", "__getitem__"))
 MINUS = frozenset(("sub", "rsub", "subtract", "__sub__", "__rsub__"))
 PASSING = frozenset(

@@ -27,7 +27,12 @@ PASSING = ("View", "Reshape", "UnsafeView", "Squeeze", "Unsqueeze", "Permute", "
 CLASSES = (functional.cross_entropy, functional.nll_loss)
 LOGITS = (functional.cross_entropy, functional.binary_cross_entropy_with_logits)
 DISTANCES = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
-LOSSES = (*CLASSES, *DISTANCES, functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits)
+PLAIN = (*CLASSES, *DISTANCES, functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits)
+LOSSES = (*PLAIN, functional.ctc_loss, functional.kl_div)
+ARGUMENTS = {functional.ctc_loss: ("log_probs", "targets")}  # of all others: input, target
+SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
+MANY = 16  # targets of the most frequent class from which on its share is no chance
+TIMES = 3  # so many more targets has one class than another, to be called the more frequent one
 
 
 @dataclass
@@ -39,15 +44,20 @@ class Losses:
 
     def __post_init__(self) -> None:
         self.made: list[tuple[str, Tensor]] = []
+        self.pairs: list[tuple[str, Tensor, Tensor]] = []  # of classes: place, logits, targets
 
     def before(self, function: Any, args: tuple[Any, ...], named: dict[str, Any], *, meant: bool) -> None:
         """Look at what a loss function is about to compare; `meant`: its targets were made of one value."""
-        given = dict(zip(("input", "target"), args, strict=False)) | named
-        input, target = given.get("input"), given.get("target")
+        input, target = arguments(function, args, named)
         if isinstance(input, Tensor) and isinstance(target, Tensor) and plain(input) and plain(target):
+            if function in CLASSES and input.requires_grad and not input.is_leaf:
+                input.retain_grad()
+                self.pairs.append((f"{self.place()}, target of {function.__name__}", input, target))
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 ignored = named.get("ignore_index", -100) if function in CLASSES else None
-                for rule in (_squashed(function, input), _sizes(function, input, target), _reach(input, target)):
+                rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target))
+                weights = named.get("weight", args[2] if len(args) > 2 and function in CLASSES else None)
+                for rule in (*rules, _logarithms(function, input, target, named), _weighed(target, weights, ignored)):
                     self.found += [_at(one, f"{self.place()}, {function.__name__}") for one in rule]
                 self.found += [
                     _at(one, f"{self.place()}, target of {function.__name__}")
@@ -71,7 +81,14 @@ class Losses:
 
 def _at(finding: tuple[str, str, str, str], where: str) -> Finding:
     rule, got, need, do = finding
-    return Finding(rule, where, got, need, do, "warn" if rule == "targets.constant" else "fail")
+    return Finding(rule, where, got, need, do, "warn" if rule in ("targets.constant", "loss.weights") else "fail")
+
+
+def arguments(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+    """Return what a loss function of torch compares: predictions and targets, None where it was not given one."""
+    first, second = ARGUMENTS.get(function, ("input", "target"))
+    given = dict(zip((first, second), args, strict=False)) | named
+    return given.get(first), given.get(second)
 
 
 def _squashed(function: Any, input: Tensor) -> Iterator[tuple[str, str, str, str]]:
@@ -85,6 +102,56 @@ def _squashed(function: Any, input: Tensor) -> Iterator[tuple[str, str, str, str
         got = f"its input holds {float(input.max()):g}: no logarithm of a probability is above 0"
         got = f"its input comes from a {SQUASHED[last]}, without a logarithm" if last in SQUASHED else got
         yield "loss.logarithm", got, "log_softmax", "Use cross_entropy on the model's logits"
+
+
+def _logarithms(
+    function: Any, input: Tensor, target: Tensor, named: dict[str, Any]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Tell of probabilities or logits where a loss needs the logarithms of probabilities."""
+    last = maker(input)
+    if function is functional.ctc_loss and input.ndim >= 2:
+        sums = input.float().exp().sum(-1).flatten()
+        sums = sums[(input != 0).any(-1).flatten()]  # frames that are filled up
+        if sums.numel() and float(((sums - 1).abs() > SUMMED).float().mean()) > 0.5:
+            got = (
+                f"its input is no logarithm of probabilities: e to the power of a frame sums up to {float(sums[0]):.4g}"
+            )
+            got = f"its input comes from a {SQUASHED[last]}, without a logarithm" if last in SQUASHED else got
+            yield "loss.logarithm", got, "log_softmax", "Call log_softmax(-1) on the logits: it can fall below 0 now"
+    if function is functional.kl_div:
+        if last in SQUASHED or bool((input > SUMMED).any()):
+            got = f"its input holds {float(input.max()):g}: no logarithm of a probability is above 0"
+            got = f"its input comes from a {SQUASHED[last]}, without a logarithm" if last in SQUASHED else got
+            yield "loss.logarithm", got, "log_softmax", "Give it log_softmax(...) first, probabilities second"
+        elif named.get("log_target") and bool((target > SUMMED).any()):
+            got = f"log_target=True, and its target holds {float(target.max()):g}"
+            yield "loss.logarithm", got, "logarithms", "Leave log_target out, or call log_softmax on the target"
+        elif not named.get("log_target") and bool((target < -SUMMED).any()):
+            got = f"its target holds {float(target.min()):g}: no probability is below 0"
+            yield "loss.logarithm", got, "probabilities", "Call softmax on the target, or set log_target=True"
+
+
+def _weighed(target: Tensor, weights: Any, ignored: int | None) -> Iterator[tuple[str, str, str, str]]:
+    """Tell of weights of classes that are larger the more frequent a class is."""
+    if (
+        not isinstance(weights, Tensor)
+        or weights.ndim != 1
+        or target.is_floating_point()
+        or weights.device.type == "meta"
+    ):
+        return
+    values = target[(target != ignored) & (target >= 0) & (target < len(weights))].flatten()
+    count = torch.bincount(values, minlength=len(weights))
+    most, least = int(count.argmax()), int(count.argmin())
+    if int(count[most]) < MANY:
+        return
+    more = count[:, None] >= TIMES * count[None, :].clamp(min=1)
+    larger = weights[:, None] > weights[None, :]
+    if bool(more.any()) and bool(larger[more].all()) and float(weights[most]) > TIMES * float(weights[least]):
+        got = f"class {most}, with {int(count[most])} of {values.numel()} targets, weighs {float(weights[most]):.3g},"
+        got += f" class {least}, with {int(count[least])}, {float(weights[least]):.3g}: the rare one counts the less"
+        do = "Weights against rare classes are the inverse of how frequent they are; look at their order too"
+        yield "loss.weights", got, "more weight for what is rare", do
 
 
 def _sizes(function: Any, input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]:

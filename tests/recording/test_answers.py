@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,3 +53,29 @@ def test_equal_answers_only_in_between_are_right() -> None:
     for inputs in (torch.zeros(16, 8), torch.randn(16, 8)) * 6:
         model(inputs)
     assert seen.looks == 12 and seen.blind == 0 and seen.sentence() == ""
+
+
+def test_embeddings_that_have_become_one() -> None:
+    torch.manual_seed(0)
+    for width, factor, named in ((4, 0.1, True), (4, 0.9, False), (1, 0.1, False)):
+        model = nn.Linear(8, width)
+        seen = Answers([model], lambda: True)
+        for _ in range(8):
+            model(torch.randn(16, 8))
+            with torch.no_grad():
+                model.weight *= factor
+        assert ("have become one" in seen.sentence()) == named
+        seen.close()
+
+
+def test_a_bias_that_two_branches_cancel_is_not_called_dead(tmp_path: Path) -> None:
+    def siamese(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        optimizer.zero_grad()
+        apart = (model(batch[0]) - model(batch[0].flip(0))).square().mean(1)
+        same = batch[1] == batch[1].flip(0)
+        rec.loss(torch.where(same, apart, (1 - apart).relu()).mean()).backward()
+        optimizer.step()
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    assert told(tmp_path, siamese, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)) == ""

@@ -305,3 +305,27 @@ def test_every_single_value_that_changes_changes_the_sum_of_bits() -> None:
 def test_a_sample_is_spread_over_all_values() -> None:
     assert sample(torch.arange(6400)).tolist() == list(range(0, 6400, 100))
     assert sample(torch.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_a_schedule_that_is_over_before_the_training_is(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        if optimizer.param_groups[0]["lr"] > 1e-5:
+            schedule.step()
+
+    loader = DataLoader(data(), 4, shuffle=True)
+    assert "below a thousandth of its largest (0.1)" in told(
+        tmp_path, step, model=model, optimizer=optimizer, loader=loader
+    )
+
+
+def test_updates_that_half_precision_rounds_away(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4)).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    loader = DataLoader(TensorDataset(data().tensors[0].bfloat16(), data().tensors[1]), 16)
+    assert "are rounded back to what they were" in told(tmp_path, model=model, optimizer=optimizer, loader=loader)

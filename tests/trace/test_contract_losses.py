@@ -103,3 +103,51 @@ def test_the_function_that_made_a_tensor_is_found_past_its_shape() -> None:
     assert maker(logits.sigmoid().squeeze(1).reshape(2, 16)[0]) == "SigmoidBackward0"
     assert maker(logits.sigmoid() * 2) == "MulBackward0"
     assert maker(logits) == ""
+
+
+FRAMES = torch.randn(6, 16, 5, generator=torch.Generator().manual_seed(0))
+LENGTHS = (torch.full((16,), 6), torch.full((16,), 2))
+
+
+def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
+    class Frames(nn.Linear):
+        def __init__(self, last: Callable[[Tensor], Tensor]) -> None:
+            super().__init__(5, 4)
+            self.end = last
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.end(super().forward(x))
+
+    def ctc(net: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.ctc_loss(net(given[0].transpose(0, 1)), given[1], *LENGTHS)
+
+    texts = torch.arange(32).reshape(16, 2) % 3 + 1
+    for last, named in ((lambda x: x, True), (lambda x: x.softmax(-1), True), (lambda x: x.log_softmax(-1), False)):
+        report = contract.check(Frames(last), (FRAMES.transpose(0, 1), texts), ctc)
+        assert ("loss.logarithm" in {f.rule for f in report.findings}) == named
+
+    wanted = torch.randn(16, 3).softmax(1)
+    for last, target, log, named in (
+        (nn.Softmax(1), wanted, False, True),
+        (nn.Identity(), wanted, False, True),
+        (nn.LogSoftmax(1), wanted, False, False),
+        (nn.LogSoftmax(1), wanted.log(), False, True),
+        (nn.LogSoftmax(1), wanted.log(), True, False),
+        (nn.LogSoftmax(1), wanted, True, True),
+    ):
+        told = found(last, 3, lambda a, b, log=log: functional.kl_div(a, b, log_target=log), target)
+        assert ("loss.logarithm" in told) == named, (last, log)
+
+
+@pytest.mark.parametrize(("weights", "named"), [((0.9, 0.1), True), ((0.1, 0.9), False), ((1.0, 1.0), False)])
+def test_weights_of_classes_in_the_wrong_order(weights: tuple[float, float], named: bool) -> None:
+    targets = (torch.arange(32) % 8 == 0).long()
+    model = nn.Linear(4, 2)
+    report = contract.check(
+        model,
+        (torch.randn(32, 4), targets),
+        lambda net, given: functional.cross_entropy(net(given[0]), given[1], weight=torch.tensor(weights)),
+    )
+    told = [finding for finding in report.findings if finding.rule == "loss.weights"]
+    assert bool(told) == named
+    assert not named or ("class 0, with 28 of 32" in told[0].got and told[0].judgement == "warn")

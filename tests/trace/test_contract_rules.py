@@ -45,3 +45,43 @@ def test_a_name_that_freezes_all_but_the_biases() -> None:
     assert "0.weight, 1.weight" in one(contract.check(model, data(), classes), "weights.biases").got
     model[1].weight.requires_grad = True
     assert "weights.biases" not in rules(contract.check(model, data(), classes))
+
+
+def test_steps_that_half_precision_rounds_away() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 3)).bfloat16()
+    given = (data()[0].bfloat16(), data()[1])
+    small = contract.check(model, given, classes, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-6))
+    assert "rounds the others back" in next(f.got for f in small.findings if f.rule == "weights.still")
+    large = contract.check(model, given, classes, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
+    assert "weights.still" not in rules(large)
+
+
+def test_dropout_in_eval_mode_that_is_meant_and_that_is_not() -> None:
+    class Net(nn.Linear):
+        def __init__(self, way: str) -> None:
+            super().__init__(8, 3)
+            self.way, self.own = way, nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.way == "forgotten":
+                x = nn.functional.dropout(x, 0.5)
+            elif self.way == "anew":
+                x = nn.Dropout(0.5)(x)
+            elif self.way == "written":
+                x = nn.functional.dropout(x, 0.5, training=True)
+            else:
+                x = self.own(x)
+            return super().forward(x)
+
+    for way, named in (("forgotten", True), ("anew", True), ("written", False), ("right", False)):
+        assert ("eval.repeats" in rules(contract.check(Net(way), data(), classes))) == named, way
+
+
+def test_the_dropout_of_another_model_is_not_looked_at() -> None:
+    teacher = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return classes(model, batch) + (model(batch[0]) - teacher(batch[0]).detach()).square().mean()
+
+    assert "eval.repeats" not in rules(contract.check(nn.Linear(8, 3), data(), loss))

@@ -18,8 +18,8 @@ from ocrlab.trace import layers
 from ocrlab.trace.contract_batch import Finding
 from ocrlab.trace.contract_calls import Calls, Stopped
 from ocrlab.trace.contract_forward import fits, memory_format
-from ocrlab.trace.contract_rules import grouped, index, some
 from ocrlab.trace.contract_state import Kept, rates, scalar
+from ocrlab.trace.contract_words import grouped, index, some
 from ocrlab.trace.layers_nested import inside
 from ocrlab.trace.layers_plot import drawn
 from ocrlab.trace.layers_rows import first

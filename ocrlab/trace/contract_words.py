@@ -1,0 +1,74 @@
+"""Names of parameters, places and errors in words, for the findings of a training step."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.trace.contract_batch import leaves
+
+
+def split(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
+    """Return parameter names in groups, one for each highest module all of whose parameters are among them."""
+    left, found = list(names), []
+    for module, _ in model.named_modules():
+        if module and left:
+            prefix = f"{module}."
+            all_of_it = [name for name, _ in model.named_parameters() if name.startswith(prefix)]
+            mine = [name for name in left if name.startswith(prefix)]
+            if mine and len(mine) == len(all_of_it):
+                found.append(mine)
+                left = [name for name in left if not name.startswith(prefix)]
+    return [*found, *([name] for name in left)]
+
+
+def grouped(model: nn.Module, names: Sequence[str]) -> str:
+    """Return parameter names in words: whole modules by their name."""
+    return some([prefix(rest) for rest in split(model, names)])
+
+
+def prefix(names: Sequence[str]) -> str:
+    """Return what a module's parameters have in common, with their number."""
+    if len(names) == 1:
+        return names[0]
+    words = [name.split(".") for name in names]
+    same = 0
+    while all(len(w) > same + 1 and w[same] == words[0][same] for w in words):
+        same += 1
+    return f"{'.'.join(words[0][:same])} ({len(names)} parameters)"
+
+
+def some(names: Sequence[str], most: int = 6) -> str:
+    """Return names in words, the first few of them."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def index(broken: Tensor) -> str:
+    """Return the position of the first True of a mask, as one writes it in code."""
+    at = torch.nonzero(broken)[0].tolist() if broken.ndim else []
+    return f"[{', '.join(map(str, at))}]"
+
+
+def last_line(error: BaseException) -> str:
+    """Return the file and line at which something was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/torch/" not in frame.filename and "/trace/contract" not in frame.filename]
+    if not own:
+        return "in torch"
+    return f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
+
+
+def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
+    """Return what to do about an error of the forward pass."""
+    text, devices = str(error), {str(t.device) for _, t in leaves(batch)}
+    if "Expected more than 1 value per channel" in text:
+        return "Use a larger batch or crop: BatchNorm has one value for each channel here"
+    if "same device" in text:
+        return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
+    if "positional argument" in text or "has no attribute" in text:
+        return "`loss` is called as loss(model, batch) and does the whole forward pass"
+    return "Look at the line that is named; its shapes stand in the stages of the report"
