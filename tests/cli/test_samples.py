@@ -12,7 +12,7 @@ from ocrlab.cli import main, samples
     [
         ([], 2, "WORD"),
         (["shew", "data"], 2, "invalid choice: 'shew'"),
-        (["show", "{folder}/none"], 1, "none"),
+        (["show", "{folder}/none"], 2, "none"),
         (["show", "{folder}", "--out", "sheet.gif"], 2, ".png"),
         (["show", "{folder}", "--pages", "0"], 2, "--pages"),
         (["show", "{folder}", "--seed", "1"], 2, "--seed"),
@@ -20,7 +20,7 @@ from ocrlab.cli import main, samples
         (["make", "{folder}/new", "--seed", "one"], 2, "--seed"),
         (["convert", "{folder}", "{folder}-new"], 2, "--to"),
         (["convert", "{folder}", "{folder}-new", "--to", "voc"], 2, "icdar"),
-        (["convert", "{folder}/none", "{folder}-new", "--to", "coco"], 1, "none"),
+        (["convert", "{folder}/none", "{folder}-new", "--to", "coco"], 2, "none"),
     ],
 )
 def test_wrong_use(words, status, told, tmp_path, capsys):

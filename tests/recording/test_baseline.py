@@ -73,6 +73,6 @@ def test_targets_as_large_as_images_are_not_kept() -> None:
     seen = Baseline([model], lambda: True)
     wanted = torch.randn(8, 300)
     seen.begin(wanted)
-    seen.loss(float(functional.mse_loss(model(INPUTS[:8]), wanted)))
+    seen.loss(functional.mse_loss(model(INPUTS[:8]), wanted).item())
     assert seen.targets == [] and "" in seen.kinds
     seen.close()
