@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,12 @@ from ocrlab.trace.leak_slope import slope, still_grows
 from ocrlab.trace.leak_watchpoint import Watchpoint
 
 SIZE = 256  # an output is 1 MiB
+
+
+@pytest.fixture(autouse=True)
+def swept() -> None:
+    """What earlier tests have left shall not go in the middle of a test: memory that shrinks hides what grows."""
+    gc.collect()
 
 
 def net() -> nn.Sequential:

@@ -55,11 +55,9 @@ def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path, mon
 
 def test_the_time_is_kept_whatever_was_planned(pages, tmp_path, monkeypatch):  # noqa: F811
     """Other work may come after the plan: then the steps end with the minutes."""
-    clock = itertools.count()
-    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(clock) * 1e-5))
+    monkeypatch.setattr(budget, "fitting", lambda wanted, *_: wanted)
     result = fit.fit(tiny(pages, tmp_path, "trainer.max_steps=100000", "trainer.max_minutes=0.1"))
-    planned = configs.of_run(result.folder).trainer.max_steps
-    assert planned == 100000 and 1 < result.metrics["steps"] < planned
+    assert 1 < result.metrics["steps"] < 100000
 
 
 @pytest.mark.parametrize(
