@@ -151,8 +151,10 @@ class Drops(TorchFunctionMode):
         self.own: dict[str, Any] = {}  # torch's functions, while others stand in their place
         self.heard: set[Any] = set()  # those others
         self.deep = 0  # calls of a dropout that run: torch calls it once more by itself
+        self.base: Any = None  # the frame that has entered it
 
     def __enter__(self) -> Any:
+        self.base = sys._getframe(1)
         self.own = {f.__name__: f for f in DROPOUTS if getattr(functional, f.__name__) is f}
         for name, function in self.own.items():
             setattr(functional, name, self._hear(function))
@@ -160,6 +162,7 @@ class Drops(TorchFunctionMode):
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
+        self.base = None
         for name, function in self.own.items():
             setattr(functional, name, function)
 
@@ -185,13 +188,15 @@ class Drops(TorchFunctionMode):
         self.on |= unsaid and bool(drops) and self._inside()
 
     def _inside(self) -> bool:
-        """Tell whether a module of the model is being called: another model's dropout is not looked at."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None:
+        """Tell whether the model or the loss itself drops: what happens inside another model is not looked at."""
+        frame, foreign = sys._getframe(1), False
+        while frame.f_back is not None and frame is not self.base:
             frame = frame.f_back
-            if id(frame.f_locals.get("self")) in self.known:
+            caller = frame.f_locals.get("self")
+            if id(caller) in self.known:
                 return True
-        return False
+            foreign |= isinstance(caller, nn.Module) and not isinstance(caller, _DropoutNd)
+        return not foreign
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
