@@ -11,11 +11,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from ocrlab.trace.contract_batch import Finding, plain, tried
+from ocrlab.trace.contract_calls import MINUS
 from ocrlab.trace.contract_losses import DISTANCES, arguments
 from ocrlab.trace.contract_state import Kept
 
 DRAWS = frozenset("randn randn_like rand rand_like normal normal_ uniform_".split())
-MINUS = frozenset(("sub", "rsub", "subtract", "__sub__", "__rsub__"))
 
 
 class Draws(TorchFunctionMode):
