@@ -14,11 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ocrlab.flight.ring_layout import (
+    BLOCK,
+    BLOCK_BYTES,
+    BLOCKS,
     END,
     FIRST,
     HEADER,
     LOSS,
     MAGIC,
+    MARGIN,
     NOW,
     PAGE,
     RESULT,
@@ -27,6 +31,7 @@ from ocrlab.flight.ring_layout import (
     SAVED,
     SAVED_AT,
     SLOT,
+    SUM,
     TEXTS,
     Step,
     pack,
@@ -36,7 +41,9 @@ from ocrlab.flight.ring_worker import Worker
 
 __all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "name_of", "read"]
 
-SLOT_BYTES = 32 * 1024  # a step of two sets of random states, 10 kB each, and some hundred sample ids
+SLOT_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
+TOGETHER = 16  # records whose checksums are written at a time
+FRESH = MARGIN * BLOCKS // 2  # blocks behind the newest, from where on words are written again: steps still name them
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -47,49 +54,87 @@ class Writer:
         self, path: Path | str, *, slots: int = 256, rank: int = 0, start: int = 0, slot_bytes: int = SLOT_BYTES
     ) -> None:
         self.slots, self.slot_bytes = slots, -(-slot_bytes // PAGE) * PAGE
-        size = FIRST + slots * self.slot_bytes
+        self.blocks_at, self.blocks = FIRST + slots * self.slot_bytes, (slots + MARGIN) * BLOCKS
+        size = self.blocks_at + self.blocks * BLOCK_BYTES
         self.page = mapped(path, size)
         HEADER.pack_into(self.page, 0, MAGIC, slots, self.slot_bytes, os.getpid(), rank, start, time.time())
-        self.count = 0
+        self.count = self.block = 0
+        self.kept: dict[tuple[int, str], tuple[bytes, int]] = {}  # words of a generator, and the block that has them
         self.places: dict[int, int] = {}  # offset of the slot of each micro-batch that is kept
         self.order = [0] * slots
+        self.room = self.slot_bytes - ROOM
+        self.unsummed: list[tuple[int, bytes]] = []  # where the checksum of a payload goes
+        self.together = min(TOGETHER, slots)
         self.words: dict[str, bytes] = {}
         self.clear = self.entry("")
+        self.phases: dict[str, Callable[[], None]] = {}
         self.said = ""  # the phase
         self.has_op = False
 
     def begin(self, step: Step) -> None:
         """Write the record of the step that now begins, in place of the oldest one."""
-        page, room = self.page, self.slot_bytes - ROOM
-        place = self.count % self.slots
+        self.put(step.micro, pack(step, self.room, self.keep))
+        if step.phase and step.phase != "forward":
+            self.phase(step.phase)
+
+    def put(self, micro: int, payload: bytes) -> None:
+        """Write the payload of a step that now begins, of at most `room` bytes."""
+        page, place = self.page, self.count % self.slots
         self.count = number = self.count + 1
         at = FIRST + place * self.slot_bytes
-        payload = pack(step, room)
-        SLOT.pack_into(page, at, number, len(payload), zlib.crc32(payload))
-        LOSS.pack_into(page, at + SLOT.size, 0.0, 0)
         start = at + SLOT.size + LOSS.size
+        SLOT.pack_into(page, at, number, len(payload), 0)
+        page[start - 1] = 0  # no loss yet
         page[start : start + len(payload)] = payload
-        END.pack_into(page, at + self.slot_bytes - END.size, number)
-        self.places.pop(self.order[place], None) if number > self.slots else None
-        self.places[step.micro], self.order[place] = at, step.micro
+        END.pack_into(page, start + len(payload), number)
+        self.unsummed.append((at + SLOT.size - SUM.size, payload))
+        if len(self.unsummed) == self.together:
+            self._sum()
+        if number > self.slots:
+            self.places.pop(self.order[place], None)
+        self.places[micro], self.order[place] = at, micro
         if self.has_op:
             self._text("op", "")
         self.clear()
-        self.phase(step.phase or "forward")
+        if self.said != "forward":
+            self.phase("forward")
+
+    def _sum(self) -> None:
+        """Write the checksums of the records that have none yet."""
+        for at, payload in self.unsummed:
+            SUM.pack_into(self.page, at, zlib.crc32(payload))
+        self.unsummed.clear()
+
+    def keep(self, side: int, name: str, words: bytes) -> int:
+        """Write the words of a generator, unless the block of last time has them; returns the number of their block."""
+        known = self.kept.get((side, name))
+        if known is None or known[0] is not words:
+            known = self.kept.get((1 - side, name))
+        if known is None or known[0] is not words or known[1] <= self.block - FRESH:
+            self.block = number = self.block + 1
+            at = self.blocks_at + number % self.blocks * BLOCK_BYTES
+            BLOCK.pack_into(self.page, at, number, len(words), zlib.crc32(words))
+            self.page[at + BLOCK.size : at + BLOCK.size + len(words)] = words
+            known = words, number
+        self.kept[side, name] = known
+        return known[1]
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins: data, forward, loss, backward, optimiser, validation."""
         if name != self.said:
             self.said = name
-            self._text("phase", name)
+            if name not in self.phases:
+                self.phases[name] = self.entry(name, "phase")
+            self.phases[name]()
 
     def stage(self, name: str) -> None:
         """Say which stage of the model is entered."""
         self._text("stage", name)
 
-    def entry(self, name: str) -> Callable[[], None]:
+    def entry(self, name: str, field: str = "stage") -> Callable[[], None]:
         """Return what says that stage `name` is entered, with all that can be made ready beforehand made ready."""
-        page, (offset, size), raw = self.page, TEXTS["stage"], name.encode(errors="replace")[:249]
+        page, (offset, size) = self.page, TEXTS[field]
+        raw = name.encode(errors="replace")[: size - 1]
         selector, data = NOW + offset, bytes((len(raw),)) + raw
         first, second = (slice(at, at + len(data)) for at in (selector + 1, selector + 1 + size))
 
@@ -121,7 +166,7 @@ class Writer:
         at = self.places.get(micro)
         if at is not None:
             LOSS.pack_into(self.page, at + SLOT.size, value, 0)
-            LOSS.pack_into(self.page, at + SLOT.size, value, 1)
+            self.page[at + SLOT.size + 8] = 1
         side = 1 - self.page[NOW + RESULT_AT]
         RESULT.pack_into(self.page, NOW + RESULT_AT + 8 + side * RESULT.size, micro, value)
         self.page[NOW + RESULT_AT] = side
@@ -136,6 +181,7 @@ class Writer:
     def close(self) -> None:
         """Give the file back; what it says stays."""
         with contextlib.suppress(BufferError, ValueError):
+            self._sum()
             self.page.close()
 
     def _text(self, name: str, text: str) -> None:

@@ -2,10 +2,13 @@
 
     page 0   header: magic, slots, bytes of a slot, process, rank, start
     page 1   where the step is now: five fields, each written beside its last value and then switched to
-    then     slots: number, length, checksum, loss, payload ... number again
+    then     slots: number, length, checksum, loss, payload, number again
+    then     blocks: number, length, checksum, the words of a random generator
 
 A process that dies leaves the pages to the kernel, so that nothing of this needs a sync. What it was writing when it
-died is seen by the numbers at both ends and by the checksum.
+died is seen by the numbers at both ends. Checksums, which tell a damaged file, come some records later, and the words
+of a generator are written once for all steps in which they stay the same: by the next step the ring, and code that is
+used once in each, have left the caches, and a kB or a checksum costs some microseconds.
 """
 
 from __future__ import annotations
@@ -15,19 +18,24 @@ import functools
 import json
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MAGIC = b"OCRLABR1"
+MAGIC = b"OCRLABR2"
 HEADER = struct.Struct("<8sIIqIId")  # magic, slots, bytes of a slot, pid, rank, start, seconds since 1970
 PAGE = 4096
 NOW, FIRST = PAGE, 2 * PAGE  # offset of the page of now, of the first slot
-SLOT = struct.Struct("<QII")  # number of the record, bytes of the payload, its CRC-32
+SLOT = struct.Struct("<QII")  # number of the record, bytes of the payload, its CRC-32 (0: not there yet)
 LOSS = struct.Struct("<dB")  # outside of the checksum, because it comes later; the byte says that it has come
 END = struct.Struct("<Q")
+SUM = struct.Struct("<I")
 NUMBERS = struct.Struct("<qqqqdddBI")  # number, micro, epoch, walk, lr, loss before, time, which are known, JSON bytes
-LENGTH = struct.Struct("<I")
+STATE = struct.Struct("<QI")  # the block with the words of a state, 0 for none, and the bytes of its rest
+BLOCK = struct.Struct("<QII")  # number, bytes, CRC-32
+BLOCK_BYTES = 2560  # of one
+BLOCKS = 6  # that a step may fill: three generators, before its batch was loaded and after it
+MARGIN = 64  # steps whose blocks are kept beyond those of the slots, for a reader whose writer goes on
 ROOM = SLOT.size + LOSS.size + END.size  # of a slot, besides the payload
 
 TEXTS = {"phase": (64, 24), "stage": (192, 250), "op": (704, 250), "sample": (1216, 250)}  # offset, bytes of one value
@@ -54,6 +62,10 @@ def _encoding() -> Callable[[Any], str]:
 ENCODE = _encoding()
 
 
+State = bytes | tuple[bytes, bytes]
+Keep = Callable[[int, str, bytes], int]  # keeps the words of a generator, before or after loading; returns their block
+
+
 class Torn(ValueError):
     """A record that was being written when its process ended, or that is damaged."""
 
@@ -64,7 +76,8 @@ class Step:
 
     `number` counts optimiser steps from 0 (the step that is being made), `micro` the micro-batches of the run, `walk`
     the walks over the loader. `random` holds the states of the generators by name, `loaded` those before the batch was
-    loaded where it was loaded. `order` is what rebuilds the batch.
+    loaded where it was loaded: bytes, or the words and the rest of a state, which are read back as one. `order` is what
+    rebuilds the batch.
     """
 
     number: int
@@ -79,95 +92,141 @@ class Step:
     loss_before: float | None = None
     loss: float | None = None
     memory: dict[str, int] = field(default_factory=dict)
-    random: dict[str, bytes] = field(default_factory=dict)
-    loaded: dict[str, bytes] = field(default_factory=dict)
+    random: Mapping[str, State] = field(default_factory=dict)
+    loaded: Mapping[str, State] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
     time: float = 0.0
     left_out: list[str] = field(default_factory=list)  # what did not fit into the slot
 
 
-def pack(step: Step, room: int) -> bytes:
+def pack(step: Step, room: int, keep: Keep | None = None) -> bytes:
     """Return a step as at most `room` bytes; what does not fit is left out and said so: samples, order, states."""
-    same = bool(step.loaded) and step.loaded == step.random
-    loaded = {} if same else step.loaded
-    payload = _packed(step, step.samples, step.order, loaded, same, [])
+    payload = packed(step, text_of(step.samples, step.memory, step.order), step.loaded, keep)
     if len(payload) <= room:
         return payload
-    payload = _packed(step, step.samples[:16], step.order, loaded, same, ["samples"])
+    few = step.samples[:16]
+    payload = packed(step, text_of(few, step.memory, step.order, ["samples"]), step.loaded, keep)
     if len(payload) <= room:
         return payload
-    short = [name[:60] for name in step.samples[:16]]
-    return _packed(step, short, {}, {}, same, ["samples", "order", "loaded"])[:room]
+    text = text_of([name[:60] for name in few], step.memory, {}, ["samples", "order", "loaded"])
+    return packed(step, text, {}, keep)[:room]
 
 
-def _packed(
-    step: Step, samples: list[str], order: dict[str, Any], loaded: dict[str, bytes], same: bool, left_out: list[str]
+def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], left_out: Sequence[str] = ()) -> str:
+    """Return what a record holds as JSON."""
+    texts: dict[str, Any] = {"samples": samples, "memory": memory, "order": order}
+    return ENCODE(texts | {"left_out": left_out} if left_out else texts)
+
+
+def packed(step: Step, text: str, loaded: Mapping[str, State], keep: Keep | None) -> bytes:
+    """Return the payload of a record, with `text` in place of what a step says in words."""
+    numbers = (step.number, step.micro, step.epoch, step.walk, step.lr, step.loss_before, step.time)
+    return payload(*numbers, text, step.random, loaded, keep)
+
+
+def payload(
+    number: int,
+    micro: int,
+    epoch: int,
+    walk: int,
+    lr: float | None,
+    loss_before: float | None,
+    when: float,
+    text: str,
+    random: Mapping[str, State],
+    loaded: Mapping[str, State],
+    keep: Keep | None,
 ) -> bytes:
-    texts: dict[str, Any] = {"samples": samples, "memory": step.memory, "order": order}
-    if same:
-        texts["same"] = True
-    if left_out:
-        texts["left_out"] = left_out
-    text = ENCODE(texts).encode()
-    known = (step.lr is not None) | (step.loss_before is not None) << 1
-    numbers = (step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time)
-    parts = [NUMBERS.pack(*numbers, known, len(text)), text]
-    for states in (step.random, loaded):
-        parts.append(bytes((len(states),)))
+    """Return the payload of a record from what it is made of, as in a Step."""
+    raw = text.encode()
+    same = loaded is random or (bool(loaded) and loaded == random)
+    known = (lr is not None) | (loss_before is not None) << 1 | same << 2
+    parts = [NUMBERS.pack(number, micro, epoch, walk, lr or 0.0, loss_before or 0.0, when, known, len(raw)), raw]
+    for side, states in enumerate((random,) if same else (random, loaded)):
+        parts.append(COUNTS[len(states)])
         for name, state in states.items():
-            parts += [_titled(name, len(state)), state]
+            if isinstance(state, bytes):
+                parts += (_titled(name, len(state)), state)
+            elif keep is None:
+                parts += (_titled(name, len(state[0]) + len(state[1])), *state)
+            else:
+                parts += (_title(name), STATE.pack(keep(side, name, state[0]), len(state[1])), state[1])
     return b"".join(parts)
+
+
+COUNTS = [bytes((count,)) for count in range(256)]
+
+
+@functools.cache
+def _title(name: str) -> bytes:
+    word = name.encode()
+    return bytes((len(word),)) + word
 
 
 @functools.cache
 def _titled(name: str, size: int) -> bytes:
-    """Return what stands before a state: its name and its length."""
-    word = name.encode()
-    return bytes((len(word),)) + word + LENGTH.pack(size)
+    """Return what stands before a state in one piece: its name and its length."""
+    return _title(name) + STATE.pack(0, size)
 
 
-def unpack(payload: bytes) -> Step:
-    """Return the step of a payload; raises Torn."""
+def no_block(number: int) -> bytes:
+    """Return the words of a block where there are none; raises Torn."""
+    raise Torn(f"no block {number}")
+
+
+def unpack(payload: bytes, block: Callable[[int], bytes] = no_block) -> Step:
+    """Return the step of a payload, the words of its states from `block`; raises Torn."""
     try:
         number, micro, epoch, walk, rate, before, when, known, size = NUMBERS.unpack_from(payload)
         at = NUMBERS.size
         texts = json.loads(payload[at : at + size])
-        random, at = _states(payload, at + size)
-        loaded, _ = _states(payload, at)
+        random, at = _states(payload, at + size, block)
+        loaded = dict(random) if known & 4 else _states(payload, at, block)[0]
     except (struct.error, ValueError, IndexError) as error:
         raise Torn(str(error)) from error
     step = Step(number, micro, epoch, walk, samples=texts["samples"], random=random, order=texts["order"], time=when)
     step.lr, step.loss_before = (rate if known & 1 else None), (before if known & 2 else None)
     step.memory, step.left_out = texts["memory"], texts.get("left_out", [])
-    step.loaded = dict(random) if texts.get("same") else loaded
+    step.loaded = loaded
     return step
 
 
-def _states(payload: bytes, at: int) -> tuple[dict[str, bytes], int]:
-    states, count = {}, payload[at]
+def _states(payload: bytes, at: int, block: Callable[[int], bytes]) -> tuple[dict[str, State], int]:
+    states: dict[str, State] = {}
+    count = payload[at]
     at += 1
     for _ in range(count):
         size = payload[at]
         name = payload[at + 1 : at + 1 + size].decode()
         at += 1 + size
-        (length,) = LENGTH.unpack_from(payload, at)
-        at += LENGTH.size
-        states[name] = payload[at : at + length]
+        number, length = STATE.unpack_from(payload, at)
+        at += STATE.size
+        states[name] = (block(number) if number else b"") + payload[at : at + length]
         at += length
     return states, at
 
 
-def read_slot(slot: bytes) -> tuple[int, Step] | None:
+def read_slot(slot: bytes, block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
     """Return the number and the step of a slot, None for one that was never used; raises Torn."""
     number, size, check = SLOT.unpack_from(slot)
-    (end,) = END.unpack_from(slot, len(slot) - END.size)
-    if not number and not end:
-        return None
     start = SLOT.size + LOSS.size
+    if not number and not size:
+        return None
     payload = slot[start : start + size]
-    if number != end or size > len(slot) - ROOM or zlib.crc32(payload) != check:
+    end = END.unpack_from(slot, start + size)[0] if size <= len(slot) - ROOM else None
+    if number != end or (check and zlib.crc32(payload) != check):
         raise Torn(f"record {number} ends as {end}")
-    step = unpack(payload)
+    step = unpack(payload, block)
     loss, known = LOSS.unpack_from(slot, SLOT.size)
     step.loss = loss if known else None
     return number, step
+
+
+def block_of(blocks: bytes, number: int) -> bytes:
+    """Return the words in a block; raises Torn where it is another one, or damaged."""
+    at = (number % (len(blocks) // BLOCK_BYTES)) * BLOCK_BYTES if len(blocks) >= BLOCK_BYTES else 0
+    found, size, check = BLOCK.unpack_from(blocks, at) if blocks else (0, 0, 0)
+    words = blocks[at + BLOCK.size : at + BLOCK.size + size]
+    if found != number or zlib.crc32(words) != check:
+        raise Torn(f"block {number} holds {found}")
+    return words

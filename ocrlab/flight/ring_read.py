@@ -9,9 +9,12 @@ from pathlib import Path
 
 from ocrlab.errors import DataError
 from ocrlab.flight.ring_layout import (
+    BLOCK_BYTES,
+    BLOCKS,
     FIRST,
     HEADER,
     MAGIC,
+    MARGIN,
     NOW,
     PAGE,
     RESULT,
@@ -21,6 +24,7 @@ from ocrlab.flight.ring_layout import (
     TEXTS,
     Step,
     Torn,
+    block_of,
     read_slot,
 )
 from ocrlab.flight.ring_worker import Worker, workers
@@ -83,21 +87,20 @@ def read(path: Path | str) -> Flight:
             flight, slots, size = _header(path, head)
             head = _settled(file, head)
             file.seek(FIRST)
-            found: list[tuple[int, Step]] = []
-            for _ in range(slots):
-                slot = file.read(size)
-                if len(slot) < size:
-                    flight.torn += bool(slot)
-                    break
-                try:
-                    record = read_slot(slot)
-                except Torn:
-                    flight.torn += 1
-                    continue
-                if record:
-                    found.append(record)
+            kept = [file.read(size) for _ in range(slots)]
+            blocks = file.read((slots + MARGIN) * BLOCKS * BLOCK_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
+    found: list[tuple[int, Step]] = []
+    for slot in kept:
+        try:
+            record = read_slot(slot, lambda number: block_of(blocks, number)) if len(slot) == size else None
+        except Torn:
+            record = None
+            flight.torn += 1
+        if record:
+            found.append(record)
+        flight.torn += 0 < len(slot) < size
     flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
     if flight.steps:
         flight.now = _now(flight.steps[-1], head, flight)

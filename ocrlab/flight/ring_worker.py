@@ -10,11 +10,12 @@ import re
 import struct
 import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.flight.ring_layout import ENCODE
+from ocrlab.flight.ring_layout import ENCODE, State
 
 MAGIC = b"OCRLABW1"
 SIZE = 256 * 1024
@@ -69,13 +70,14 @@ class Page:
         SAMPLE.pack_into(self.page, SAMPLE_AT + 8 + side * SAMPLE.size, time.time(), len(text), text)
         self.page[SAMPLE_AT] = side
 
-    def batch(self, order: dict[str, Any], loaded: dict[str, bytes]) -> None:
+    def batch(self, order: dict[str, Any], loaded: Mapping[str, State]) -> None:
         """Say which batch is being loaded, and the states of the generators before it."""
         if self.held:
             return
         text = ENCODE({"order": order, "loaded": [*loaded]}).encode()
         parts = [LENGTH.pack(len(text)), text]
         for state in loaded.values():
+            state = state if isinstance(state, bytes) else b"".join(state)
             parts += [LENGTH.pack(len(state)), state]
         data = b"".join(parts)
         if len(data) > BATCH_BYTES - BATCH.size:

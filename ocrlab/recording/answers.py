@@ -18,14 +18,19 @@ ENOUGH = 4  # looks at the end of a training, one after the other
 
 
 class Answers:
-    """Hooks on what is called as a model; `looking` tells whether this is a step to look at."""
+    """Hooks on what is called as a model, there from `open` to `close`; `looking` tells whether to look now."""
 
     def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
-        self.looking = looking
+        self.called, self.looking = called, looking
         self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
         self.rows = 0
         self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
-        self.handles = [part.register_forward_hook(self._left, with_kwargs=True) for part in called]
+        self.handles: list[Any] = []
+
+    def open(self) -> None:
+        """Begin to look."""
+        self.close()
+        self.handles = [part.register_forward_hook(self._left, with_kwargs=True) for part in self.called]
 
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or not module.training or not self.looking():

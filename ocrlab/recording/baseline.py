@@ -23,10 +23,10 @@ EQUAL = 1e-3  # share by which the noted loss may differ from the one that is co
 
 
 class Baseline:
-    """Hooks on what is called as a model; `looking` tells whether this is a step to look at."""
+    """A hook on what is called as a model, in steps that are looked at; `looking` tells whether to look now."""
 
     def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
-        self.looking = looking
+        self.called, self.looking = called, looking
         self.output: Tensor | None = None
         self.target: Tensor | None = None
         self.kinds: set[str] = set()
@@ -34,11 +34,14 @@ class Baseline:
         self.classes = 0
         self.last: deque[float] = deque(maxlen=LAST)
         self.count = 0
-        self.handles = [called[0].register_forward_hook(self._left)] if len(called) == 1 else []
+        self.handles: list[Any] = []
 
     def begin(self, target: Tensor | None) -> None:
         """Keep the targets of a batch that is looked at; None for one that is not, or that has none."""
+        self.close()
         self.output, self.target = None, target
+        if target is not None and len(self.called) == 1:
+            self.handles = [self.called[0].register_forward_hook(self._left)]
 
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and module.training and self.target is not None and self.looking():

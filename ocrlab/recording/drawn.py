@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 MOST = 1 << 16  # samples that are told apart; who draws more of them draws enough
 ENOUGH = 100  # draws from which on something is said
+MANY = 64  # batches that are counted at a time
 LITTLE = 0.1  # of the samples that as many draws by chance would have met
 
 
@@ -16,16 +17,25 @@ class Drawn:
 
     seen: set[str] = field(default_factory=set)
     count: int = 0
+    noted: list[str] = field(default_factory=list)  # batches that are still to be counted
 
-    def add(self, indices: str) -> None:
+    def note(self, indices: str) -> None:
         """Note the indices of one batch, written as a list of whole numbers."""
-        each = indices.strip("[]").split(", ")
-        if len(self.seen) < MOST and all(index.isdigit() for index in each):
-            self.seen.update(each)
-            self.count += len(each)
+        self.noted.append(indices)
+        if len(self.noted) >= MANY:
+            self._add()
+
+    def _add(self) -> None:
+        for indices in self.noted:
+            each = indices.strip("[]").split(", ")
+            if len(self.seen) < MOST and all(index.isdigit() for index in each):
+                self.seen.update(each)
+                self.count += len(each)
+        self.noted = []
 
     def sentence(self, samples: int) -> str:
         """Return what is to be said where far fewer of `samples` were drawn than chance would have; else ''."""
+        self._add()
         met = samples * -math.expm1(-self.count / samples) if samples else 0.0
         if self.count < ENOUGH or len(self.seen) >= MOST or len(self.seen) > LITTLE * met:
             return ""

@@ -1,7 +1,8 @@
 """Does a training learn? Looked at in few of its steps, by what the recorder hears anyway; said when it ends.
 
 A look is taken at micro-batches 0 to 3 and at each power of two, so that it costs nothing in a long run; between looks
-some numbers are counted. Weights and batches are compared by the sum of their bits, gradients by their norm.
+some numbers are put down, and counted many at a time: code and data that are asked for once in a step have left the
+caches by the next one. Weights and batches are compared by the sum of their bits, gradients by their norm.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
 WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
 LAST = 8  # losses at the beginning and at the end that are compared
+MANY = 64  # losses, or steps, that are counted at a time
 
 
 @dataclass
@@ -48,18 +50,20 @@ class Learning:
         self.probes: dict[int, tuple[Any, list[tuple[bool, bool]]]] = {}  # by optimiser: a hook, what it saw
         self.called = self._called()
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
-        self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called if self.moving]
+        self.handles: list[Any] = []
+        self.validating = False
         self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.scales = Scales(self.called, lambda: self.looking and not self.validating)
+        self.scales = Scales(self.called)
         self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
         self.drawn = Drawn()
-        self.validating = False
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = (p for p in mine if not is_lazy(p) and p.numel() <= WATCHED)
         self.watched = min(small, key=torch.numel, default=None)
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = 0
+        self.losses: list[float] = []  # that are still to be counted
+        self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
 
     def _called(self) -> list[nn.Module]:
         """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
@@ -78,41 +82,77 @@ class Learning:
         alike = (Counter(p.shape for p in one.parameters() if not is_lazy(p)) for one in self.called)
         return sums(held) if any(wanted and wanted <= shapes for wanted in alike) else None
 
+    def validate(self, on: bool) -> None:
+        """Note that validation begins or ends."""
+        if on == self.validating:
+            return
+        self.validating = on
+        self.scales.looking = self.looking and not on
+        while self.handles:
+            self.handles.pop().remove()
+        if on and self.moving:
+            self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called]
+
     def _entered(self, module: nn.Module, _inputs: Any) -> None:
-        if self.validating and module.training and not torch.compiler.is_compiling():
+        if module.training and not torch.compiler.is_compiling():
             self.told.validated_training += 1
 
     def begin(self, micro: int, batch: Any, indices: str = "") -> None:
         """Note that a batch came, made of these indices."""
-        self.told.batches += 1
-        self.drawn.add(indices)
+        told = self.told
+        told.batches += 1
+        if indices:
+            self.drawn.note(indices)
         if self.watched is not None:
-            new, old, self.gradient = self.watched.grad, self.gradient, self.watched.grad
-            made_anew = new is not None and old is not None and new is not old
-            self.told.thrown += made_anew and self.steps_then == self.told.steps
-            self.steps_then = self.told.steps
-        self.looking = (micro < 4 or micro & (micro - 1) == 0) and not capturing()
+            new, old = self.watched.grad, self.gradient
+            if new is not old:
+                told.thrown += new is not None and old is not None and self.steps_then == told.steps
+                self.gradient = new
+            self.steps_then = told.steps
+        if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
+            if self.looking:
+                self.looking = self.scales.looking = False
+                self.baseline.begin(None)
+                self.answers.close()
+            return
+        self._count()  # of steps that were not looked at
+        self.looking = not capturing()
+        found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)] if self.looking else []
+        self.scales.looking = self.looking
+        self.baseline.begin(verdicts.targets_of(found))
         if self.looking:
-            found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)]
-            self.told.looks += 1
-            self.told.contents.append(tuple(bits(t) for _, t in found))
-            self.told.see_batch(found)
-            self.baseline.begin(verdicts.targets_of(found))
-        else:
-            self.baseline.begin(None)
+            self.answers.open()
+            told.looks += 1
+            told.contents.append(tuple(bits(t) for _, t in found))
+            told.see_batch(found)
 
     def loss(self, value: float) -> None:
         """Note a loss."""
-        told = self.told
-        told.losses += 1
-        self.baseline.loss(value)
-        told.same = told.same + 1 if value == told.last else 0
-        told.last = value
-        if not told.lost and not math.isfinite(value):
-            told.lost = told.batches
-        if told.losses <= LAST:
-            told.first_losses.append(value)
-        told.last_losses.append(value)
+        self.losses.append(value)
+        if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
+            self._count()
+
+    def _count(self) -> None:
+        """Count the losses and steps that were put down."""
+        told, losses, steps = self.told, self.losses, self.steps
+        self.losses, self.steps = [], []
+        for value in losses:
+            told.losses += 1
+            self.baseline.loss(value)
+            told.same = told.same + 1 if value == told.last else 0
+            told.last = value
+            if not told.lost and not math.isfinite(value):
+                told.lost = told.batches
+            if told.losses <= LAST:
+                told.first_losses.append(value)
+            told.last_losses.append(value)
+        for rated, rate, training, bare in steps:
+            told.unrated = 0 if rated else told.unrated + 1
+            if rate is not None:
+                told.see_rate(rate)
+            if self.moving:
+                told.see_mode(training)
+            told.bare += bare
 
     def stepping(self, optimizer: Any) -> None:
         """Note that an optimiser is about to step; with a closure the gradients are still to come."""
@@ -127,23 +167,27 @@ class Learning:
         if torch.compiler.is_compiling():
             return
         told.steps += 1
-        rate = any(isinstance(lr := g.get("lr", 1), Tensor) or lr for g in optimizer.param_groups)
-        told.unrated = 0 if rate else told.unrated + 1
-        if told.players == 1:
-            told.see_rate(
-                max((lr for g in optimizer.param_groups if isinstance(lr := g.get("lr"), float)), default=0.0)
-            )
-        if self.moving:
-            told.see_mode(any(part.training for part in self.called))
-        told.bare += not any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        groups = optimizer.param_groups
+        rates = [group.get("lr", 1) for group in groups]
+        rate = rates[0] if len(rates) == 1 and type(rates[0]) is float else None
+        rated = bool(rate) if rate is not None else any(isinstance(lr, Tensor) or lr for lr in rates)
+        if told.players > 1:
+            rate = None  # a loss may well rise, and each has its own
+        elif rate is None:
+            rate = max((lr for lr in rates if isinstance(lr, float)), default=0.0)
+        first = groups[0]["params"] if groups else ()
+        bare = not (first and first[0].grad is not None) and all(p.grad is None for g in groups for p in g["params"])
+        self.steps.append((rated, rate, self.moving and any(part.training for part in self.called), bare))
+        if len(self.steps) >= MANY:
+            self._count()
         if self.probes:
             self._probed(optimizer)
         if self.looking and not capturing():
-            if rate:
+            if rated:
                 self._look(optimizer)
             told.weights[micro] = sums(self.named.values())
             self._probe(optimizer)
-        self.before = {}
+            self.before = {}
 
     def _look(self, optimizer: Any) -> None:
         """Note which weights this step moved, and which gradients it had."""
@@ -204,6 +248,7 @@ class Learning:
 
     def end(self) -> None:
         """Look at what is there when a training ends."""
+        self._count()
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         self.told.owned = {name for name, p in self.named.items() if id(p) in held} if self.optimizers else None
         for name, p in self.named.items():

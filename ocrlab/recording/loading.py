@@ -12,7 +12,7 @@ import copy
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from ocrlab.flight.ring_layout import ENCODE
 from ocrlab.flight.ring_worker import Page
 from ocrlab.recording import generators
 from ocrlab.recording.names import naming, plain
@@ -30,8 +31,9 @@ class Loaded:
     """One batch as it left its loader: what rebuilds it, and the random states before it was loaded."""
 
     order: dict[str, Any] = field(default_factory=dict)
-    states: dict[str, bytes] = field(default_factory=dict)
+    states: Mapping[str, generators.State] = field(default_factory=dict)
     samples: list[str] = field(default_factory=list)
+    text: str = ""  # the order as JSON, where it is known already
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Order:
     """A batch to be made again, in place of its indices."""
 
     indices: Any
-    states: dict[str, bytes]
+    states: Mapping[str, generators.State]
 
 
 class Tagged:
@@ -149,7 +151,8 @@ class Watched:
             if self.names is None:
                 self.names = naming(self.dataset)
             asked = [] if kind == "walk" else [indices] if single else indices
-            self.told = Loaded(order, generators.take(cuda=False), [self.names(index) for index in asked])
+            samples = [self.names(index) for index in asked]
+            self.told = Loaded(order, generators.parts(cuda=False), samples, ENCODE(order))
             if self.page is not None:
                 self.page.batch(order, self.told.states)
 
@@ -259,6 +262,8 @@ class Loader:
         if isinstance(data, Tagged):
             data, told = data.data, data.told
         told.order = {**told.order, "walk": self.walk, "position": self.count}
+        if told.text:
+            told.text = f'{told.text[:-1]},"walk":{self.walk},"position":{self.count}}}'
         self.count += 1
         self.taken.append(told)
         if self.on_batch is not None:

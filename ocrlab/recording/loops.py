@@ -63,8 +63,10 @@ class Loop:
             try:
                 yield batch
             finally:
-                self.stepped()
-            self._say_phase("data")
+                self.clean = bool(self.steps) or not self.held.optimizers
+                self.number += self.clean  # an optimiser step, if the micro-batch that ends made one
+            if self.tape is not None:
+                self.tape.phase("data")
         self.walking = False
         self.epoch += 1
 
@@ -83,7 +85,7 @@ class Loop:
         recorder = self.tape or self.replay
         if recorder is not None:
             recorder.loss(loss)
-        self._say_phase("backward")
+            recorder.phase("backward")
         return loss
 
     def validating(self) -> contextlib.AbstractContextManager[None]:
@@ -111,18 +113,21 @@ class Loop:
         self.tape.begin(
             number=self.number, micro=self.micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch
         )
-        if self.clean:
-            self.tape.snapshot(self.number, lambda: self.held.state(self.epoch))
+        if self.clean and self.tape.snapshots_on:
+            self.tape.snapshot(self.number, self.state)
 
-    def stepped(self) -> None:
-        """Count the optimiser step, if the micro-batch that ends made one."""
-        self.clean = bool(self.steps) or not self.held.optimizers
-        self.number += self.clean
+    def state(self) -> dict[str, Any]:
+        """Return the state of all parts, in this epoch."""
+        return self.held.state(self.epoch)
 
     def _stepping(self, optimizer: Any, *_: Any) -> None:
-        self._say_phase("optimiser")
-        if self.tape is not None:
-            self.tape.learn("stepping", optimizer)
+        tape = self.tape
+        if tape is None:
+            self._say_phase("optimiser")
+            return
+        tape.phase("optimiser")
+        if tape.learning is not None and tape.learning.looking:
+            tape.learn("stepping", optimizer)
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         self.steps += 1

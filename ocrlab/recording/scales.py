@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,18 +53,18 @@ class Seen:
 
 
 class Scales:
-    """Hooks on what is called as a model; `looking` tells whether this is a training step to look at."""
+    """Hooks on what is called as a model; `looking` says whether this is a training step to look at."""
 
-    def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
-        self.looking, self.kept = looking, {id(part): (Seen(), Seen()) for part in called}
+    def __init__(self, called: Sequence[nn.Module]) -> None:
+        self.looking, self.kept = False, {id(part): (Seen(), Seen()) for part in called}
         self.handles = [part.register_forward_pre_hook(self._entered, with_kwargs=True) for part in called]
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if (module.training and not self.looking) or torch.compiler.is_compiling():
             return
         training, validating = self.kept[id(module)]
         graded = torch.is_grad_enabled()
-        seen = training if module.training and graded and self.looking() else None
+        seen = training if module.training and graded else None
         seen = validating if not module.training and not graded else seen
         if (
             seen is None

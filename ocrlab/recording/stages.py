@@ -1,7 +1,13 @@
-"""Which stage of a model was entered last: at most twenty hooks on its top modules, each some hundred nanoseconds."""
+"""Which stage of a model was entered last: at most twenty of its modules are heard, for one or two microseconds each.
+
+A forward hook would make the call of its module take torch's slow way: five to ten microseconds each, with caches as
+cold as within a training step. A module asks first for what `Module.compile` leaves to be called in place of itself,
+and that is what we leave; torch drops it from copies and pickles of a module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,39 +18,68 @@ from ocrlab.flight.ring import Writer
 MOST = 18  # and two on the whole model
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 LOSSES = ("loss", "criterion")
+SLOT = "_compiled_call_impl"  # of a module: what is called in place of it
 
 
 class Stages:
-    """Hooks that write a stage's name into the ring when its forward begins."""
+    """What writes a stage's name into the ring when its forward begins."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
-        self.handles: list[Any] = []
+        self.undo: list[Callable[[], Any]] = []
         self.on = True
         self.in_step = False  # a step is being made: what the model does is its forward, and then comes the loss
 
     def attach(self, model: nn.Module) -> None:
-        """Put hooks on the top modules of a model."""
+        """Listen to the top modules of a model."""
         self.detach()
         self.on = True
         for name, module in top(model):
-            self.handles.append(module.register_forward_pre_hook(self._entry(name)))
+            self._listen(module, self._entry(name))
         _, whole = _unwrapped(model)
-        self.handles.append(whole.register_forward_pre_hook(self._phase("forward")))
-        self.handles.append(whole.register_forward_hook(self._phase("loss")))
+        self._listen(whole, self._phase("forward"), self._phase("loss"))
 
     def detach(self) -> None:
-        """Take every hook out again."""
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
+        """Stop listening."""
+        while self.undo:
+            self.undo.pop()()
 
-    def _entry(self, name: str) -> Any:
+    def _listen(self, module: nn.Module, before: Callable[[], None], after: Callable[[], None] | None = None) -> None:
+        """Have `before` and `after` called around the forward of a module."""
+        if not _leaves_room(module):
+            self.undo.append(module.register_forward_pre_hook(lambda *_: before()).remove)
+            if after is not None:
+                self.undo.append(module.register_forward_hook(lambda *_: after()).remove)
+            return
+        held = module.__dict__.get(SLOT)
+        inner = held or module._call_impl
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            before()
+            return inner(*args, **kwargs)
+
+        def surrounded(*args: Any, **kwargs: Any) -> Any:
+            before()
+            output = inner(*args, **kwargs)
+            after()  # type: ignore[misc]  # there is one
+            return output
+
+        module.__dict__[SLOT] = ours = called if after is None else surrounded
+
+        def leave() -> None:
+            if module.__dict__.get(SLOT) is ours:  # nobody has compiled it meanwhile
+                del module.__dict__[SLOT]
+                if held is not None:
+                    module.__dict__[SLOT] = held
+
+        self.undo.append(leave)
+
+    def _entry(self, name: str) -> Callable[[], None]:
         enter = self.writer.entry(name)
         is_loss = any(word in name.lower() for word in LOSSES)
         is_compiling = torch.compiler.is_compiling
 
-        def entered(_module: nn.Module, _inputs: Any) -> None:
+        def entered() -> None:
             if is_compiling() or not self.on:
                 return  # nothing of ours goes into a compiled graph
             try:
@@ -56,8 +91,8 @@ class Stages:
 
         return entered
 
-    def _phase(self, name: str) -> Any:
-        def moved(_module: nn.Module, _inputs: Any, _outputs: Any = None) -> None:
+    def _phase(self, name: str) -> Callable[[], None]:
+        def moved() -> None:
             if self.in_step and self.on and not torch.compiler.is_compiling():
                 try:
                     self.writer.phase(name)
@@ -107,6 +142,19 @@ def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
         elif not isinstance(child, torch.jit.ScriptModule):
             found.append((prefix + name, child))
     return found
+
+
+def _leaves_room(module: nn.Module) -> bool:
+    """Tell whether a module is called in torch's own way, and no copy of it will be that takes along what we leave.
+
+    DataParallel's replicas do: what they call would be the first card's module. It runs in a process of its own with
+    several cards.
+    """
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    usual = type(module).__call__ is nn.Module.__call__ and type(module).__name__ != "OptimizedModule"
+    if not usual or getattr(nn.Module, SLOT, module) is not None:
+        return False
+    return distributed or torch.cuda.device_count() <= 1
 
 
 def _whole(module: nn.Module) -> bool:

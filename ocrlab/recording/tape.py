@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ocrlab.flight import handover, learned, record_program, ring
+from ocrlab.flight import handover, learned, record_program, ring, ring_layout
+from ocrlab.flight.ring_layout import ENCODE
 from ocrlab.recording import generators, names, verdicts, walks
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -86,6 +87,7 @@ class Tape:
         with contextlib.suppress(OSError):  # there is none outside of Linux
             self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self.weighed, self.resident = -WEIGH_EVERY, dict[str, int]()
+        self.memory_told = self.resident, "{}"  # as JSON
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")
         LIVING.add(self)
 
@@ -132,45 +134,63 @@ class Tape:
         if found:
             told.samples = found
         if self.raw is not None:
-            told.order["raw"] = self.raw.keep(data)
+            told.order["raw"], told.text = self.raw.keep(data), ""
 
-    @harmless
     def begin(self, *, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
         """Write the record of a step whose batch is there, before anything is computed with it."""
-        self.settle()
-        self.micro = micro
-        if not told.samples:
-            told.samples = names.of_batch(batch)
-        step = ring.Step(
-            number=number,
-            micro=micro,
-            epoch=epoch,
-            walk=told.order.get("walk", 0),
-            samples=told.samples,
-            phase="forward",
-            lr=lr,
-            loss_before=self.loss_before,
-            memory=self.memory(),
-            random=generators.take(cuda=self.cuda),
-            loaded=told.states,
-            order=told.order,
-            time=time.time(),
-        )
-        self.loss_before = None
-        self.learn("begin", micro, batch, str(told.order.get("indices", "")))
-        self.random = step.random
-        self.writer.begin(step)
-        self.stages.in_step = True
+        if not self.on:
+            return
+        try:
+            if self.late:
+                self.settle()
+            self.micro = micro
+            if not told.samples:
+                told.samples = names.of_batch(batch)
+            self.random = generators.parts(cuda=self.cuda)
+            memory, loaded, before, when = self.memory(), told.states, self.loss_before, time.time()
+            self.loss_before = None
+            walk, text = told.order.get("walk", 0), self.text(told, memory)
+            payload = ring_layout.payload(
+                number, micro, epoch, walk, lr, before, when, text, self.random, loaded, self.writer.keep
+            )
+            if len(payload) > self.writer.room:
+                step = ring.Step(number, micro, epoch, walk, told.samples, lr=lr, loss_before=before, memory=memory)
+                step.random, step.loaded, step.order, step.time = self.random, loaded, told.order, when
+                payload = ring_layout.pack(step, self.writer.room, self.writer.keep)
+            if self.learning is not None and self.cuda:
+                try:
+                    self.learning.begin(micro, batch, told.order.get("indices", ""))
+                except Exception as error:
+                    self.unlearn(error)
+            self.writer.put(micro, payload)
+            self.stages.in_step = True
+        except Exception as error:
+            self.give_up(error)
 
-    @harmless
+    def text(self, told: Loaded, memory: dict[str, int]) -> str:
+        """Return what the record of a step says in words, made of parts that are known already where they are."""
+        if not told.text:
+            return ring_layout.text_of(told.samples, memory, told.order)
+        if memory is not self.memory_told[0]:
+            self.memory_told = memory, ENCODE(memory)
+        samples = ENCODE(told.samples) if told.samples else "[]"
+        return f'{{"samples":{samples},"memory":{self.memory_told[1]},"order":{told.text}}}'
+
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""
-        self.writer.phase(name)
-        if self.learning is not None:
-            self.learning.validating = name == "validation"
-        if name == "backward":
-            self.writer.clear()  # the stage that was entered last is the loss's; a recomputed one will say so
+        if not self.on:
+            return
+        writer = self.writer
+        try:
+            if name != writer.said:
+                writer.phase(name)
+            if name == "backward":
+                writer.clear()  # the stage that was entered last is the loss's; a recomputed one will say so
+        except Exception as error:
+            self.give_up(error)
         self.stages.in_step = name == "forward"  # the model may be run again in a backward
+        if self.learning is not None and (name == "validation") != self.learning.validating:
+            self.learn("validate", name == "validation")
 
     @harmless
     def sample(self, name: str) -> None:
@@ -180,24 +200,25 @@ class Tape:
     @harmless
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Note the loss of this micro-batch; one on a device is not waited for."""
-        if isinstance(value, Mapping):
-            value = value.get("loss")
         if isinstance(value, Tensor):
-            value = value.detach()
+            if value.is_cuda:
+                self.send(value.detach(), scale)
+                return
             if value.numel() != 1:
                 return
-            if value.is_cuda:
-                self.send(value, scale)
-                return
             value = value.item()
+        elif isinstance(value, Mapping):
+            self.loss(value.get("loss"), scale)
+            return
         if value is not None:
-            self.loss_before = float(value) * scale
-            self.writer.loss(self.loss_before, self.micro)
-            self.learn("loss", self.loss_before)
+            self.loss_before = value = float(value) * scale
+            self.writer.loss(value, self.micro)
+            if self.learning is not None:
+                self.learning.loss(value)
 
     def send(self, value: Tensor, scale: float) -> None:
         """Start the way of a loss from its device to the host; inside of a CUDA graph it has no value yet."""
-        if not self.cuda or torch.cuda.is_current_stream_capturing():
+        if not self.cuda or value.numel() != 1 or torch.cuda.is_current_stream_capturing():
             return
         with torch.cuda.device(value.device):  # else the event is behind nothing, and passes at once
             held = torch.empty(1, dtype=torch.float64, pin_memory=True)
@@ -221,10 +242,15 @@ class Tape:
         try:
             getattr(self.learning, method)(*args)
         except Exception as error:
+            self.unlearn(error)
+
+    def unlearn(self, error: Exception) -> None:
+        """Switch off what looks at the learning, with a word about why."""
+        if self.learning is not None:
             self.learning.close()
             self.learning = None
-            self.failed(error)
-            say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
+        self.failed(error)
+        say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
 
     def judge(self) -> None:
         """Say and write down what was noticed of a training that ends."""
@@ -248,7 +274,7 @@ class Tape:
         try:
             if self.snapshots_on and self.snapshots.due(self.micro):
                 self.snapshots.take(content(), micro=self.micro, number=number)
-                if generators.take(cuda=self.cuda) != self.random:  # a hook of the user has drawn
+                if generators.parts(cuda=self.cuda) != self.random:  # a hook of the user has drawn
                     generators.put(self.random)
         except Exception as error:
             self.snapshots_on = False
@@ -264,7 +290,7 @@ class Tape:
     def memory(self) -> dict[str, int]:
         """Return the allocator figures: resident bytes of this process, bytes allocated and reserved on each device."""
         now = time.monotonic()
-        if self.statm >= 0 and now - self.weighed > WEIGH_EVERY:
+        if now - self.weighed > WEIGH_EVERY and self.statm >= 0:
             self.weighed = now
             self.resident = {"rss": int(os.pread(self.statm, 200, 0).split()[1]) * self.page_bytes}
         if not (self.cuda and torch.cuda.is_initialized()):

@@ -41,12 +41,13 @@ class Counted:
         self.on_walk(self.walk)
         position, iterator = 0, iter(self.loader)
         while True:
-            states = generators.take(cuda=False)
+            states = generators.parts(cuda=False)
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
-            told = Loaded({"kind": "walk", "walk": self.walk, "position": position}, states)
+            text = f'{{"kind":"walk","walk":{self.walk},"position":{position}}}'
+            told = Loaded({"kind": "walk", "walk": self.walk, "position": position}, states, text=text)
             self.on_batch(batch, told)
             self.taken.append(told)
             position += 1

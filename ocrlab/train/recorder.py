@@ -119,7 +119,7 @@ class Recorder(lightning.Callback):
                 self.undo.append(optimizer.register_step_post_hook(self._stepped).remove)
 
     def _stepping(self, optimizer: Any, *_: Any) -> None:
-        if self.tape is not None:
+        if self.tape is not None and self.tape.learning is not None and self.tape.learning.looking:
             self.tape.learn("stepping", optimizer)
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ocrlab.errors import DataError
 from ocrlab.flight import ring
-from ocrlab.flight.ring_layout import FIRST, Torn, pack, read_slot, unpack
+from ocrlab.flight.ring_layout import BLOCK, BLOCK_BYTES, BLOCKS, FIRST, MARGIN, ROOM, Torn, pack, read_slot, unpack
 
 
 def step(i: int, **more) -> ring.Step:
@@ -56,7 +56,7 @@ def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path
     assert ring.read(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
 
 
-@pytest.mark.parametrize("cut", [0, 30, 5000, 32 * 1024 - 8])
+@pytest.mark.parametrize("cut", [0, 30, 5000, -8])
 def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
     path = tmp_path / "ring-0-0.bin"
     writer = ring.Writer(path, slots=4)
@@ -64,11 +64,54 @@ def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
         writer.begin(step(i))
     writer.close()
     data = bytearray(path.read_bytes())
-    at = FIRST + 2 * ring.SLOT_BYTES + cut
+    at = FIRST + 2 * ring.SLOT_BYTES + (cut if cut >= 0 else ROOM + len(pack(step(2), ring.SLOT_BYTES)) + cut)
     data[at : at + 4] = b"\xff\xfe\xfd\xfc"
     path.write_bytes(data)
     found = ring.read(path)
     assert (len(found.steps), found.torn) == (3, 1)
+
+
+def test_words_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_path):
+    """Also when steps name a block that is older than all that the others have filled since."""
+    path, slots = tmp_path / "ring-0-0.bin", 8
+    writer = ring.Writer(path, slots=slots)
+    still, moving = bytes(range(208)) * 12, [bytes([i % 251]) * 2496 for i in range(3 * (slots + MARGIN) * BLOCKS)]
+    for i, words in enumerate(moving):
+        states = {"python": (still, b"p%d" % i), "torch": (words, b"t%d" % i), "numpy": b"n" * 7}
+        writer.begin(ring.Step(i, i, random=states, loaded={"python": (still, b"before"), "torch": (words, b"b")}))
+        if i % 97 == 0 or i > len(moving) - 40:
+            found = ring.read(path)
+            assert found.torn == 0 and len(found.steps) == min(i + 1, slots)
+            for s in found.steps:
+                assert s.random == {
+                    "python": still + b"p%d" % s.micro, "torch": moving[s.micro] + b"t%d" % s.micro, "numpy": b"n" * 7
+                }  # fmt: skip
+                assert s.loaded == {"python": still + b"before", "torch": moving[s.micro] + b"b"}
+    assert writer.block < 1.1 * len(moving)
+
+
+def test_the_most_blocks_that_steps_can_fill_are_all_kept(tmp_path):
+    path, slots = tmp_path / "ring-0-0.bin", 4
+    writer = ring.Writer(path, slots=slots)
+    words = lambda *key: repr(key).encode().ljust(2496)  # noqa: E731
+    for i in range(400):
+        sides = [{name: (words(side, name, i), b"") for name in ("python", "numpy", "torch")} for side in (0, 1)]
+        writer.begin(ring.Step(i, i, random=sides[0], loaded=sides[1]))
+    found = ring.read(path)
+    assert found.torn == 0 and [s.micro for s in found.steps] == [396, 397, 398, 399]
+    assert all(s.loaded["numpy"] == words(1, "numpy", s.micro) for s in found.steps)
+
+
+def test_a_damaged_block_is_a_torn_record(tmp_path):
+    path = tmp_path / "ring-0-0.bin"
+    writer = ring.Writer(path, slots=4)
+    for i in range(3):
+        writer.begin(ring.Step(i, i, random={"python": (bytes([i]) * 2496, b"rest")}))
+    writer.close()
+    data = bytearray(path.read_bytes())
+    data[FIRST + 4 * ring.SLOT_BYTES + 2 * BLOCK_BYTES + BLOCK.size + 9] ^= 1
+    path.write_bytes(data)
+    assert ([s.micro for s in ring.read(path).steps], ring.read(path).torn) == ([0, 2], 1)
 
 
 def test_a_step_too_large_for_its_slot_keeps_its_numbers():

@@ -58,3 +58,52 @@ def test_states_that_are_kept_are_the_true_ones():
         assert states["python"] == generators.PYTHON.pack(*internal, gauss is not None, gauss or 0.0)
         assert states["numpy"][: 4 * 624] == np.random.get_state()[1].tobytes()
         assert generators.NUMPY.unpack_from(states["numpy"], 4 * 624)[0] == np.random.get_state()[2]
+
+
+def test_torchs_state_is_the_one_that_torch_gives():
+    """As it lies in memory, where this release is known, and turned back into torch's own form."""
+    for draws, kind in ((0, None), (1, torch.float64), (3, torch.float32), (2000, torch.float32), (1, torch.float64)):
+        torch.manual_seed(draws) if kind is None else torch.randn(draws, dtype=kind)
+        state = generators.take()["torch"]
+        whole = generators.legacy(state) if len(state) == generators.DENSE.size else state
+        assert whole == torch.get_rng_state().numpy().tobytes()
+    assert generators._seen.full[2] is not None, "this release of torch has another form: recording is slower"
+
+
+def test_where_a_release_has_its_states_elsewhere_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr(generators._seen, "full", [None, generators._seen.full[1], None])
+    monkeypatch.setattr(generators._seen, "views", [None, generators._seen.views[1], None, None])
+    draw()
+    states = generators.take()
+    assert len(states["torch"]) == generators.LEGACY.size
+    first = draw()
+    generators.put(states)
+    assert draw() == first
+
+
+def test_the_same_objects_say_that_nothing_was_drawn_or_no_turn_begun():
+    torch.manual_seed(0)
+    torch.rand(1)
+    first = generators.parts()
+    assert generators.parts() is first
+    torch.rand(1)
+    second = generators.parts()
+    assert second is not first and second["python"] is first["python"] and second["torch"] != first["torch"]
+    assert second["torch"][0] is first["torch"][0], "the same words"
+    torch.rand(700)
+    third = generators.parts()
+    assert third["torch"][0] != first["torch"][0] and generators.whole(third["torch"]) == generators.take()["torch"]
+
+
+def test_another_generator_in_the_place_of_numpys(monkeypatch):
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(1))
+        assert "numpy" not in generators.take()
+        np.random.set_bit_generator(np.random.MT19937(1))
+        states = generators.take()
+        first = np.random.rand()
+        generators.put(states)
+        assert np.random.rand() == first
+    finally:
+        np.random.set_bit_generator(before)

@@ -182,7 +182,7 @@ def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch
     def broken(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(ring.Writer, "begin", broken)
+    monkeypatch.setattr(ring.Writer, "put", broken)
     train(tmp_path / "b", Noisy(), epochs=1)
     assert capsys.readouterr().err.count("off for the rest of this run") == 1
     monkeypatch.undo()

@@ -35,7 +35,8 @@ def test_a_transform_that_validation_lacks(tmp_path: Path, factor: float, shift:
 
 def test_few_samples_other_shapes_and_constants_say_nothing() -> None:
     model = nn.Conv2d(3, 4, 1)
-    seen = Scales([model], lambda: True)
+    seen = Scales([model])
+    seen.looking = True
     for _ in range(4):
         model(torch.randn(8, 3, 4, 4))
     model.eval()

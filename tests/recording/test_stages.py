@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +33,7 @@ def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(3))
     stages = Stages(writer)
     stages.attach(net)
-    assert len(stages.handles) <= 20
+    assert len(stages.undo) <= 20
     writer.begin(ring.Step(0, 0))
     stages.in_step = True
     with pytest.raises(RuntimeError):
@@ -38,4 +41,86 @@ def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
     now = ring.read(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("1", "forward")
     stages.detach()
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks or m._compiled_call_impl for m in net.modules())
+
+
+def test_copies_and_pickles_of_a_model_are_not_listened_to(tmp_path):
+    """An average of the weights is a copy; what it called would be the model that it was made of."""
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    stages = Stages(writer)
+    stages.attach(net)
+    others = copy.deepcopy(net), copy.copy(net), pickle.loads(pickle.dumps(net))
+    with torch.no_grad():
+        net[0].weight.zero_()
+        net[0].bias.fill_(5)
+    assert not any(m._compiled_call_impl for other in (others[0], others[2]) for m in other.modules())
+    assert others[1]._compiled_call_impl is None  # its layers are those of net
+    assert (net(torch.ones(1, 2)) == 5).all() and not (others[0](torch.ones(1, 2)) == 5).all()
+    stages.detach()
+
+
+def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
+    """Compiled after it is listened to, as a whole and in place; nothing breaks the graph."""
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    stages = Stages(writer)
+    stages.attach(net)
+    stages.in_step = True
+    whole = torch.compile(net, backend="eager", fullgraph=True)
+    whole(torch.ones(4, 2))
+    net.compile(backend="eager", fullgraph=True)
+    net(torch.ones(4, 2))
+    ours = net._compiled_call_impl
+    stages.detach()
+    assert net._compiled_call_impl is ours, "what the user has compiled stays"
+    assert not any(m._compiled_call_impl for m in net)
+
+
+def test_what_is_compiled_already_is_listened_to_and_given_back(tmp_path):
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net[1].compile(backend="eager")
+    compiled = net[1]._compiled_call_impl
+    stages = Stages(writer)
+    stages.attach(net)
+    writer.begin(ring.Step(0, 0))
+    net(torch.ones(4, 2))
+    assert ring.read(tmp_path / "ring-0-0.bin").now.stage == "1"
+    stages.detach()
+    assert net[1]._compiled_call_impl is compiled
+
+
+@pytest.mark.parametrize("kind", ["own call", "compiled", "several cards"])
+def test_where_a_module_is_not_called_in_the_usual_way_hooks_listen(tmp_path, monkeypatch, kind):
+    class Own(nn.Linear):
+        def __call__(self, *args):
+            return super().__call__(*args) + 1
+
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    inner = Own(2, 2) if kind == "own call" else nn.Linear(2, 2)
+    net = torch.compile(inner, backend="eager") if kind == "compiled" else nn.Sequential(inner, nn.ReLU())
+    if kind == "several cards":  # DataParallel's replicas would call what the first card's module left
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    stages = Stages(writer)
+    stages.attach(net)
+    writer.begin(ring.Step(0, 0))
+    net(torch.ones(4, 2))
+    assert ring.read(tmp_path / "ring-0-0.bin").now.stage == ("model" if kind == "compiled" else "1")
+    heard = [net if kind == "compiled" else net[0]]
+    assert all(m._forward_pre_hooks for m in heard)
+    stages.detach()
+    assert not any(m._forward_pre_hooks or m._compiled_call_impl for m in net.modules())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_scripted_model_takes_no_hooks_and_is_heard(tmp_path):
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    net = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    stages = Stages(writer)
+    stages.attach(net)
+    writer.begin(ring.Step(0, 0))
+    net(torch.ones(4, 2))
+    assert ring.read(tmp_path / "ring-0-0.bin").now.stage == "model"
+    stages.detach()
+    assert net._compiled_call_impl is None
