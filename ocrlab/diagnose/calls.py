@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CALLING = re.compile(r"(?:_wrapped_call_impl|_call_impl|__call__|_slow_forward)\Z")  # functions of Module
+OURS = re.compile(r"ocrlab[/\\]recording[/\\]stages\.py\Z")  # stands between two of them where a training is recorded
 MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py\Z")
 CALLED = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\(")
 OPERATOR = re.compile(r"\b(?:torch|F|functional|_VF)(?:\.\w+)*\.(\w+)\(")
@@ -84,13 +85,15 @@ def _calls(lines: Sequence[tuple[int, str]]) -> Iterator[Call]:
         if not found:
             continue
         code = marks = ""
+        ours = OURS.search(found[1])
         if at < len(lines) and not FRAME.match(lines[at][1]):
             number, code = lines[at]
             at += 1
             if at < len(lines) and MARKS.match(lines[at][1]):
                 marks = lines[at][1]
                 at += 1
-        yield Call(found[1].replace("\\", "/"), found[2], _marked(code, marks), number)
+        if not ours:
+            yield Call(found[1].replace("\\", "/"), found[2], _marked(code, marks), number)
 
 
 def _marked(code: str, marks: str) -> str:

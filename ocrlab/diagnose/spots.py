@@ -13,7 +13,7 @@ from ocrlab.probes.stacks import short
 QUEUES = re.compile(r"(^|/)(multiprocessing/\w+|selectors|threading|queue)\.py$")
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|/python\d[\d.]*\.zip/|<frozen|<string>|^<__array"
-    r"|(?:^|/)ocrlab/notebook/child\.py$"  # it runs the cell
+    r"|(?:^|/)ocrlab/(?:notebook/child|recording/stages)\.py$"  # they run the cell, and what a module does
 )
 CELL = "<isolated cell>"  # what the user wrote
 OTHERS = frozenset(

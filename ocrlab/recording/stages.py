@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ocrlab.flight.ring import Writer
+from ocrlab.trace.compiled import HEARD, SLOT
 
 MOST = 18  # and two on the whole model
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 LOSSES = ("loss", "criterion")
-SLOT = "_compiled_call_impl"  # of a module: what is called in place of it
 
 
 class Stages:
@@ -65,6 +65,7 @@ class Stages:
             return output
 
         module.__dict__[SLOT] = ours = called if after is None else surrounded
+        setattr(ours, HEARD, getattr(held, HEARD, held))  # not to be taken for torch.compile's
 
         def leave() -> None:
             if module.__dict__.get(SLOT) is ours:  # nobody has compiled it meanwhile

@@ -24,6 +24,7 @@ from ocrlab.replaying import faults as traced_faults
 from ocrlab.replaying.faults import Fault
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.switches import prepare
+from ocrlab.trace.compiled import is_compiled
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ class Tracer:
         self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
         self.ring = ring
         self.roots = [model] if isinstance(model, nn.Module) else list(model)
-        self.compiled = any(_is_compiled(module) for root in self.roots for module in root.modules())
+        self.compiled = any(is_compiled(root) for root in self.roots)
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self.page: trail.Writer | None = None
         self.step: Step | None = None
@@ -162,10 +163,6 @@ class Tracer:
         if positions is None:
             return None
         return [self.names[p] if p < len(self.names) else f"sample {p} of the batch" for p in positions]
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 @contextlib.contextmanager

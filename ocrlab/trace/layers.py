@@ -33,6 +33,7 @@ from ocrlab.errors import ConfigError
 from ocrlab.trace import layers_names as names
 from ocrlab.trace import layers_rows as rows
 from ocrlab.trace import sticky
+from ocrlab.trace.compiled import is_compiled
 from ocrlab.trace.layers_clock import Clock
 from ocrlab.trace.layers_keep import Keeper
 from ocrlab.trace.layers_nested import inside
@@ -306,12 +307,6 @@ def _rest(*_: object, **__: object) -> None:
 
 def _resting() -> Callable[..., None]:
     return _rest
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Tell whether a model, or a part of it, runs as a graph of torch.compile."""
-    parts = [(type(module).__name__, vars(module).get("_compiled_call_impl")) for module in model.modules()]
-    return any(kind == "OptimizedModule" or call is not None for kind, call in parts)
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ocrlab.errors import ConfigError
 from ocrlab.trace import leak_graph, leak_lines, memory_host
+from ocrlab.trace.compiled import itself_compiled
 from ocrlab.trace.leak_holders import Holder
 from ocrlab.trace.leak_lines import Line
 from ocrlab.trace.leak_probe import PROBE, Candidate, Probe
@@ -125,7 +126,7 @@ class Seen:
 
     def _begin(self) -> None:
         model = self._model() if self._model else None
-        compiled = model is not None and (hasattr(model, "_orig_mod") or model._compiled_call_impl is not None)
+        compiled = model is not None and itself_compiled(model)
         if model is not None and not compiled:  # a hook on a compiled model would be compiled with it
             self._handles.append(model.register_forward_pre_hook(self._on_forward, prepend=True))
         self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))

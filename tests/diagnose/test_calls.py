@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch import nn
 from ocrlab.diagnose import calls
 from ocrlab.diagnose.classify import classify
 from ocrlab.diagnose.verdict import sentence
+from ocrlab.flight import ring
+from ocrlab.recording.stages import Stages
 from ocrlab.records import Incident
 
 IMPL = [
@@ -47,8 +50,10 @@ def numbered(lines: list[str]) -> list[tuple[int, str]]:
     return list(enumerate(lines, 1))
 
 
-def failing(*args: Any) -> list[str]:
+def failing(*args: Any, hear: Any = None) -> list[str]:
     network = Net()
+    if hear is not None:
+        hear.attach(network)
     try:
         network(*args)
     except Exception:
@@ -63,8 +68,13 @@ def failing(*args: Any) -> list[str]:
         ((torch.tensor([1, 3]), True), "module blocks.*.norm, operator batch_norm"),
     ],
 )
-def test_module_and_operator_of_a_real_failure(args: tuple[Any, ...], told: str) -> None:
-    lines = failing(*args)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_module_and_operator_of_a_real_failure(
+    args: tuple[Any, ...], told: str, recorded: bool, tmp_path: Path
+) -> None:
+    hear = Stages(ring.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
+    lines = failing(*args, hear=hear)
+    assert any("recording/stages.py" in line for line in lines) == recorded
     found = calls.told(numbered(lines))
     assert found is not None
     assert found[1] == told
