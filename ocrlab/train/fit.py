@@ -7,7 +7,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -57,8 +57,8 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
 
     The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
     """
-    if record_program.job() is not None:
-        again(config)
+    if (job := record_program.job()) is not None:
+        again(recorded(job))
     if resume is not None:
         config = configuration.of_run(resume)
         before, config.trainer.devices = config.trainer.devices, found().on_node
@@ -142,6 +142,11 @@ def agreed(config: Config, mine: Ranks) -> Machine:
     machine: Machine = ranks.of_rank_0(mine, choose(config, mine.on_node) if mine.first else None)
     torch.set_num_threads(machine.threads)
     return machine
+
+
+def recorded(job: Mapping[str, Any]) -> Config:
+    """Return the config that a run went by, with the settings of a replay: what is settled in a run is part of it."""
+    return configuration.apply(configuration.of_run(Path(job["run"])), (job.get("cell") or {}).get("config") or {})
 
 
 def again(config: Config) -> NoReturn:

@@ -46,18 +46,15 @@ def replay(path: Path) -> NoReturn:
 
     `cell["config"]` of the job holds settings that win over the run's: {"trainer.accelerator": "cpu"}.
     """
-    from ocrlab import config as configs
     from ocrlab.flight import record_program
     from ocrlab.records import from_json
 
     job = from_json(path.read_bytes(), source=str(path))
     os.environ[record_program.REPLAY] = str(path.absolute())
-    overrides = (job.get("cell") or {}).get("config") or {}
-    config = configs.apply(configs.of_run(job["run"]), overrides)
 
-    from ocrlab.train.fit import again
+    from ocrlab.train.fit import again, recorded
 
-    again(config)
+    again(recorded(job))
 
 
 def main() -> None:

@@ -286,3 +286,26 @@ def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_said(
 def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--timeout"):
         replay(tmp_path, timeout=0)
+
+
+SCRIPT = """
+import sys
+from ocrlab.config import load
+from ocrlab.train.fit import fit
+
+wanted = {"width": 16, "crop": 64, "batch_size": 2, "trainer.accelerator": "cpu", "trainer.max_steps": 4}
+wanted |= {"trainer.val_every": 4, "trainer.val_pages": 1, "evaluate.long_side": 64, "runtime.threads": 1}
+fit(load(overrides=wanted | {"trainer.precision": "fp32", "data": sys.argv[1], "runs": sys.argv[2]}))
+"""
+
+
+def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_path):
+    """The warm-up of a short run is shortened when it begins; with that of the script's config losses differ."""
+    script = tmp_path / "mine.py"
+    script.write_text(SCRIPT)
+    data, runs = ROOT / "data_samples", tmp_path / "runs"
+    subprocess.run([sys.executable, script, data, runs], check=True, capture_output=True, timeout=120)
+    (run,) = runs.iterdir()
+    found = replay(run, 3)
+    losses = [(step["loss"], step["recorded"]) for step in found.record["cells"][0]["steps"]]
+    assert len(losses) == 4 and all(again == recorded for again, recorded in losses)
