@@ -20,7 +20,7 @@ WEIGHTS = (1.0, 0.7, 0.5, 0.35)  # of a row's causes, most probable first
 # Symptoms.
 DENIED = r"(?<!not )(?<!n't )(?<!never )(?<!no longer )(?<!without )"
 STILL = (
-    rf"{DENIED}\b(?:hang(?:s|ing)?\b(?!=)|hung\b|stuck|freez\w+|froze\w*|stall(?:s|ed|ing)?\b|halt(?:s|ed)?\b|dead-?lock"
+    rf"{DENIED}\b(?:hang(?:s|ing)?\b(?!=)|hung\b|stuck|chok(?:es|ed)\b|freez\w+|froze\w*|stall(?:s|ed|ing)?\b|halt(?:s|ed)?\b|dead-?lock"
     r"|stops? (?:responding|outputting|printing|at (?:an?|one|some|the)\b)|(?:stay|stand)s? still)"
     r"|\butili[sz]ation\b[^\n]{0,30}\b(?:drop|f[ae]ll|becom|go|down)\w*[^\n]{0,12}\b(?:0|zero)\b"
     r"|\b(?:no|not|never|n't|without|nothing|none|neither) (?:\w+ ){0,4}?"

@@ -143,7 +143,8 @@ def _orphan(text: Page) -> list[Hit]:
     if found is None:
         return []
     why = f"{found.used} of {found.total} MiB are in use and nvidia-smi shows no process"
-    return [hit("gpumem.foreign", "strong", quote(text.name, text.line(found.offset)), why)]
+    told = hit("gpumem.foreign", "strong", quote(text.name, text.line(found.offset)), why)
+    return [replace(told, confidence=told.confidence + 0.02)]  # a message of OOM alone says less
 
 
 def _died(text: Page) -> list[Hit]:

@@ -89,6 +89,44 @@ FAMILIES = (
     ("NVRM: Xid (PCI:0000:3b:00): 149, pid=7, name=python", "hw.gpu"),
     ("431|train|NODE_FAIL|0:0|", "scheduler.kill"),
     ("431|train|OUT_OF_MEMORY|0:125|", "host.oom_kill"),
+    ("RuntimeError: Triton Error [CUDA]: device kernel image is invalid", "driver.too_old"),
+    ("AssertionError: libcuda.so cannot found!", "build.cuda_libraries"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'ptxas'", "build.cuda_libraries"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/opt/cuda/bin/nvcc'", "build.cuda_libraries"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'g++'", "build.system_libs"),
+    (
+        "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/t1/main.c', '-lcuda']' returned non-zero exit"
+        " status 1.",
+        "build.system_libs",
+    ),
+    ("RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:931, invalid usage, NCCL version 2.8.4", "dist.misconfig"),
+    ("RuntimeError: Address already in use", "dist.port"),
+    ("The server socket has failed to bind to [::]:29511 (errno: 98 - Address already in use).", "dist.port"),
+    (
+        "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0',"
+        " but store->get('0') got error: Connection reset by peer",
+        "dist.timeout_desync",
+    ),
+    ("MemoryError: Error allocating 7340032 bytes of device memory (out of memory)", "gpumem.capacity"),
+    ("pycuda._driver.MemoryError: cuMemAlloc failed: out of memory", "gpumem.capacity"),
+    ("InternalError: Dst tensor is not initialized.", "gpumem.capacity"),
+    ("Check failed: error == cudaSuccess (2 vs. 0)  out of memory", "gpumem.capacity"),
+    ("CUDA Error: out of memory\nnet: ./src/cuda.c:36: check_error: Assertion `0' failed.", "gpumem.capacity"),
+    ("Check failed: error == cudaSuccess (77 vs. 0)  an illegal memory access", "kernel.illegal_address"),
+    ("Check failed: error == cudaSuccess (30 vs. 0)  unknown error", "driver.state"),
+    (
+        "KeyError: \"param 'initial_lr' is not specified in param_groups[0] when resuming an optimizer\"",
+        "ckpt.mismatch",
+    ),
+    ("AssertionError: tensor([[nan, nan, nan, nan],", "num.nonfinite"),
+    ("AssertionError: Box tensor contains infinite or NaN!", "num.nonfinite"),
+    ("ValueError: page 7: category_id 12 is out of 0..3", "data.annotation"),
+    ("slurmstepd: error: Exceeded job memory limit at some point.", "host.oom_kill"),
+    ("wandb: (1) Create a W&B account\nwandb: Enter your choice:", "hang.tracker"),
+    ("NVRM: Xid (PCI:0000:3b:00): 94, pid=7, Contained: SM (0x1)", "hw.xid_app"),
+    ("NVRM: Xid (PCI:0000:3b:00): 109, pid=7, name=python, CTX SWITCH TIMEOUT", "hw.gpu"),
+    ("Using  .cache/torch_extensions/py311_cu121 as PyTorch extensions root...", "hang.build_lock"),
+    ('OSError: [Errno 5] Input/output error\n  File "torch/serialization.py", line 9, in save', "io.disk_full"),
 )
 
 
@@ -156,3 +194,27 @@ def test_a_machine_that_somebody_restarts_is_not_at_fault() -> None:
     assert "hw.gpu" not in [cause.id for cause in said.causes]
     itself = classify(Incident(context="training on 4 gpus restarts my computer every hour"))
     assert itself.causes[0].id == "hw.gpu"
+
+
+@pytest.mark.parametrize(
+    "words", ["nvidia-smi hangs", "torch.compile hangs", "it hangs at torch.cuda.synchronize()", "hangs on import ocr"]
+)
+def test_words_of_standing_still_are_never_sure_and_name_what_looks_the_same(words: str) -> None:
+    causes = said(words).causes
+    assert causes[0].id.startswith("hang.")
+    assert (causes[0].confidence <= 0.7, len(causes) >= 3, all(one.experiment for one in causes)) == (True, True, True)
+
+
+def test_a_worker_that_finds_no_gpu_after_fork_used_one_before() -> None:
+    frame = '  File "pages.py", line 31, in __getitem__\n    return image.cuda()'
+    assert said(frame, "RuntimeError: CUDA error: initialization error").causes[0].id == "loader.cuda_in_fork"
+
+
+def test_a_pipe_that_breaks_while_a_worker_is_pickled_is_no_socket() -> None:
+    frame = '  File "C:\\py\\multiprocessing\\reduction.py", line 60, in dump'
+    assert said(frame, "BrokenPipeError: [Errno 32] Broken pipe").causes[0].id == "loader.pickling"
+
+
+def test_memory_that_no_process_holds_explains_more_than_that_it_ran_out() -> None:
+    table = "| N/A   36C    P0    41W / 300W |  11799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |"
+    assert said(table, "OOM when allocating tensor with shape[9,9]").causes[0].id == "gpumem.foreign"
