@@ -93,7 +93,7 @@ REFUSED = re.compile(
 )  # by a server
 OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
 # caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
-CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS")
+CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
 RESET = re.compile(r"Connection reset by peer")
 A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
 WATCHES = re.compile(r"inotify")

@@ -15,8 +15,8 @@ WINDOWS = {
     0xC0000409: "SIGABRT",
 }
 WRITTEN = re.compile(
-    r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:codes?|status)?|exitcode|returncode"
-    r"|return code|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
+    r"(?:[Ee]xit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:[Cc]odes?|status)?|exitcode|returncode"
+    r"|[Rr]eturn code|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
     r"(?:\d{1,3} (?:and|or) )?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b",
     re.ASCII,
 )

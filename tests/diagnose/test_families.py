@@ -218,3 +218,39 @@ def test_a_pipe_that_breaks_while_a_worker_is_pickled_is_no_socket() -> None:
 def test_memory_that_no_process_holds_explains_more_than_that_it_ran_out() -> None:
     table = "| N/A   36C    P0    41W / 300W |  11799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |"
     assert said(table, "OOM when allocating tensor with shape[9,9]").causes[0].id == "gpumem.foreign"
+
+
+def test_a_pickle_that_ends_too_early_is_a_file_or_a_worker() -> None:
+    end = "EOFError: Ran out of input"
+    assert said('  File "torch/serialization.py", line 9, in _legacy_load', end).causes[0].id == "ckpt.corrupt"
+    assert (
+        said('  File "C:\\py\\multiprocessing\\context.py", line 327, in _Popen', end).causes[0].id == "loader.pickling"
+    )
+    assert told(end, "Windows, in the first batch").causes[0].id == "loader.pickling"
+    alone = said(end).causes
+    assert [one.id for one in alone[:2]] == ["ckpt.corrupt", "loader.pickling"]
+    assert alone[0].confidence <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("status", "causes"),
+    [
+        ("CUDNN_STATUS_EXECUTION_FAILED", {"build.arch", "build.cuda_libraries", "gpumem.capacity"}),
+        ("CUDNN_STATUS_INTERNAL_ERROR", {"build.arch", "build.cuda_libraries", "gpumem.capacity"}),
+        ("CUBLAS_STATUS_ALLOC_FAILED", {"gpumem.capacity", "data.index_range", "build.arch"}),
+        ("CUBLAS_STATUS_EXECUTION_FAILED", {"build.arch", "data.index_range", "gpumem.capacity"}),
+        ("CUSOLVER_STATUS_INTERNAL_ERROR", {"build.cuda_libraries", "gpumem.capacity", "build.arch"}),
+        ("cublas runtime error : library not initialized", {"gpumem.capacity", "data.index_range", "build.arch"}),
+        ("NCCL Error 1: unhandled cuda error", {"build.arch", "build.cuda_libraries", "driver.too_old"}),
+        ("NCCL Error 2: unhandled system error", {"dist.network", "host.shm", "dist.timeout_desync"}),
+    ],
+)
+def test_a_status_of_a_library_names_the_three_that_it_usually_reports(status: str, causes: set[str]) -> None:
+    first = said(f"RuntimeError: {status}").causes[:3]
+    assert {one.id for one in first} == causes
+    assert all(one.confidence <= 0.7 and one.experiment for one in first)
+
+
+def test_what_works_without_peers_is_of_the_peers() -> None:
+    assert told("unhandled cuda error", "it works with NCCL_P2P_DISABLE=1").causes[0].id == "dist.p2p"
+    assert told("KeyError: 'page'", "started with NCCL_P2P_DISABLE=1").causes == []
