@@ -5,6 +5,7 @@ Words prove nothing. The causes are ranked by how many circumstances fit; the fi
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from ocrlab.diagnose import prose
 from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit, quote
 from ocrlab.diagnose.log import Page
+from ocrlab.diagnose.words import Searched
 
 MOST, LEAST = 0.42, 0.15
 LAST = 3  # lines of a log that tell where it stands
@@ -92,7 +94,12 @@ class Row:
 
 
 def _row(symptom: str, circumstance: str, weight: float, causes: str) -> Row:
-    return Row(re.compile(symptom, re.I), re.compile(circumstance, re.I), weight, tuple(causes.split()))
+    return Row(_compiled(symptom), _compiled(circumstance), weight, tuple(causes.split()))
+
+
+@functools.cache
+def _compiled(words: str) -> re.Pattern[str]:
+    return re.compile(words, re.IGNORECASE)
 
 
 ROWS = (
@@ -143,12 +150,13 @@ CHECKS = (
 def hits(texts: list[Page]) -> list[Hit]:
     """Return what the symptom and its circumstances speak for, each with the line of the symptom."""
     told = [(page, _words(page)) for page in texts]
-    whole = "\n".join(words for _, words in told)
-    around = "\n".join([whole, *map(_stands_at, texts)])
+    whole = Searched("\n".join(words for _, words in told))
+    around = Searched("\n".join([whole.text, *map(_stands_at, texts)]))
     scores: dict[str, float] = defaultdict(float)
     symptom: dict[str, re.Pattern[str]] = {}
-    for row in ROWS if not prose.pauses(whole) else ():
-        if row.symptom.search(whole) and row.circumstance.search(around):
+    shown = {symptom: whole.search(symptom) is not None for symptom in {row.symptom for row in ROWS}}
+    for row in ROWS if not prose.pauses(whole.text) else ():
+        if shown[row.symptom] and around.search(row.circumstance):
             for cause, weight in zip(row.causes, WEIGHTS, strict=False):
                 scores[cause] += weight * row.weight
                 symptom.setdefault(cause, row.symptom)
