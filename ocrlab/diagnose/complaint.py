@@ -44,6 +44,7 @@ GONE = (
 UP = r"(?:increas|grow|climb|ris(?:es|ing)|leak|accumulat|explod|fill|creep|swell|go(?:es|ing)? up|higher)"
 GROWS = (
     rf"\b(?:v?ram|memory)\b[^\n]{{0,60}}?{DENIED}\b{UP}|\b{UP}[^\n]{{0,40}}\b(?:v?ram|memory)\b"
+    r"|\b(?:free|available) (?:\w+ ){0,2}(?:ram|memory)\b[^\n]{0,40}\b(?:decreas|shrink|drop|fall|run)\w*"
     r"|[内显]存[^\n]{0,20}(?:增|涨|升|爆|占满|泄[漏露])"
 )
 

@@ -94,6 +94,14 @@ REFUSED = re.compile(
 OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
 # caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
 CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
+SIZES = re.compile(r"The size of tensor a")
+NOT_LOADED = re.compile(  # nobody loads weights there
+    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b))",
+    re.MULTILINE,
+)
+NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
+    r"\A(?![\s\S]*(?:^Killed\b|killed by signal: Killed|oom-kill|\bSIGKILL\b))", re.MULTILINE
+)
 RESET = re.compile(r"Connection reset by peer")
 A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
 WATCHES = re.compile(r"inotify")
@@ -144,6 +152,8 @@ DOUBTS = (
     Doubt("native.abort", OPENCV, NEVER, 0.0),
     Doubt("native.abort", CHECKED, NEVER, 0.4),
     Doubt("loader.", RESET, A_WORKER, 0.0),
+    Doubt("user.shape", SIZES, NOT_LOADED, 0.6),
+    Doubt("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
     Doubt("io.disk_full", WATCHES, NEVER, 0.0),
     Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
     Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),

@@ -254,3 +254,15 @@ def test_a_status_of_a_library_names_the_three_that_it_usually_reports(status: s
 def test_what_works_without_peers_is_of_the_peers() -> None:
     assert told("unhandled cuda error", "it works with NCCL_P2P_DISABLE=1").causes[0].id == "dist.p2p"
     assert told("KeyError: 'page'", "started with NCCL_P2P_DISABLE=1").causes == []
+
+
+def test_sizes_that_differ_where_weights_are_loaded_are_of_another_checkpoint() -> None:
+    sizes = "RuntimeError: The size of tensor a (91) must match the size of tensor b (92) at non-singleton dimension 0"
+    assert said('  File "net.py", line 473, in weight_loader', sizes).causes[0].id == "ckpt.mismatch"
+    assert said('  File "net.py", line 473, in forward', sizes).causes[0].id == "user.shape"
+
+
+def test_memory_that_grows_until_somebody_is_killed_is_the_machines() -> None:
+    assert told("Killed", "memory rises during the first epoch").causes[0].id == "host.oom_kill"
+    assert told("", "the free RAM keeps shrinking while it trains").causes[0].id == "host.oom_kill"
+    assert told("CUDA out of memory", "memory rises during the first epoch").causes[0].id == "gpumem.leak"
