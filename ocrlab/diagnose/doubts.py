@@ -49,7 +49,7 @@ INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 # Of a compiler or a linker: it misses a package of the system, no file of the program.
 LINKED = re.compile(
-    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+\.h(?:pp)?: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)\b[^\n]{0,40}: "
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
 )
 ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
@@ -83,6 +83,7 @@ ONE_GPU = re.compile(  # nobody says that it needs several cards
     r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
     r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
 )
+NO_CTC = re.compile(r"(?i)\A(?![\s\S]*\bctc)")
 UNQUEUED = re.compile(  # nobody names a scheduler
     r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
 )
@@ -182,6 +183,7 @@ DOUBTS = (
     Doubt("io.disk_full", FULL, WRITES, 0.62),
     Doubt("host.shm", BUS, ROOMY, 0.62),
     Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
+    Doubt("num.nonfinite", re.compile(""), NO_CTC, 0.62),
     Doubt("dist.network", NO_IPV6, NEVER, 0.45),
     Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),

@@ -26,6 +26,7 @@ ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
 TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
 # A traceback or a dump of stacks in one line: of JSON, a repr or an error file.
 ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
+FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*")  # of code in a page of Markdown
 # An exception behind a logger's or a person's own words, unless these say that it was handled.
 LED = re.compile(
     r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
@@ -134,8 +135,8 @@ def _unescaped(raw: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text without colours, and as it was before a web page escaped it."""
-    text = ANSI.sub("", text) if "\x1b" in text else text
+    """Return a text without colours and byte order mark, and as it was before a web page escaped it."""
+    text = (ANSI.sub("", text) if "\x1b" in text else text).removeprefix("\ufeff")
     return html.unescape(TAG.sub("", text)) if ENTITY.search(text) else text
 
 
@@ -144,7 +145,7 @@ def _told(raw: str) -> list[str]:
     if lines := _unescaped(raw):
         return lines
     if "\r" not in raw:
-        return [raw] if raw.strip() else []
+        return [raw] if raw.strip() and not FENCE.fullmatch(raw) else []
     states = [state for state in raw.split("\r") if state.strip()]
     # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
     return ([state for state in states[:-1] if not _bar(state)] + states[-1:])[-20:]

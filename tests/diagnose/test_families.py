@@ -33,7 +33,7 @@ FAMILIES = (
     ),
     ("io.cc:12: Check failed: std::fwrite(p, 1, n, f) == n FileStream.Write incomplete", "io.disk_full"),
     ("OSError: short write: only 4096 of 65536 bytes written", "io.disk_full"),
-    ("InductorError: CppCompileError: C++ compile error", "user.compile"),
+    ("InductorError: CppCompileError: C++ compile error", "build.system_libs"),
     ("n1:7:9 [0] graph/search.cc:903 NCCL WARN no ring was found for this topology", "dist.network"),
     ("[main] main.py:3 - ERROR - ModuleNotFoundError: No module named 'lanms'", "build.missing_package"),
     ("训练时报错CUDA out of memory怎么办", "gpumem.capacity"),
@@ -266,3 +266,11 @@ def test_memory_that_grows_until_somebody_is_killed_is_the_machines() -> None:
     assert told("Killed", "memory rises during the first epoch").causes[0].id == "host.oom_kill"
     assert told("", "the free RAM keeps shrinking while it trains").causes[0].id == "host.oom_kill"
     assert told("CUDA out of memory", "memory rises during the first epoch").causes[0].id == "gpumem.leak"
+
+
+def test_a_label_that_has_no_path_explains_the_infinite_loss_after_it() -> None:
+    path = "W ctc_loss_calculator.cc:144] No valid path found."
+    assert said("7496/17725 loss: 28.7", path, "7497/17725 loss: inf").causes[0].id == "loss.ctc_length"
+    guessed = told("loss: nan", "lines of text, CTC").causes[:3]
+    assert {"loss.ctc_length", "num.nonfinite"} <= {one.id for one in guessed}
+    assert all(one.confidence <= 0.7 for one in guessed)
