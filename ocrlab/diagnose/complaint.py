@@ -57,7 +57,7 @@ BETWEEN = (
 CARDS = (
     r"multi\w*[- ]?(?:gpu|card|node)|\b(?:two|three|four|six|eight|several|multiple|both|all|[2-9]|1[06]) (?:\w+ )?"
     r"(?:gpus|cards|nodes|machines|devices|ranks|processes)\b"
-    r"|\bgpus\b|\bddp\b|\bfsdp\b|distributed|\branks?\b|nccl|torchrun|多卡|多机"
+    r"|\bgpus\b|\bddp\b|\bfsdp\b|data ?parallel|distributed|\branks?\b|nccl|torchrun|多卡|多机"
 )
 CLUSTER = r"slurm|sbatch|cluster|\bjobs?\b|queue|\bssh\b|terminal|tmux|nohup|overnight|server"
 CPU_BUSY = r"cpu[^\n]{0,20}(?:100|busy|full)|one core"

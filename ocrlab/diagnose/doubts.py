@@ -27,6 +27,7 @@ DATA = re.compile(
     re.MULTILINE,
 )
 SAMPLE = re.compile(r"_utils/(?:fetch|collate)\.py|__getitem__|collate")
+OF_A_SAMPLE = re.compile(rf"{SAMPLE.pattern}|\A(?![\s\S]*File \")")  # or no frame shows where
 RANKS = re.compile(
     r"(?i)torch[./]distributed|\bnccl\w*|\bgloo\b|c10d|rendezvous|rdzv|MASTER_(?:ADDR|PORT)|torchrun|torch_?elastic"
     r"|ProcessGroup|TCPStore|\bDDP\b|\bddp\b|init_process_group|torch\.distributed|multi-?node|multi-?gpu"
@@ -103,6 +104,7 @@ NOT_LOADED = re.compile(  # nobody loads weights there
 NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
     r"\A(?![\s\S]*(?:^Killed\b|killed by signal: Killed|oom-kill|\bSIGKILL\b))", re.MULTILINE
 )
+NOT_A_WORKER = re.compile(r"\A(?![\s\S]*killed by signal: Aborted)")  # whose end the loader tells
 RESET = re.compile(r"Connection reset by peer")
 A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
 WATCHES = re.compile(r"inotify")
@@ -152,6 +154,7 @@ DOUBTS = (
     Doubt("io.permission", REFUSED, NEVER, 0.0),
     Doubt("native.abort", OPENCV, NEVER, 0.0),
     Doubt("native.abort", CHECKED, NEVER, 0.4),
+    Doubt("native.abort", re.compile(""), NOT_A_WORKER, 0.5),
     Doubt("loader.", RESET, A_WORKER, 0.0),
     Doubt("user.shape", SIZES, NOT_LOADED, 0.6),
     Doubt("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
@@ -164,7 +167,7 @@ DOUBTS = (
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
-    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), SAMPLE, 0.0),
+    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, 0.0),
     Doubt("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
     Doubt("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
     Doubt("io.port", re.compile(""), NOT_OF_TORCH, 0.3),

@@ -26,7 +26,9 @@ NAMED = re.compile(
     re.ASCII,
 )
 SPAWNED = re.compile(r"exitcode|returncode|terminated with")  # who counts signals below zero; an IDE's -1 is none
-CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b", re.ASCII)
+CAUGHT = re.compile(
+    r"(?:Caught signal|got signal|received signal|killed by signal|terminated by signal)[: ]+(\d{1,2})\b", re.ASCII
+)
 
 
 def name(code: int | None) -> str | None:
