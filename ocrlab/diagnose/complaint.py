@@ -5,6 +5,7 @@ Words prove nothing. The causes are ranked by how many circumstances fit; the fi
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from ocrlab.diagnose import prose
 from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit, quote
 from ocrlab.diagnose.log import Page
+from ocrlab.diagnose.words import Searched
 
 MOST, LEAST = 0.42, 0.15
 LAST = 3  # lines of a log that tell where it stands
@@ -20,7 +22,7 @@ WEIGHTS = (1.0, 0.7, 0.5, 0.35)  # of a row's causes, most probable first
 # Symptoms.
 DENIED = r"(?<!not )(?<!n't )(?<!never )(?<!no longer )(?<!without )"
 STILL = (
-    rf"{DENIED}\b(?:hang(?:s|ing)?\b(?!=)|hung\b|stuck|freez\w+|froze\w*|stall(?:s|ed|ing)?\b|halt(?:s|ed)?\b|dead-?lock"
+    rf"{DENIED}\b(?:hang(?:s|ing)?\b(?!=)|hung\b|stuck|chok(?:es|ed)\b|freez\w+|froze\w*|stall(?:s|ed|ing)?\b|halt(?:s|ed)?\b|dead-?lock"
     r"|stops? (?:responding|outputting|printing|at (?:an?|one|some|the)\b)|(?:stay|stand)s? still)"
     r"|\butili[sz]ation\b[^\n]{0,30}\b(?:drop|f[ae]ll|becom|go|down)\w*[^\n]{0,12}\b(?:0|zero)\b"
     r"|\b(?:no|not|never|n't|without|nothing|none|neither) (?:\w+ ){0,4}?"
@@ -42,6 +44,7 @@ GONE = (
 UP = r"(?:increas|grow|climb|ris(?:es|ing)|leak|accumulat|explod|fill|creep|swell|go(?:es|ing)? up|higher)"
 GROWS = (
     rf"\b(?:v?ram|memory)\b[^\n]{{0,60}}?{DENIED}\b{UP}|\b{UP}[^\n]{{0,40}}\b(?:v?ram|memory)\b"
+    r"|\b(?:free|available) (?:\w+ ){0,2}(?:ram|memory)\b[^\n]{0,40}\b(?:decreas|shrink|drop|fall|run)\w*"
     r"|[内显]存[^\n]{0,20}(?:增|涨|升|爆|占满|泄[漏露])"
 )
 
@@ -54,7 +57,7 @@ BETWEEN = (
 CARDS = (
     r"multi\w*[- ]?(?:gpu|card|node)|\b(?:two|three|four|six|eight|several|multiple|both|all|[2-9]|1[06]) (?:\w+ )?"
     r"(?:gpus|cards|nodes|machines|devices|ranks|processes)\b"
-    r"|\bgpus\b|\bddp\b|\bfsdp\b|distributed|\branks?\b|nccl|torchrun|多卡|多机"
+    r"|\bgpus\b|\bddp\b|\bfsdp\b|data ?parallel|distributed|\branks?\b|nccl|torchrun|多卡|多机"
 )
 CLUSTER = r"slurm|sbatch|cluster|\bjobs?\b|queue|\bssh\b|terminal|tmux|nohup|overnight|server"
 CPU_BUSY = r"cpu[^\n]{0,20}(?:100|busy|full)|one core"
@@ -92,7 +95,12 @@ class Row:
 
 
 def _row(symptom: str, circumstance: str, weight: float, causes: str) -> Row:
-    return Row(re.compile(symptom, re.I), re.compile(circumstance, re.I), weight, tuple(causes.split()))
+    return Row(_compiled(symptom), _compiled(circumstance), weight, tuple(causes.split()))
+
+
+@functools.cache
+def _compiled(words: str) -> re.Pattern[str]:
+    return re.compile(words, re.IGNORECASE)
 
 
 ROWS = (
@@ -143,12 +151,13 @@ CHECKS = (
 def hits(texts: list[Page]) -> list[Hit]:
     """Return what the symptom and its circumstances speak for, each with the line of the symptom."""
     told = [(page, _words(page)) for page in texts]
-    whole = "\n".join(words for _, words in told)
-    around = "\n".join([whole, *map(_stands_at, texts)])
+    whole = Searched("\n".join(words for _, words in told))
+    around = Searched("\n".join([whole.text, *map(_stands_at, texts)]))
     scores: dict[str, float] = defaultdict(float)
     symptom: dict[str, re.Pattern[str]] = {}
-    for row in ROWS if not prose.pauses(whole) else ():
-        if row.symptom.search(whole) and row.circumstance.search(around):
+    shown = {symptom: whole.search(symptom) is not None for symptom in {row.symptom for row in ROWS}}
+    for row in ROWS if not prose.pauses(whole.text) else ():
+        if shown[row.symptom] and around.search(row.circumstance):
             for cause, weight in zip(row.causes, WEIGHTS, strict=False):
                 scores[cause] += weight * row.weight
                 symptom.setdefault(cause, row.symptom)

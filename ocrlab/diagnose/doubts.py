@@ -27,11 +27,15 @@ DATA = re.compile(
     re.MULTILINE,
 )
 SAMPLE = re.compile(r"_utils/(?:fetch|collate)\.py|__getitem__|collate")
+OF_A_SAMPLE = re.compile(rf"{SAMPLE.pattern}|\A(?![\s\S]*File \")")  # or no frame shows where
 RANKS = re.compile(
     r"(?i)torch[./]distributed|\bnccl\w*|\bgloo\b|c10d|rendezvous|rdzv|MASTER_(?:ADDR|PORT)|torchrun|torch_?elastic"
     r"|ProcessGroup|TCPStore|\bDDP\b|\bddp\b|init_process_group|torch\.distributed|multi-?node|multi-?gpu"
-    r"|\brank \d|deepspeed|horovod|\bmpi"
+    r"|\brank \d|deepspeed|horovod|\bmpi|RuntimeError: Address already in use|server socket has failed"
 )
+# Python's own sockets raise OSError: a RuntimeError, and a "server socket", are torch's store of the ranks.
+OF_TORCH = r"RuntimeError: Address already in use|server socket has failed"
+NOT_OF_TORCH = re.compile(rf"\A(?![\s\S]*(?:{OF_TORCH}))")
 PARSED = re.compile(
     r"JSONDecodeError|UnicodeDecodeError|could not convert string to float|invalid literal for int|ValueError"
     r"|yaml\.|ParseError|to unpack"
@@ -46,7 +50,7 @@ INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 # Of a compiler or a linker: it misses a package of the system, no file of the program.
 LINKED = re.compile(
-    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+\.h(?:pp)?: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)\b[^\n]{0,40}: "
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
 )
 ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
@@ -80,6 +84,7 @@ ONE_GPU = re.compile(  # nobody says that it needs several cards
     r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
     r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
 )
+NO_CTC = re.compile(r"(?i)\A(?![\s\S]*\bctc)")
 UNQUEUED = re.compile(  # nobody names a scheduler
     r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
 )
@@ -89,11 +94,28 @@ REFUSED = re.compile(
     r"CommError|HTTP ?Error|\b40[13]\b[^\n]{0,40}(?:Forbidden|Unauthorized|Client Error)"
 )  # by a server
 OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
+# caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
+CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
+SIZES = re.compile(r"The size of tensor a")
+NOT_LOADED = re.compile(  # nobody loads weights there
+    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b))",
+    re.MULTILINE,
+)
+NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
+    r"\A(?![\s\S]*(?:^Killed\b|killed by signal: Killed|oom-kill|\bSIGKILL\b))", re.MULTILINE
+)
+NOT_A_WORKER = re.compile(r"\A(?![\s\S]*killed by signal: Aborted)")  # whose end the loader tells
 RESET = re.compile(r"Connection reset by peer")
 A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
 WATCHES = re.compile(r"inotify")
 LOCKED = re.compile(r"unable to lock file")
-DEVICE_MEMORY = re.compile(r"CUDA error|cudaError|\brmm\b")
+DEVICE_MEMORY = re.compile(r"CUDA error|cudaError|\brmm\b|cuMemAlloc|device memory")
+DEVICE_LACKS_IT = re.compile(r"\A(?![\s\S]*bytes of device memory)")  # nobody says whose memory it is
+# A tool of the toolkit or a compiler, which somebody starts: no file of the program.
+TOOL = re.compile(
+    r"No such file or directory: ['\"](?:[^'\"\n]{0,200}[/\\])?"
+    r"(?:nvcc|ptxas|cuobjdump|nvdisasm|gcc|g\+\+|cc|c\+\+|clang|make|cmake|ninja|ld)[\w.+-]{0,20}['\"]"
+)
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
 FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
 LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
@@ -131,17 +153,24 @@ DOUBTS = (
     Doubt("io.", CUDA_SAYS, NEVER, 0.0),
     Doubt("io.permission", REFUSED, NEVER, 0.0),
     Doubt("native.abort", OPENCV, NEVER, 0.0),
+    Doubt("native.abort", CHECKED, NEVER, 0.4),
+    Doubt("native.abort", re.compile(""), NOT_A_WORKER, 0.5),
     Doubt("loader.", RESET, A_WORKER, 0.0),
+    Doubt("user.shape", SIZES, NOT_LOADED, 0.6),
+    Doubt("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
     Doubt("io.disk_full", WATCHES, NEVER, 0.0),
     Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
     Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
+    Doubt("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
+    Doubt("io.missing", TOOL, NEVER, 0.0),
     Doubt("tracker.network", FETCHED, TRACKED, 0.4),
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
-    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), SAMPLE, 0.0),
+    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, 0.0),
     Doubt("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
     Doubt("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
+    Doubt("io.port", re.compile(""), NOT_OF_TORCH, 0.3),
     Doubt("io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0),  # of ssh
     Doubt("dist.", SOCKET, RANKS, 0.0),
     Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
@@ -157,6 +186,7 @@ DOUBTS = (
     Doubt("io.disk_full", FULL, WRITES, 0.62),
     Doubt("host.shm", BUS, ROOMY, 0.62),
     Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
+    Doubt("num.nonfinite", re.compile(""), NO_CTC, 0.62),
     Doubt("dist.network", NO_IPV6, NEVER, 0.45),
     Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),

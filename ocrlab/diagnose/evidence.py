@@ -96,15 +96,15 @@ def _signature(sign: catalogue.Sign, texts: list[Page], spoken: set[str]) -> lis
     between the lines of a log, is never sure.
     """
     if len(sign.all) > 1 or sign.none:
-        if not all(any(pattern.search(text.text) for text in texts) for pattern in sign.all):
+        if not all(any(text.searched.search(pattern) for text in texts) for pattern in sign.all):
             return []
-        if any(pattern.search(text.text) for pattern in sign.none for text in texts):
+        if any(text.searched.search(pattern) for pattern in sign.none for text in texts):
             return []
     found = []
     for order, text in enumerate(texts):
         if sign.said and text.name not in spoken and text.progress:
             continue
-        for match in sign.all[0].finditer(text.text):
+        for match in text.searched.finditer(sign.all[0]):
             line = text.line(_inside(match))
             place = None if text.name == CONTEXT or len(sign.all) > 1 else (order, line.number)
             told = hit(sign.cause, sign.strength, quote(text.name, line), sign.why, place)
@@ -143,7 +143,8 @@ def _orphan(text: Page) -> list[Hit]:
     if found is None:
         return []
     why = f"{found.used} of {found.total} MiB are in use and nvidia-smi shows no process"
-    return [hit("gpumem.foreign", "strong", quote(text.name, text.line(found.offset)), why)]
+    told = hit("gpumem.foreign", "strong", quote(text.name, text.line(found.offset)), why)
+    return [replace(told, confidence=told.confidence + 0.02)]  # a message of OOM alone says less
 
 
 def _died(text: Page) -> list[Hit]:

@@ -15,8 +15,8 @@ WINDOWS = {
     0xC0000409: "SIGABRT",
 }
 WRITTEN = re.compile(
-    r"(?:exit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:codes?|status)?|exitcode|returncode"
-    r"|return code|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
+    r"(?:[Ee]xit(?:ed)?(?:\s+(?:with|by))?(?:\s+(?:exit|non-zero))?[ _-]?(?:[Cc]odes?|status)?|exitcode|returncode"
+    r"|[Rr]eturn code|\brc|died with|finished with exit code|terminated with)\s*[:=]?\s*(?:code\s*)?\(?"
     r"(?:\d{1,3} (?:and|or) )?(-?\d{1,10}|0x[0-9A-Fa-f]{8})\b",
     re.ASCII,
 )
@@ -26,7 +26,9 @@ NAMED = re.compile(
     re.ASCII,
 )
 SPAWNED = re.compile(r"exitcode|returncode|terminated with")  # who counts signals below zero; an IDE's -1 is none
-CAUGHT = re.compile(r"(?:Caught signal|got signal|received signal|killed by signal)[: ]+(\d{1,2})\b", re.ASCII)
+CAUGHT = re.compile(
+    r"(?:Caught signal|got signal|received signal|killed by signal|terminated by signal)[: ]+(\d{1,2})\b", re.ASCII
+)
 
 
 def name(code: int | None) -> str | None:

@@ -10,7 +10,8 @@ from ocrlab.diagnose import exits, kernel_lines
 from ocrlab.diagnose.evidence import DIED_OF, KERNEL_LOG, Hit, hit
 from ocrlab.records import Evidence, Incident
 
-APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69")  # NVIDIA's Xid catalogue: restart the program
+# NVIDIA's Xid catalogue: restart the program.
+APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69", "94")
 MOVES = 2.0  # seconds of silence; less is no silence
 SHM_LEFT = 256 * 2**20  # bytes; with more left, even after the end has freed some, a SIGBUS is not for want of it
 MEASURED = (-1, 0)  # the place in time of what was measured: before all that was printed

@@ -40,12 +40,20 @@ def _beside(hit: Hit, grave: Iterable[Hit], pages: dict[str, Page]) -> Hit:
     if any(one.cause == hit.cause for one in later) or hit.cause.startswith(ILL):
         return hit
     fits = hit.cause.startswith(LASTING)
-    if later and not any(akin(hit, one) for one in later):
+    if later and not any(akin(hit, one) or _leads(hit, one) for one in later):
         return _at_most(hit, CAPPED)
     if not fits and any(at > number for at in page.progress):
         return _at_most(hit, CAPPED)
     spoken = any(at > number and not _continues(text) for at, text in _lines(page))
     return _at_most(hit, UNSURE) if spoken and not fits else hit
+
+
+def _leads(hit: Hit, later: Hit) -> bool:
+    """Tell whether what a line warns of can be why something else is said later."""
+    if (hit.cause, later.cause) == ("loss.ctc_length", "num.nonfinite"):  # a label without a path costs infinitely much
+        return True
+    # What a person says of ranks that stand still is what a connection does that is tried for ever.
+    return later.evidence.file == CONTEXT and all(one.cause.startswith("dist.") for one in (hit, later))
 
 
 def _continues(text: str) -> bool:

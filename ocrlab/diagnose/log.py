@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
 from ocrlab.diagnose import prefixes
+from ocrlab.diagnose.words import Searched
 
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
@@ -24,6 +26,7 @@ ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
 TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
 # A traceback or a dump of stacks in one line: of JSON, a repr or an error file.
 ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
+FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*")  # of code in a page of Markdown
 # An exception behind a logger's or a person's own words, unless these say that it was handled.
 LED = re.compile(
     r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
@@ -59,6 +62,11 @@ class Page:
     numbers: tuple[int, ...]
     progress: tuple[int, ...] = ()  # numbers of lines that show steps, epochs or a bar
 
+    @functools.cached_property
+    def searched(self) -> Searched:
+        """Return the text as one that is searched for many patterns."""
+        return Searched(self.text)
+
     def line(self, offset: int) -> Line:
         """Return the line that holds this offset of `text`."""
         index = max(bisect_right(self.starts, offset) - 1, 0)
@@ -72,12 +80,18 @@ def clean(data: bytes | str) -> list[Line]:
 
     A line keeps the number that an editor shows for it. Lines longer than 4000 characters keep both ends.
     """
-    text = data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data
+    return list(_cleaned(data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data))
+
+
+@functools.lru_cache(maxsize=2)
+def _cleaned(text: str) -> tuple[Line, ...]:
+    """Return the lines of a log; what asks for those of the same text again gets them at once."""
     text = _plain(text).replace("\r\n", "\n")
+    odd = CONTROL.search(text) is not None
     lines, skipped = list[Line](), 0
     for count, raw in enumerate(text.split("\n"), 1):
         number = count + skipped
-        gap = GAP.fullmatch(raw)
+        gap = GAP.fullmatch(raw) if raw.startswith("[") else None
         if gap:
             skipped += int(gap[1]) - 1
             continue
@@ -85,14 +99,14 @@ def clean(data: bytes | str) -> list[Line]:
         for state in told:
             if "\ufffd" in state and junk(state):
                 state = ""  # random bytes spell anything
-            text = _shorten(PREFIX.sub("", CONTROL.sub("", state), count=1)).rstrip()
+            text = _shorten(PREFIX.sub("", CONTROL.sub("", state) if odd else state, count=1)).rstrip()
             lines.append(Line(number, text))
         if not told:
             lines.append(Line(number, ""))
     if lines and not lines[-1].text:
         lines.pop()
     bare = prefixes.without([line.text for line in lines])
-    return [Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _apart(text)]
+    return tuple(Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _apart(text))
 
 
 def _apart(text: str) -> list[str]:
@@ -115,12 +129,14 @@ def opened(text: str) -> list[Line]:
 
 def _unescaped(raw: str) -> list[str]:
     """Return the lines that were written as one; none where it is an ordinary line."""
-    return raw.replace("\\n", "\n").replace('\\"', '"').split("\n") if ESCAPED.search(raw) else []
+    if "\\n" not in raw or not ESCAPED.search(raw):
+        return []
+    return raw.replace("\\n", "\n").replace('\\"', '"').split("\n")
 
 
 def _plain(text: str) -> str:
-    """Return a text without colours, and as it was before a web page escaped it."""
-    text = ANSI.sub("", text) if "\x1b" in text else text
+    """Return a text without colours and byte order mark, and as it was before a web page escaped it."""
+    text = (ANSI.sub("", text) if "\x1b" in text else text).removeprefix("\ufeff")
     return html.unescape(TAG.sub("", text)) if ENTITY.search(text) else text
 
 
@@ -128,6 +144,8 @@ def _told(raw: str) -> list[str]:
     """Return what a line holds: the states of a progress bar, or the lines of a traceback written as one."""
     if lines := _unescaped(raw):
         return lines
+    if "\r" not in raw:
+        return [raw] if raw.strip() and not FENCE.fullmatch(raw) else []
     states = [state for state in raw.split("\r") if state.strip()]
     # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
     return ([state for state in states[:-1] if not _bar(state)] + states[-1:])[-20:]

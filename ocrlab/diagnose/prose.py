@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
@@ -32,13 +33,17 @@ def is_sentence(line: str) -> bool:
     return CHINESE.search(line) is not None or (len(parts) >= FEW and words >= MOSTLY * len(parts))
 
 
+@functools.lru_cache(maxsize=4)
 def sentences(text: str) -> str:
     """Return a text in which every line is blank that no person wrote; what is left stays where it was.
 
     Between the lines of a program only a sentence in which somebody speaks of themselves is a person's for certain.
     """
-    told = is_sentence if _mostly(text) else is_said
-    return "\n".join(line if told(line) else " " * len(line) for line in text.split("\n"))
+    lines = text.split("\n")
+    told = list(map(is_sentence, lines))
+    if sum(told) < MOST_LINES * sum(1 for line in lines if line.strip()):
+        told = [known and PERSON.search(line) is not None for known, line in zip(told, lines, strict=True)]
+    return "\n".join(line if known else " " * len(line) for known, line in zip(told, lines, strict=True))
 
 
 def is_said(line: str) -> bool:

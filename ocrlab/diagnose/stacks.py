@@ -15,6 +15,7 @@ DUMP = re.compile(
     r"^(?:Process \d+: |Thread (?:0x[0-9a-f]+|\d+)[^\n]{0,60}(?:\((?:idle|active)|most recent call first))",
     re.MULTILINE,
 )
+MARKS = ("Thread ", "Process ", "\x1b", "&")  # of a dump, and of what may be written within its words
 MOST = 3  # lines of one kind of hang
 
 
@@ -22,6 +23,8 @@ def hits(incident: Incident) -> list[Hit]:
     """Return what the stacks of an incident speak for; what the watcher saw itself counts as well."""
     found = _measured(incident.facts.get("hang"))
     for name in sorted(incident.texts, key=lambda name: name != STACKS):
+        if not any(mark in incident.texts[name] for mark in MARKS):
+            continue
         lines = log.opened(incident.texts[name])
         text = log.bare("\n".join(line.text for line in lines))
         if DUMP.search(text) and (name == STACKS or "Fatal Python error" not in text):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+OF_A_CARD = r"(?i:\b(?:gpus?|cards?|nvidia)\b|显卡)[^\n]{0,40}?(?<![\d.])"  # before a bare number of a card
 CARDS = (
     (re.compile(r"\b(?:RTX|GeForce)[ -]?(?:RTX )?(?:PRO )?50[5-9]0|\bRTX PRO [456]000[^\n]{0,12}Blackwell"), 12.0),
     (re.compile(r"\bsm_?12[01]\b|\bGB10\b|DGX Spark"), 12.0),
@@ -15,6 +16,7 @@ CARDS = (
     (re.compile(r"\b[GH]H[12]00\b|\bH[128]00\b|\bH20\b|\bsm_?90a?\b"), 9.0),
     (re.compile(r"\bRTX[ -]?40[5-9]0|\b4090(?:ti|d)?\b|\bL4\b|\bL40S?\b|\bRTX \d000 Ada|\bsm_?89\b"), 8.9),
     (re.compile(r"\b(?:RTX[ -]?)30[5-9]0|\b30[5-9]0 ?[Tt]i\b|\b3090\b|\bA10G?\b|\bA40\b|\bRTX A\d000|\bsm_?86\b"), 8.6),
+    (re.compile(rf"{OF_A_CARD}30[5-9]0\b"), 8.6),
     (re.compile(r"\bA100\b|\bA30\b|\bA800\b|\bsm_?80\b"), 8.0),
     (re.compile(r"\bRTX[ -]?20[678]0|\b2080 ?[Tt]i\b|\bGTX[ -]?16[56]0|\bTesla T4\b|\bTITAN RTX|\bsm_?75\b"), 7.5),
     (re.compile(r"\bV100\b|\bTITAN V\b|\bsm_?70\b"), 7.0),

@@ -33,6 +33,8 @@ TOLD = (
     ("It stops at one iteration; the utilisation of the card is zero.", "loader.hang_sample"),
     ("It gives no feedback while it loads its plugin.", "hang.build_lock"),
     ("After the last page it is stuck at a breakpoint.", "hang.stopped"),
+    ("With DataParallel it does not start.", "dist.p2p"),
+    ("It chokes while it builds the extension.", "hang.build_lock"),
     ("Memory of the card climbs from step to step.", "gpumem.leak"),
     ("VRAM is higher after each epoch.", "gpumem.leak"),
     ("The host's memory creeps up by a gigabyte an epoch.", "host.oom_kill"),

@@ -33,7 +33,7 @@ FAMILIES = (
     ),
     ("io.cc:12: Check failed: std::fwrite(p, 1, n, f) == n FileStream.Write incomplete", "io.disk_full"),
     ("OSError: short write: only 4096 of 65536 bytes written", "io.disk_full"),
-    ("InductorError: CppCompileError: C++ compile error", "user.compile"),
+    ("InductorError: CppCompileError: C++ compile error", "build.system_libs"),
     ("n1:7:9 [0] graph/search.cc:903 NCCL WARN no ring was found for this topology", "dist.network"),
     ("[main] main.py:3 - ERROR - ModuleNotFoundError: No module named 'lanms'", "build.missing_package"),
     ("训练时报错CUDA out of memory怎么办", "gpumem.capacity"),
@@ -89,6 +89,44 @@ FAMILIES = (
     ("NVRM: Xid (PCI:0000:3b:00): 149, pid=7, name=python", "hw.gpu"),
     ("431|train|NODE_FAIL|0:0|", "scheduler.kill"),
     ("431|train|OUT_OF_MEMORY|0:125|", "host.oom_kill"),
+    ("RuntimeError: Triton Error [CUDA]: device kernel image is invalid", "driver.too_old"),
+    ("AssertionError: libcuda.so cannot found!", "build.cuda_libraries"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'ptxas'", "build.cuda_libraries"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/opt/cuda/bin/nvcc'", "build.cuda_libraries"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'g++'", "build.system_libs"),
+    (
+        "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/t1/main.c', '-lcuda']' returned non-zero exit"
+        " status 1.",
+        "build.system_libs",
+    ),
+    ("RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:931, invalid usage, NCCL version 2.8.4", "dist.misconfig"),
+    ("RuntimeError: Address already in use", "dist.port"),
+    ("The server socket has failed to bind to [::]:29511 (errno: 98 - Address already in use).", "dist.port"),
+    (
+        "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0',"
+        " but store->get('0') got error: Connection reset by peer",
+        "dist.timeout_desync",
+    ),
+    ("MemoryError: Error allocating 7340032 bytes of device memory (out of memory)", "gpumem.capacity"),
+    ("pycuda._driver.MemoryError: cuMemAlloc failed: out of memory", "gpumem.capacity"),
+    ("InternalError: Dst tensor is not initialized.", "gpumem.capacity"),
+    ("Check failed: error == cudaSuccess (2 vs. 0)  out of memory", "gpumem.capacity"),
+    ("CUDA Error: out of memory\nnet: ./src/cuda.c:36: check_error: Assertion `0' failed.", "gpumem.capacity"),
+    ("Check failed: error == cudaSuccess (77 vs. 0)  an illegal memory access", "kernel.illegal_address"),
+    ("Check failed: error == cudaSuccess (30 vs. 0)  unknown error", "driver.state"),
+    (
+        "KeyError: \"param 'initial_lr' is not specified in param_groups[0] when resuming an optimizer\"",
+        "ckpt.mismatch",
+    ),
+    ("AssertionError: tensor([[nan, nan, nan, nan],", "num.nonfinite"),
+    ("AssertionError: Box tensor contains infinite or NaN!", "num.nonfinite"),
+    ("ValueError: page 7: category_id 12 is out of 0..3", "data.annotation"),
+    ("slurmstepd: error: Exceeded job memory limit at some point.", "host.oom_kill"),
+    ("wandb: (1) Create a W&B account\nwandb: Enter your choice:", "hang.tracker"),
+    ("NVRM: Xid (PCI:0000:3b:00): 94, pid=7, Contained: SM (0x1)", "hw.xid_app"),
+    ("NVRM: Xid (PCI:0000:3b:00): 109, pid=7, name=python, CTX SWITCH TIMEOUT", "hw.gpu"),
+    ("Using  .cache/torch_extensions/py311_cu121 as PyTorch extensions root...", "hang.build_lock"),
+    ('OSError: [Errno 5] Input/output error\n  File "torch/serialization.py", line 9, in save', "io.disk_full"),
 )
 
 
@@ -156,3 +194,83 @@ def test_a_machine_that_somebody_restarts_is_not_at_fault() -> None:
     assert "hw.gpu" not in [cause.id for cause in said.causes]
     itself = classify(Incident(context="training on 4 gpus restarts my computer every hour"))
     assert itself.causes[0].id == "hw.gpu"
+
+
+@pytest.mark.parametrize(
+    "words", ["nvidia-smi hangs", "torch.compile hangs", "it hangs at torch.cuda.synchronize()", "hangs on import ocr"]
+)
+def test_words_of_standing_still_are_never_sure_and_name_what_looks_the_same(words: str) -> None:
+    causes = said(words).causes
+    assert causes[0].id.startswith("hang.")
+    assert (causes[0].confidence <= 0.7, len(causes) >= 3, all(one.experiment for one in causes)) == (True, True, True)
+
+
+def test_a_worker_that_finds_no_gpu_after_fork_used_one_before() -> None:
+    frame = '  File "pages.py", line 31, in __getitem__\n    return image.cuda()'
+    assert said(frame, "RuntimeError: CUDA error: initialization error").causes[0].id == "loader.cuda_in_fork"
+
+
+def test_a_pipe_that_breaks_while_a_worker_is_pickled_is_no_socket() -> None:
+    frame = '  File "C:\\py\\multiprocessing\\reduction.py", line 60, in dump'
+    assert said(frame, "BrokenPipeError: [Errno 32] Broken pipe").causes[0].id == "loader.pickling"
+
+
+def test_memory_that_no_process_holds_explains_more_than_that_it_ran_out() -> None:
+    table = "| N/A   36C    P0    41W / 300W |  11799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |"
+    assert said(table, "OOM when allocating tensor with shape[9,9]").causes[0].id == "gpumem.foreign"
+
+
+def test_a_pickle_that_ends_too_early_is_a_file_or_a_worker() -> None:
+    end = "EOFError: Ran out of input"
+    assert said('  File "torch/serialization.py", line 9, in _legacy_load', end).causes[0].id == "ckpt.corrupt"
+    assert (
+        said('  File "C:\\py\\multiprocessing\\context.py", line 327, in _Popen', end).causes[0].id == "loader.pickling"
+    )
+    assert told(end, "Windows, in the first batch").causes[0].id == "loader.pickling"
+    alone = said(end).causes
+    assert [one.id for one in alone[:2]] == ["ckpt.corrupt", "loader.pickling"]
+    assert alone[0].confidence <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("status", "causes"),
+    [
+        ("CUDNN_STATUS_EXECUTION_FAILED", {"build.arch", "build.cuda_libraries", "gpumem.capacity"}),
+        ("CUDNN_STATUS_INTERNAL_ERROR", {"build.arch", "build.cuda_libraries", "gpumem.capacity"}),
+        ("CUBLAS_STATUS_ALLOC_FAILED", {"gpumem.capacity", "data.index_range", "build.arch"}),
+        ("CUBLAS_STATUS_EXECUTION_FAILED", {"build.arch", "data.index_range", "gpumem.capacity"}),
+        ("CUSOLVER_STATUS_INTERNAL_ERROR", {"build.cuda_libraries", "gpumem.capacity", "build.arch"}),
+        ("cublas runtime error : library not initialized", {"gpumem.capacity", "data.index_range", "build.arch"}),
+        ("NCCL Error 1: unhandled cuda error", {"build.arch", "build.cuda_libraries", "driver.too_old"}),
+        ("NCCL Error 2: unhandled system error", {"dist.network", "host.shm", "dist.timeout_desync"}),
+    ],
+)
+def test_a_status_of_a_library_names_the_three_that_it_usually_reports(status: str, causes: set[str]) -> None:
+    first = said(f"RuntimeError: {status}").causes[:3]
+    assert {one.id for one in first} == causes
+    assert all(one.confidence <= 0.7 and one.experiment for one in first)
+
+
+def test_what_works_without_peers_is_of_the_peers() -> None:
+    assert told("unhandled cuda error", "it works with NCCL_P2P_DISABLE=1").causes[0].id == "dist.p2p"
+    assert told("KeyError: 'page'", "started with NCCL_P2P_DISABLE=1").causes == []
+
+
+def test_sizes_that_differ_where_weights_are_loaded_are_of_another_checkpoint() -> None:
+    sizes = "RuntimeError: The size of tensor a (91) must match the size of tensor b (92) at non-singleton dimension 0"
+    assert said('  File "net.py", line 473, in weight_loader', sizes).causes[0].id == "ckpt.mismatch"
+    assert said('  File "net.py", line 473, in forward', sizes).causes[0].id == "user.shape"
+
+
+def test_memory_that_grows_until_somebody_is_killed_is_the_machines() -> None:
+    assert told("Killed", "memory rises during the first epoch").causes[0].id == "host.oom_kill"
+    assert told("", "the free RAM keeps shrinking while it trains").causes[0].id == "host.oom_kill"
+    assert told("CUDA out of memory", "memory rises during the first epoch").causes[0].id == "gpumem.leak"
+
+
+def test_a_label_that_has_no_path_explains_the_infinite_loss_after_it() -> None:
+    path = "W ctc_loss_calculator.cc:144] No valid path found."
+    assert said("7496/17725 loss: 28.7", path, "7497/17725 loss: inf").causes[0].id == "loss.ctc_length"
+    guessed = told("loss: nan", "lines of text, CTC").causes[:3]
+    assert {"loss.ctc_length", "num.nonfinite"} <= {one.id for one in guessed}
+    assert all(one.confidence <= 0.7 for one in guessed)

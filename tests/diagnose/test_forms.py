@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ocrlab.diagnose import catalogue
@@ -68,3 +70,13 @@ def test_explaining_tells_every_form() -> None:
     for entry in catalogue.load().entries.values():
         text = catalogue.explain(entry.id)
         assert all(form.fix in text for form in entry.forms)
+
+
+def test_frames_of_eight_ranks_that_mix_are_read_in_a_moment() -> None:
+    """Each line of shown source could once be taken in several ways, and eight ranks show the same forty lines."""
+    shown = ["/p/utils/data/loader.py in fetch(self, index)", *(f"    {n}     x = page[{n}]" for n in range(40))]
+    log = "\n".join(f"[rank{rank}]: {line}" for line in [*shown, "Too many open files error"] for rank in range(8))
+    before = time.process_time()
+    causes = classify(Incident(texts={"log_tail.txt": log})).causes
+    assert time.process_time() - before < 3
+    assert causes[0].id == "host.fd_limit"

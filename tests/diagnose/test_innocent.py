@@ -93,3 +93,8 @@ def test_an_error_of_the_gpu_disproves_that_there_is_none() -> None:
     end += " allocated memory 21.90 GiB is allocated by PyTorch, and 211.00 MiB is reserved by PyTorch but unallocated."
     for innocent in INNOCENT:
         assert first(judge(f"{innocent}\n{end}")) == "gpumem.capacity"
+
+
+def test_a_connection_that_is_tried_for_ever_is_what_ranks_hang_in() -> None:
+    tried = "n1:8:9 [0] NCCL INFO Call to connect returned Connection refused, retrying"
+    assert first(judge(tried, "two nodes: the constructor of DDP hangs")) == "dist.network"

@@ -106,3 +106,8 @@ def test_an_exception_behind_other_words_is_a_line_of_its_own(lead: str) -> None
 )
 def test_but_not_one_that_was_handled_or_is_the_cause_of_another(line: str) -> None:
     assert clean(line) == [Line(1, line)]
+
+
+def test_a_byte_order_mark_and_the_fences_of_a_page_are_no_part_of_a_log() -> None:
+    assert [line.text for line in clean("\ufeff```bash\nKilled\n```\n")] == ["", "Killed", ""]
+    assert page("log", "```\nKilled\n```").text == "Killed"

@@ -66,3 +66,8 @@ def test_memory_that_nobody_in_the_table_holds() -> None:
     assert (found.used, found.total) == (12799, 16280)
     assert smi.orphan(head + "|    0      4133      C   python      12700MiB |") is None
     assert smi.orphan(head.replace("12799", "312")) is None
+
+
+def test_a_bare_number_is_a_card_only_beside_words_of_one() -> None:
+    assert mismatch("a new graphics card, a 3080 instead of a 1050; torch 1.2.0, cuda 10.0") is not None
+    assert mismatch("3080 pages; torch 1.2.0, cuda 10.0") is None
