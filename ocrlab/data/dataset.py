@@ -7,8 +7,10 @@ number of workers or on where a run was interrupted, which is what makes resumin
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -228,9 +230,17 @@ def collate(items: Sequence[Crop]) -> Batch:
     return Batch(images, maps, pages, [p for *_, problems in items for p in problems])  # type: ignore[arg-type]
 
 
-def spared(number: int, _frame: object) -> None:
-    """Let the first SIGTERM be for the training, which stops in order and ends its workers; the second ends this."""
-    signal.signal(number, signal.SIG_DFL)
+def spare(training: int) -> None:
+    """Wait for SIGTERM in a thread of its own: one from the training ends this process, as does the second of others.
+
+    The first of others is for the training, which stops in order and ends its workers; when it leaves, Python ends
+    those that are still there by one SIGTERM and waits for them.
+    """
+    for _ in range(2):
+        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == training:
+            os._exit(0)  # as torch's own handler does
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def single_threaded(_worker: int) -> None:
@@ -241,7 +251,8 @@ def single_threaded(_worker: int) -> None:
     """
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGTERM, spared)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=spare, args=(os.getppid(),), daemon=True, name="ocrlab-spare").start()
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     heartbeat.beat(phase="load")
