@@ -6,6 +6,7 @@ Shapes: N outlines, P points; coordinates as in `quads`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import chain
 from types import ModuleType
 
@@ -22,7 +23,7 @@ from ocrlab.postprocess.scores import Map, flat, polygon_scores
 TOLERANCE = 0.002  # of the perimeter that a simplified outline may leave the outline
 FINE = 64  # steps a pixel in which an exact polygon is offset; Clipper counts in whole numbers
 SHARP = 2.0  # Clipper's mitre limit: corners of 60 degrees and more stay corners
-ROOM = 96  # points for an outline that grows without Clipper
+ROOM = 64  # points that a polygon may gain where it grows without Clipper
 ROUNDED = 2.0  # pixels by which a polygon may grow less than it should, both sides together
 
 Points = NDArray[np.int32]
@@ -60,11 +61,13 @@ def exact(
     loops: ModuleType | None,
 ) -> Found:
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
-    polygons, scores = [], []
     outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
-    for points, score in zip(*simplified(probability, outlines, 3, box_threshold, loops), strict=True):
-        distance = float(geometry.unshrink_distance(cv2.contourArea(points), cv2.arcLength(points, True), shrink_ratio))
-        pieces = moved((points * FINE).tolist(), distance * FINE, pyclipper.JT_MITER)
+    found, sure = simplified(probability, outlines, 3, box_threshold, loops)
+    area = np.array([cv2.contourArea(points) for points in found])
+    length = np.array([cv2.arcLength(points, True) for points in found])
+    distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio), np.float64)
+    polygons, scores = [], []
+    for pieces, score in zip(moved([p * FINE for p in found], distances * FINE, True, loops), sure, strict=True):
         if pieces:
             polygons.append(max(pieces, key=cv2.contourArea) / FINE)  # the others are holes
             scores.append(score)
@@ -90,30 +93,43 @@ def unclipped(
 ) -> tuple[list[Points], NDArray[np.float64]]:
     """Return polygons (P, 2) moved outwards by area * ratio / perimeter with round joins, and these distances (N,).
 
-    The points are those of Clipper; a polygon that would fall into several pieces, or get a hole, has none. Polygons
-    whose new outline does not touch itself need no Clipper, and the compiled loops do without it.
+    A polygon that would fall into several pieces, or get a hole, has no points.
+    """
+    areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
+    if loops and polygons:
+        loops.measure(*flat(polygons), areas, lengths)
+    else:
+        areas[:] = [abs(geometry.area(points)) for points in polygons]
+        lengths[:] = [geometry.perimeter(points) for points in polygons]
+    distances = np.divide(areas * ratio, lengths, out=np.zeros_like(areas), where=lengths > 0)
+    every = moved(polygons, distances, False, loops)
+    return [pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32) for pieces in every], distances
+
+
+def moved(
+    polygons: Sequence[Points], distances: NDArray[np.float64], mitre: bool, loops: ModuleType | None
+) -> list[list[Points]]:
+    """Return the pieces (P, 2) that Clipper makes of each polygon by moving its edges outwards by its distance (N,).
+
+    Corners are round, or mitres if `mitre`. Most polygons become one piece, which the compiled loops find without it.
     """
     if not polygons:
-        return [], np.zeros(0)
-    (points, starts), number = flat(polygons), len(polygons)
-    grown, counts, distances = np.empty((number, ROOM, 2), np.int32), np.zeros(number, np.int64), np.empty(number)
+        return []
+    (points, starts), counts = flat(polygons), np.zeros(len(polygons), np.int64)
+    out = np.empty((2 * len(points) + ROOM * len(polygons), 2), np.int32)
     if loops:
-        loops.grow(points, starts, ratio, grown, counts, distances)
-    else:
-        distances[:] = [abs(geometry.area(p)) * ratio / (geometry.perimeter(p) or np.inf) for p in polygons]
-    all_of_it, ends, found = points.tolist(), starts.tolist(), []
-    for i, (count, distance) in enumerate(zip(counts.tolist(), distances.tolist(), strict=True)):
-        if count:
-            found.append(grown[i, :count])
-            continue
-        pieces = moved(all_of_it[ends[i] : ends[i + 1]], distance, pyclipper.JT_ROUND)
-        found.append(pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32))
-    return found, distances
+        sweep = import_module("ocrlab.postprocess.offset")  # late, since only polygons need what it compiles
+        sweep.offset(points, starts, distances, mitre, out, counts, np.empty(1, sweep.WORK))
+    ends, join = np.cumsum(counts).tolist(), pyclipper.JT_MITER if mitre else pyclipper.JT_ROUND
+    return [
+        [out[end - count : end]] if count else clipped(polygon, distance, join)
+        for polygon, distance, count, end in zip(polygons, distances.tolist(), counts.tolist(), ends, strict=True)
+    ]
 
 
-def moved(points: list[list[int]], distance: float, join: int) -> list[Points]:
-    """Return the polygons that Clipper makes of P points by moving the edges between them outwards by `distance`."""
+def clipped(polygon: Points, distance: float, join: int) -> list[Points]:
+    """Return the pieces (P, 2) that Clipper makes of a polygon by moving its edges outwards by `distance`."""
     clipper = pyclipper.PyclipperOffset(SHARP)
-    clipper.AddPath(points, join, pyclipper.ET_CLOSEDPOLYGON)
+    clipper.AddPath(polygon.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
     pieces = clipper.Execute(distance)
     return [np.fromiter(chain.from_iterable(piece), np.int32, 2 * len(piece)).reshape(-1, 2) for piece in pieces]
