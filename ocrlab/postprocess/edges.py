@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ocrlab.postprocess.kernels import part, rounded
 
 ROOM = 2000  # edges of a path; no power of two, or all arrays would compete for the same lines of the cache
 NONE = -1  # no such edge, end or dot
+START: Any = np.int64(0)  # the first place; a plain 0 has a type of its own, for which functions are compiled once more
 LEVEL = -1e40  # the slope of a level edge: smaller than any other, as in Clipper
 
 POINT = [("x", "i8"), ("y", "i8")]
@@ -64,10 +67,11 @@ def chained(work: Any, first: int, count: int) -> None:
             edge.x, edge.y, edge.top_x, edge.top_y = b.x, b.y, a.x, a.y
         i = k
     for n in range(count):
-        edge, before, after = work.edges[n], work.edges[beside(work, n, -1)], work.edges[beside(work, n, 1)]
+        last, edge = n - 1 if n else count - 1, work.edges[n]
+        before, after = work.edges[last], work.edges[n + 1 if n + 1 < count else 0]
         edge.wind = edge.left
         if edge.left:
-            valley, left, right = edge.left > 0 and before.left < 0, n, beside(work, n, -1)
+            valley, left, right = edge.left > 0 and before.left < 0, n, last
             if edge.slope < before.slope:
                 left, right = right, left
         else:
@@ -157,10 +161,10 @@ def insert(work: Any, new: int, i: int) -> int:
 
 @part
 def remove(work: Any, i: int) -> None:
-    """Take the edge at place i out of the active ones."""
-    work.active_count -= 1
+    """Take the edges at places i and i + 1 out of the active ones."""
+    work.active_count -= 2
     for k in range(i, work.active_count):
-        work.active[k] = work.active[k + 1]
+        work.active[k] = work.active[k + 2]
 
 
 @part

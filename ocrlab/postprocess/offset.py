@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.postprocess import edges, kernels, sweep
-from ocrlab.postprocess.edges import NONE, ROOM, chained
+from ocrlab.postprocess.edges import NONE, ROOM, START, chained
 from ocrlab.postprocess.kernels import ARC_TOLERANCE, compiled, part, rounded
 from ocrlab.postprocess.sweep import swept
 
@@ -63,10 +63,11 @@ def cornered(work: Any, polygon: NDArray[np.int32]) -> int:
     while last > 0 and polygon[last, 0] == polygon[0, 0] and polygon[last, 1] == polygon[0, 1]:
         last -= 1
     for i in range(last + 1):
-        put(corners[count], polygon[i, 0], polygon[i, 1])
-        if abs(corners[count].x) > LARGEST or abs(corners[count].y) > LARGEST:
+        corner = corners[count]
+        corner.x, corner.y = polygon[i, 0], polygon[i, 1]
+        if abs(corner.x) > LARGEST or abs(corner.y) > LARGEST:
             return 0
-        if count == 0 or not same(corners[count], corners[count - 1]):
+        if count == 0 or not same(corner, corners[count - 1]):
             count += 1
     if count < 3:
         return 0
@@ -161,7 +162,7 @@ def cleaned(work: Any, count: int) -> tuple[int, int]:
     if count < 3:
         return 0, 0
     closed(work, count)
-    first, stop, i = 0, 0, 0
+    first, stop, i = START, START, START
     while before[i] != after[i]:
         twice = same(path[i], path[after[i]])
         if twice or straight(path[before[i]], path[i], path[after[i]]):
@@ -180,7 +181,7 @@ def cleaned(work: Any, count: int) -> tuple[int, int]:
 def tidied(work: Any, count: int) -> tuple[int, int]:
     """Take points out of the ring in `path` that repeat one or lie between two; return its first and the number."""
     path, after, before = work.path, work.after, work.before
-    i, kept = 0, NONE
+    i, kept = START, NONE
     while before[i] != after[i]:
         a, b, c = path[before[i]], path[i], path[after[i]]
         if same(a, b) or same(b, c) or straight(a, b, c):

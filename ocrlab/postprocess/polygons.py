@@ -63,11 +63,14 @@ def exact(
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
     outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
     found, sure = simplified(probability, outlines, 3, box_threshold, loops)
+    if not found:
+        return [], []
     area = np.array([cv2.contourArea(points) for points in found])
     length = np.array([cv2.arcLength(points, True) for points in found])
-    distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio), np.float64)
+    distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio))
+    points, starts = flat(found)
     polygons, scores = [], []
-    for pieces, score in zip(moved([p * FINE for p in found], distances * FINE, True, loops), sure, strict=True):
+    for pieces, score in zip(moved(points * FINE, starts, distances * FINE, True, loops), sure, strict=True):
         if pieces:
             polygons.append(max(pieces, key=cv2.contourArea) / FINE)  # the others are holes
             scores.append(score)
@@ -95,36 +98,37 @@ def unclipped(
 
     A polygon that would fall into several pieces, or get a hole, has no points.
     """
-    areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
-    if loops and polygons:
-        loops.measure(*flat(polygons), areas, lengths)
+    if not polygons:
+        return [], np.zeros(0)
+    (points, starts), areas, lengths = flat(polygons), np.empty(len(polygons)), np.empty(len(polygons))
+    if loops:
+        loops.measure(points, starts, areas, lengths)
     else:
-        areas[:] = [abs(geometry.area(points)) for points in polygons]
-        lengths[:] = [geometry.perimeter(points) for points in polygons]
+        areas[:] = [abs(geometry.area(polygon)) for polygon in polygons]
+        lengths[:] = [geometry.perimeter(polygon) for polygon in polygons]
     distances = np.divide(areas * ratio, lengths, out=np.zeros_like(areas), where=lengths > 0)
-    every = moved(polygons, distances, False, loops)
+    every = moved(points, starts, distances, False, loops)
     return [pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32) for pieces in every], distances
 
 
 def moved(
-    polygons: Sequence[Points], distances: NDArray[np.float64], mitre: bool, loops: ModuleType | None
+    points: Points, starts: NDArray[np.int64], distances: NDArray[np.float64], mitre: bool, loops: ModuleType | None
 ) -> list[list[Points]]:
-    """Return the pieces (P, 2) that Clipper makes of each polygon by moving its edges outwards by its distance (N,).
+    """Return the pieces (P, 2) that Clipper makes of N polygons by moving the edges of each outwards by its distance.
 
-    Corners are round, or mitres if `mitre`. Most polygons become one piece, which the compiled loops find without it.
+    Points starts[n] : starts[n + 1] are those of polygon n. Corners are round, or mitres if `mitre`. The compiled loops
+    need no Clipper for what becomes one piece, as most polygons do.
     """
-    if not polygons:
-        return []
-    (points, starts), counts = flat(polygons), np.zeros(len(polygons), np.int64)
-    out = np.empty((2 * len(points) + ROOM * len(polygons), 2), np.int32)
+    out, counts = np.empty((2 * len(points) + ROOM * len(distances), 2), np.int32), np.zeros(len(distances), np.int64)
     if loops:
         sweep = import_module("ocrlab.postprocess.offset")  # late, since only polygons need what it compiles
         sweep.offset(points, starts, distances, mitre, out, counts, np.empty(1, sweep.WORK))
-    ends, join = np.cumsum(counts).tolist(), pyclipper.JT_MITER if mitre else pyclipper.JT_ROUND
-    return [
-        [out[end - count : end]] if count else clipped(polygon, distance, join)
-        for polygon, distance, count, end in zip(polygons, distances.tolist(), counts.tolist(), ends, strict=True)
-    ]
+    join, end, found = pyclipper.JT_MITER if mitre else pyclipper.JT_ROUND, 0, []
+    for i, (count, distance) in enumerate(zip(counts.tolist(), distances.tolist(), strict=True)):
+        end += count
+        alone = [out[end - count : end]]
+        found.append(alone if count else clipped(points[starts[i] : starts[i + 1]], distance, join))
+    return found
 
 
 def clipped(polygon: Points, distance: float, join: int) -> list[Points]:

@@ -17,6 +17,7 @@ from ocrlab.postprocess.edges import (
     LEVEL,
     NONE,
     ROOM,
+    START,
     along,
     beside,
     descending,
@@ -172,7 +173,7 @@ def enter(work: Any, left: int, right: int) -> None:
     """Make the two edges of a valley active."""
     a, b = work.edges[left], work.edges[right]
     a.at, b.at, a.end, b.end, a.left = a.x, b.x, NONE, NONE, 0
-    i = insert(work, left, 0)
+    i = insert(work, left, START)
     k = insert(work, right, i + 1)
     if i > 0:
         before = work.edges[work.active[i - 1]]
@@ -235,7 +236,7 @@ def flatten(work: Any) -> bool:
 def walk(work: Any, flat: int) -> bool:
     """Move a level edge past the active edges between its ends, and put the one above it into its place there."""
     a = work.edges[flat]
-    i, step = 0, 1 if a.x < a.top_x else -1
+    i, step = START, 1 if a.x < a.top_x else -1
     while work.active[i] != flat:
         i += 1
     partner = beside(work, flat, a.wind) if a.above == NONE else NONE
@@ -256,7 +257,6 @@ def walk(work: Any, flat: int) -> bool:
                 return False
             if a.end >= 0:
                 finish(work, flat, other, a.top_x, a.y)
-            remove(work, max(i, k))
             remove(work, min(i, k))
             return True
         cross(work, min(i, k), max(i, k), b.at, a.y)
@@ -327,7 +327,7 @@ def mix(work: Any, bottom: int, top: int) -> bool:
 @part
 def leave(work: Any, y: int) -> bool:
     """Finish the peaks at y, and let the level edges wait that begin there; return False if that is left to Clipper."""
-    i = 0
+    i = START
     while i < work.active_count:
         edge = work.edges[work.active[i]]
         if edge.top_y == y and edge.above == NONE:
@@ -360,7 +360,6 @@ def peak(work: Any, i: int, partner: int) -> bool:
         return False
     if a.end >= 0:
         finish(work, one, partner, a.top_x, a.top_y)
-    remove(work, i)
     remove(work, i)
     return True
 
