@@ -22,7 +22,7 @@ from ocrlab.postprocess.kernels import ARC_TOLERANCE, compiled, part, rounded
 from ocrlab.postprocess.sweep import swept
 
 SMALLEST_MITRE = 0.5  # 1 + the cosine of the turn below which a corner is cut off: Clipper's mitre limit of 2
-LARGEST = 1 << 26  # a coordinate up to which no product of two differences leaves 64 bits, nor a quotient 53
+LARGEST = 1 << 26  # a coordinate, and a distance, with which no product of two differences leaves 64 bits
 
 # numba's cache notices a change of no other file than this one, but it keeps what was compiled by its types.
 SOURCES = [Path(module.__file__ or "").read_bytes() for module in (kernels, edges, sweep)]
@@ -59,7 +59,7 @@ def straight(a: Any, b: Any, c: Any) -> bool:
 @part
 def cornered(work: Any, polygon: NDArray[np.int32]) -> int:
     """Put a polygon, clockwise and without repeated points, and its outward normals into `work`; return the number."""
-    corners, count, last, twice = work.corners, 0, len(polygon) - 1, 0
+    corners, count, last, twice = work.corners, 0, len(polygon) - 1, 0.0
     while last > 0 and polygon[last, 0] == polygon[0, 0] and polygon[last, 1] == polygon[0, 1]:
         last -= 1
     for i in range(last + 1):
@@ -73,8 +73,8 @@ def cornered(work: Any, polygon: NDArray[np.int32]) -> int:
         return 0
     for i in range(count):
         a, b = corners[i - 1 if i else count - 1], corners[i]
-        twice += a.x * b.y - b.x * a.y
-    for i in range(count // 2 if twice < 0 else 0):
+        twice += float(a.x + b.x) * float(a.y - b.y)
+    for i in range(count // 2 if twice > 0 else 0):
         a, b = corners[i], corners[count - 1 - i]
         a.x, a.y, b.x, b.y = b.x, b.y, a.x, a.y
     for i in range(count):
@@ -97,12 +97,12 @@ def moved(work: Any, count: int, distance: float, mitre: bool) -> int:
             return 0
         x, y, after = float(work.corners[i].x), float(work.corners[i].y), work.normals[i]
         bend, along = before.x * after.y - after.x * before.y, before.x * after.x + before.y * after.y
-        straight = abs(bend * distance) < 1
         put(path[n], rounded(x + before.x * distance), rounded(y + before.y * distance))
-        if straight and along > 0:
+        if abs(bend * distance) >= 1:
+            bend = min(max(bend, -1.0), 1.0)
+        elif along > 0:
             n += 1
             continue  # Clipper compares the next corner with the same edge again
-        bend = bend if straight else min(max(bend, -1.0), 1.0)
         if bend < 0:
             put(path[n + 1], work.corners[i].x, work.corners[i].y)
             n += 2

@@ -53,7 +53,7 @@ def swept(work: Any) -> bool:
             top = max(top, work.tickets[valley] >> 32)
         elif work.active_count == 0:
             return work.lost == 0
-        if not (mix(work, y, top) and leave(work, top) and flatten(work)):
+        if top >= y or not (mix(work, y, top) and leave(work, top) and flatten(work)):
             return False
         rise(work, top)
         y = top
