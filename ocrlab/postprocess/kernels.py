@@ -27,33 +27,27 @@ ONE = np.uint32(0x3F800000)  # the bits of 1 as float32; those of -0 and NaN are
 SUMS: set[str] = {"reassoc", "nsz"}  # sums may be taken in any order, several numbers at once
 
 
-def compiled(signature: str, fastmath: Any = False) -> Callable[[F], F]:
+def compiled(signature: Any, fastmath: Any = False) -> Callable[[F], F]:
     """Return a decorator that compiles at once, with a cache on disk, or without one where that fails."""
 
     def compile_now(function: F) -> F:
         try:
-            return cast(F, njit(signature, cache=True, nogil=True, fastmath=fastmath)(function))
+            return cast(F, njit(signature, cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function))
         except Exception:  # the cache has no writable folder, the disk is full, or what lies there is broken
-            return cast(F, njit(signature, nogil=True, fastmath=fastmath)(function))
+            return cast(F, njit(signature, nogil=True, error_model="numpy", fastmath=fastmath)(function))
 
     return compile_now
 
 
 def part(function: F) -> F:
     """Mark a function that is compiled into the loops which call it."""
-    return cast(F, njit(nogil=True)(function))
+    return cast(F, njit(nogil=True, error_model="numpy")(function))
 
 
 @part
 def rounded(value: float) -> int:
     """Round half away from zero to an integer, as Clipper does."""
     return int(value - 0.5) if value < 0 else int(value + 0.5)
-
-
-@part
-def turn(a: Ints, b: Ints, c: Ints) -> int:
-    """Return the cross product of the ways from a to b and from b to c: 0 on a line, positive for a clockwise turn."""
-    return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])
 
 
 @part
@@ -90,119 +84,6 @@ def mark(marks: NDArray[np.uint8], x0: int, y0: int, x1: int, y1: int) -> None:
         marks[y, x] ^= FLIP
         if place % STEPS == 0:  # the middle of a pixel: it belongs to what is on its left as well
             marks[y, x] |= OUTLINE
-
-
-@part
-def measure(polygon: NDArray[np.int32]) -> tuple[int, float]:
-    """Return twice the signed area of a polygon (P, 2), positive if it runs clockwise on the screen, and its length."""
-    twice, length = 0, 0.0
-    for i in range(len(polygon)):
-        k = i + 1 if i + 1 < len(polygon) else 0
-        x, y, dx, dy = polygon[i, 0], polygon[i, 1], polygon[k, 0] - polygon[i, 0], polygon[k, 1] - polygon[i, 1]
-        twice += x * dy - y * dx
-        length += math.sqrt(dx * dx + dy * dy)
-    return twice, length
-
-
-@part
-def normal(polygon: NDArray[np.int32], i: int) -> tuple[float, float]:
-    """Return the outward unit normal of the edge from point i of a clockwise polygon; 0 for a repeated point."""
-    k = i + 1 if i + 1 < len(polygon) else 0
-    dx, dy = float(polygon[k, 0] - polygon[i, 0]), float(polygon[k, 1] - polygon[i, 1])
-    if dx == 0 and dy == 0:
-        return 0.0, 0.0
-    shorter = 1.0 / math.sqrt(dx * dx + dy * dy)
-    return dy * shorter, -(dx * shorter)
-
-
-@part
-def joined(polygon: NDArray[np.int32], distance: float, out: Ints) -> int:
-    """Put a clockwise polygon with its edges moved outwards and round joins into `out`; return the number of points.
-
-    It is 0 where a corner turns in so much that the moved edges cross there, and where there is no room.
-    """
-    size, n = len(polygon), 0
-    tolerance = min(ARC_TOLERANCE, ARC_TOLERANCE * distance)
-    per_turn = min(math.pi / math.acos(1 - tolerance / distance), distance * math.pi)
-    cosine, sine = math.cos(2 * math.pi / per_turn), math.sin(2 * math.pi / per_turn)
-    before_x, before_y = normal(polygon, size - 1)
-    for i in range(size):
-        after_x, after_y = normal(polygon, i)
-        bend, along = before_x * after_y - after_x * before_y, before_x * after_x + before_y * after_y
-        straight = abs(bend * distance) < 1
-        steps = 0 if straight else max(rounded(per_turn / (2 * math.pi) * abs(math.atan2(bend, along))), 1)
-        if (straight and along <= 0) or (bend < 0 and not straight) or n + steps + 1 > len(out):
-            return 0
-        x, y = before_x, before_y
-        for step in range(steps + 1):
-            if step == steps and not straight:
-                x, y = after_x, after_y
-            out[n, 0], out[n, 1] = rounded(polygon[i, 0] + x * distance), rounded(polygon[i, 1] + y * distance)
-            x, y = x * cosine - sine * y, x * sine + y * cosine
-            n += 1
-        if not straight:  # Clipper compares the next corner with the same edge again
-            before_x, before_y = after_x, after_y
-    return n
-
-
-@part
-def cleaned(polygon: Ints, out: Ints) -> int:
-    """Put a polygon without the points that lie on one line with their neighbours into `out`; return the number."""
-    n = 0
-    for i in range(len(polygon)):
-        while n > 1 and turn(out[n - 2], out[n - 1], polygon[i]) == 0:
-            n -= 1
-        if n == 0 or out[n - 1, 0] != polygon[i, 0] or out[n - 1, 1] != polygon[i, 1]:
-            out[n, 0], out[n, 1] = polygon[i, 0], polygon[i, 1]
-            n += 1
-    while n > 2 and turn(out[n - 2], out[n - 1], out[0]) == 0:
-        n -= 1
-    first = 0
-    while n - first > 2 and turn(out[n - 1], out[first], out[first + 1]) == 0:
-        first += 1
-    for i in range(first, n):
-        out[i - first, 0], out[i - first, 1] = out[i, 0], out[i, 1]
-    return n - first
-
-
-@part
-def simple(polygon: Ints) -> bool:
-    """Tell whether the outline of a polygon (P, 2) of whole pixels nowhere touches itself."""
-    n = len(polygon)
-    for i in range(n):
-        k = i + 1 if i + 1 < n else 0
-        a, b = polygon[i], polygon[k]
-        if turn(a, b, polygon[k + 1 if k + 1 < n else 0]) == 0:
-            return False  # a spike
-        x0, y0, x1, y1 = min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1])
-        for j in range(i + 2, n if i else n - 1):
-            c, d = polygon[j], polygon[j + 1 if j + 1 < n else 0]
-            if min(c[0], d[0]) > x1 or max(c[0], d[0]) < x0 or min(c[1], d[1]) > y1 or max(c[1], d[1]) < y0:
-                continue
-            first, second, third, fourth = turn(a, b, c), turn(a, b, d), turn(c, d, a), turn(c, d, b)
-            apart = (first > 0 and second > 0) or (first < 0 and second < 0)
-            if not (apart or (third > 0 and fourth > 0) or (third < 0 and fourth < 0)):
-                return False
-    return True
-
-
-@part
-def after_peak(polygon: Ints) -> int:
-    """Return the point that Clipper begins with: the one after the right end of the peak that its sweep closes last.
-
-    The sweep runs upwards. Of peaks of the same height it closes the pointed ones from left to right, then the flat
-    ones from right to left.
-    """
-    n, top = len(polygon), polygon[:, 1].min()
-    flat = pointed = -1
-    for i in range(n):
-        if polygon[i, 1] != top or polygon[(i + 1) % n, 1] == top:
-            continue
-        if polygon[i - 1, 1] == top:
-            flat = i if flat < 0 or polygon[i, 0] < polygon[flat, 0] else flat
-        else:
-            pointed = i if pointed < 0 or polygon[i, 0] > polygon[pointed, 0] else pointed
-    return ((flat if flat >= 0 else pointed) + 1) % n
 
 
 @compiled("boolean(float32[:, ::1], float32, uint8[:, ::1], boolean[::1], uint8[::1])", SUMS)
@@ -339,28 +220,14 @@ def polygon_means(values: Map, points: NDArray[np.int32], starts: Ints, means: F
         means[n] = total / count
 
 
-@compiled("void(int32[:, ::1], int64[::1], float64, int32[:, :, ::1], int64[::1], float64[::1])")
-def grow(
-    points: NDArray[np.int32], starts: Ints, ratio: float, out: NDArray[np.int32], counts: Ints, distances: Floats
-) -> None:
-    """Put polygons moved outwards by area * ratio / perimeter, `distances` (N,), with round joins into `out` (N, K, 2).
-
-    `counts` (N,) is how many points they have: those of Clipper 6, in its order. It is 0 where the new outline touches
-    itself, which takes Clipper's sweep to untangle, or does not fit into K points.
-    """
-    room = out.shape[1]
-    raw, kept = np.empty((room, 2), np.int64), np.empty((room, 2), np.int64)
-    for n in range(len(counts)):
-        polygon = points[starts[n] : starts[n + 1]]
-        twice, length = measure(polygon)
-        counts[n], distances[n] = 0, abs(twice) / 2 * ratio / length if length > 0 else 0.0
-        if distances[n] <= 0:
-            continue
-        count = joined(polygon if twice > 0 else polygon[::-1], distances[n], raw)
-        count = cleaned(raw[:count], kept)
-        if count < 3 or not simple(kept[:count]):
-            continue
-        first = after_peak(kept[:count])
-        for i in range(count):
-            out[n, i, 0], out[n, i, 1] = kept[(first + i) % count, 0], kept[(first + i) % count, 1]
-        counts[n] = count
+@compiled("void(int32[:, ::1], int64[::1], float64[::1], float64[::1])")
+def measure(points: NDArray[np.int32], starts: Ints, areas: Floats, lengths: Floats) -> None:
+    """Put the areas of polygons and the lengths of their outlines into `areas` and `lengths` (N,)."""
+    for n in range(len(areas)):
+        polygon, twice, length = points[starts[n] : starts[n + 1]], 0, 0.0
+        for i in range(len(polygon)):
+            k = i + 1 if i + 1 < len(polygon) else 0
+            x, y, dx, dy = polygon[i, 0], polygon[i, 1], polygon[k, 0] - polygon[i, 0], polygon[k, 1] - polygon[i, 1]
+            twice += x * dy - y * dx
+            length += math.sqrt(dx * dx + dy * dy)
+        areas[n], lengths[n] = abs(twice) / 2, length

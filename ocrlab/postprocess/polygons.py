@@ -6,6 +6,7 @@ Shapes: N outlines, P points; coordinates as in `quads`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import chain
 from types import ModuleType
 
@@ -22,7 +23,7 @@ from ocrlab.postprocess.scores import Map, flat, polygon_scores
 TOLERANCE = 0.002  # of the perimeter that a simplified outline may leave the outline
 FINE = 64  # steps a pixel in which an exact polygon is offset; Clipper counts in whole numbers
 SHARP = 2.0  # Clipper's mitre limit: corners of 60 degrees and more stay corners
-ROOM = 96  # points for an outline that grows without Clipper
+ROOM = 64  # points that a polygon may gain where it grows without Clipper
 ROUNDED = 2.0  # pixels by which a polygon may grow less than it should, both sides together
 
 Points = NDArray[np.int32]
@@ -41,14 +42,17 @@ def published(
 
     What falls into several pieces, or gets a hole, is left out, as is what has fewer than 4 points.
     """
-    polygons, scores = [], []
     found, sure = simplified(probability, outlines, 4, box_threshold, loops)
-    for grown, distance, score in zip(*unclipped(found, ratio, loops), sure, strict=True):
-        wide = 2 * distance - ROUNDED >= min_size + GROWN  # as nearly all are; the rectangle says it exactly
-        if len(grown) and (wide or min(cv2.minAreaRect(grown)[1]) >= min_size + GROWN):
-            polygons.append(grown)
-            scores.append(score)
-    return polygons, scores
+    polygons, distances = unclipped(found, ratio, loops)
+    # What is convex is at least twice as wide as its area over its perimeter, what is not is wider still. So nearly all
+    # polygons are wide enough for certain, and of the others the rectangle tells.
+    wide = (2 * distances * (1 + 1 / ratio) - ROUNDED >= min_size + GROWN).tolist()
+    kept = [
+        i
+        for i, points in enumerate(polygons)
+        if len(points) and (wide[i] or min(cv2.minAreaRect(points)[1]) >= min_size + GROWN)
+    ]
+    return [polygons[i] for i in kept], [sure[i] for i in kept]
 
 
 def exact(
@@ -60,11 +64,16 @@ def exact(
     loops: ModuleType | None,
 ) -> Found:
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
-    polygons, scores = [], []
     outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
-    for points, score in zip(*simplified(probability, outlines, 3, box_threshold, loops), strict=True):
-        distance = float(geometry.unshrink_distance(cv2.contourArea(points), cv2.arcLength(points, True), shrink_ratio))
-        pieces = moved((points * FINE).tolist(), distance * FINE, pyclipper.JT_MITER)
+    found, sure = simplified(probability, outlines, 3, box_threshold, loops)
+    if not found:
+        return [], []
+    area = np.array([cv2.contourArea(points) for points in found])
+    length = np.array([cv2.arcLength(points, True) for points in found])
+    distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio))
+    points, starts = flat(found)
+    polygons, scores = [], []
+    for pieces, score in zip(moved(points * FINE, starts, distances * FINE, True, loops), sure, strict=True):
         if pieces:
             polygons.append(max(pieces, key=cv2.contourArea) / FINE)  # the others are holes
             scores.append(score)
@@ -90,30 +99,44 @@ def unclipped(
 ) -> tuple[list[Points], NDArray[np.float64]]:
     """Return polygons (P, 2) moved outwards by area * ratio / perimeter with round joins, and these distances (N,).
 
-    The points are those of Clipper; a polygon that would fall into several pieces, or get a hole, has none. Polygons
-    whose new outline does not touch itself need no Clipper, and the compiled loops do without it.
+    A polygon that would fall into several pieces, or get a hole, has no points.
     """
     if not polygons:
         return [], np.zeros(0)
-    (points, starts), number = flat(polygons), len(polygons)
-    grown, counts, distances = np.empty((number, ROOM, 2), np.int32), np.zeros(number, np.int64), np.empty(number)
+    (points, starts), areas, lengths = flat(polygons), np.empty(len(polygons)), np.empty(len(polygons))
     if loops:
-        loops.grow(points, starts, ratio, grown, counts, distances)
+        loops.measure(points, starts, areas, lengths)
     else:
-        distances[:] = [abs(geometry.area(p)) * ratio / (geometry.perimeter(p) or np.inf) for p in polygons]
-    all_of_it, ends, found = points.tolist(), starts.tolist(), []
+        areas[:] = [abs(geometry.area(polygon)) for polygon in polygons]
+        lengths[:] = [geometry.perimeter(polygon) for polygon in polygons]
+    distances = np.divide(areas * ratio, lengths, out=np.zeros_like(areas), where=lengths > 0)
+    every = moved(points, starts, distances, False, loops)
+    return [pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32) for pieces in every], distances
+
+
+def moved(
+    points: Points, starts: NDArray[np.int64], distances: NDArray[np.float64], mitre: bool, loops: ModuleType | None
+) -> list[list[Points]]:
+    """Return the pieces (P, 2) that Clipper makes of N polygons by moving the edges of each outwards by its distance.
+
+    Points starts[n] : starts[n + 1] are those of polygon n. Corners are round, or mitres if `mitre`. The compiled loops
+    need no Clipper for what becomes one piece, as most polygons do.
+    """
+    out, counts = np.empty((2 * len(points) + ROOM * len(distances), 2), np.int32), np.zeros(len(distances), np.int64)
+    if loops:
+        sweep = import_module("ocrlab.postprocess.offset")  # late, since only polygons need what it compiles
+        sweep.offset(points, starts, distances, mitre, out, counts, np.empty(1, sweep.WORK))
+    join, end, found = pyclipper.JT_MITER if mitre else pyclipper.JT_ROUND, 0, []
     for i, (count, distance) in enumerate(zip(counts.tolist(), distances.tolist(), strict=True)):
-        if count:
-            found.append(grown[i, :count])
-            continue
-        pieces = moved(all_of_it[ends[i] : ends[i + 1]], distance, pyclipper.JT_ROUND)
-        found.append(pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32))
-    return found, distances
+        end += count
+        alone = [out[end - count : end]]
+        found.append(alone if count else clipped(points[starts[i] : starts[i + 1]], distance, join))
+    return found
 
 
-def moved(points: list[list[int]], distance: float, join: int) -> list[Points]:
-    """Return the polygons that Clipper makes of P points by moving the edges between them outwards by `distance`."""
+def clipped(polygon: Points, distance: float, join: int) -> list[Points]:
+    """Return the pieces (P, 2) that Clipper makes of a polygon by moving its edges outwards by `distance`."""
     clipper = pyclipper.PyclipperOffset(SHARP)
-    clipper.AddPath(points, join, pyclipper.ET_CLOSEDPOLYGON)
+    clipper.AddPath(polygon.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
     pieces = clipper.Execute(distance)
     return [np.fromiter(chain.from_iterable(piece), np.int32, 2 * len(piece)).reshape(-1, 2) for piece in pieces]

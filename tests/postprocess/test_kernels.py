@@ -1,4 +1,4 @@
-"""The compiled loops: the pixels of OpenCV, the points of Clipper, with and without a cache."""
+"""The compiled loops: the pixels of OpenCV, areas and lengths, with and without a cache."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 import cv2
 import numpy as np
-import pyclipper
 import pytest
 from numpy.typing import NDArray
 
+from ocrlab import geometry
 from ocrlab.postprocess import scores
 
 kernels = pytest.importorskip("ocrlab.postprocess.kernels", reason="numba is not installed", exc_type=ImportError)
@@ -54,61 +54,13 @@ def test_what_leaves_the_map_is_not_read(shift: tuple[int, int]) -> None:
     assert np.isnan(found).all()
 
 
-def clipper(polygon: Points, distance: float) -> list[list[list[int]]]:
-    offset = pyclipper.PyclipperOffset()
-    offset.AddPath(polygon.tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
-    return offset.Execute(distance)  # type: ignore[no-any-return]
-
-
-def grown(polygons: list[Points], ratio: float, room: int = 200) -> tuple[list[list[list[int]]], NDArray[np.float64]]:
-    out, counts = np.zeros((len(polygons), room, 2), np.int32), np.zeros(len(polygons), np.int64)
-    distances = np.zeros(len(polygons))
-    kernels.grow(*scores.flat(polygons), ratio, out, counts, distances)
-    return [points[:count].tolist() for points, count in zip(out, counts, strict=True)], distances
-
-
-def shapes(rng: np.random.Generator, number: int) -> list[Points]:
-    """Return hulls, bent outlines of text and random polygons, of few and of many pixels, either way round."""
-    found: list[Points] = []
-    for index in range(number):
-        size = float(rng.choice([6, 20, 60, 300]))
-        if index % 3 == 0:
-            points = cv2.convexHull(rng.integers(0, int(size), (12, 2)).astype(np.int32))[:, 0]
-        elif index % 3 == 1:
-            x = np.linspace(0, 6 * size, int(rng.integers(3, 9)))
-            bent = np.sin(x / size * rng.uniform(0, 0.6)) * size / 2
-            points = np.concatenate([np.stack([x, bent], 1), np.stack([x, bent + size / 2], 1)[::-1]]).astype(np.int32)
-        else:
-            points = rng.integers(0, int(size), (int(rng.integers(3, 7)), 2)).astype(np.int32)
-        found.append(np.ascontiguousarray(points[:: rng.choice([-1, 1])] + rng.integers(-50, 500, 2), np.int32))
-    return found
-
-
-@pytest.mark.parametrize("ratio", [0.3, 1.5, 2.0, 4.0])
-def test_grown_polygons_are_those_of_clipper_to_the_point(ratio: float) -> None:
-    polygons = shapes(np.random.default_rng(int(ratio * 10)), 1500)
-    found, distances = grown(polygons, ratio)
-    done = 0
-    for points, polygon, distance in zip(found, polygons, distances.tolist(), strict=True):
-        if points:
-            done += 1
-            assert [points] == clipper(polygon, distance), polygon.tolist()
-    assert done > 400, "hulls at least need no Clipper"
-
-
-def test_what_touches_itself_or_has_no_room_is_left_to_clipper() -> None:
-    def points(*corners: tuple[int, int]) -> Points:
-        return np.array(corners, np.int32)
-
-    square = points((0, 0), (100, 0), (100, 100), (0, 100))
-    dent = points((0, 0), (50, 40), (100, 0), (100, 100), (0, 100))
-    spike = points((0, 0), (100, 0), (150, 0), (100, 0), (100, 100), (0, 100))
-    line = points((0, 0), (100, 0), (200, 0))
-    tie = points((0, 0), (100, 100), (100, 0), (0, 100))
-    found, distances = grown([square, dent, spike, line, tie, square[:1]], 1.5)
-    assert [len(p) > 0 for p in found] == [True, False, False, False, False, False]
-    assert distances[0] == 100 * 100 * 1.5 / 400 and distances[3] == distances[5] == 0
-    assert grown([square], 1.5, room=8)[0] == [[]]
+def test_areas_and_lengths_are_those_of_geometry() -> None:
+    rng = np.random.default_rng(2)
+    polygons = [rng.integers(-50, 20_000, (int(rng.integers(1, 20)), 2), np.int32) for _ in range(200)]
+    areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
+    kernels.measure(*scores.flat(polygons), areas, lengths)
+    np.testing.assert_allclose(areas, [abs(geometry.area(polygon)) for polygon in polygons], rtol=1e-12)
+    np.testing.assert_allclose(lengths, [geometry.perimeter(polygon) for polygon in polygons], rtol=1e-12)
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +81,8 @@ def test_numba_is_imported_only_when_there_is_a_map() -> None:
     code = (
         "import sys, numpy as np; from ocrlab.postprocess import decode; early = 'numba' in sys.modules; "
         "decode(np.ones((8, 8), np.float32), compiled=False); plain = 'numba' in sys.modules; "
-        "decode(np.ones((8, 8), np.float32)); print(early, plain, 'numba' in sys.modules)"
+        "decode(np.ones((8, 8), np.float32)); print(early, plain, 'numba' in sys.modules, "
+        "'ocrlab.postprocess.offset' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["False", "False", "True"]
+    assert done.stdout.split() == ["False", "False", "True", "False"], "quads do without what only polygons need"
