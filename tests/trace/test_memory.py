@@ -251,6 +251,36 @@ def test_words_of_the_allocators_figures() -> None:
     assert memory_words.summary({}).startswith("Tensors hold 0 B")
 
 
+@pytest.mark.parametrize(
+    ("stats", "parts"),
+    [
+        (  # pytorch/pytorch#35901, after an error for which half of the card was said to be free
+            {
+                "allocated_bytes.all.current": 1062 * 2**20,
+                "allocated_bytes.all.peak": 4877 * 2**20,
+                "reserved_bytes.all.current": 12420 * 2**20,
+                "reserved_bytes.all.peak": 12420 * 2**20,
+                "num_ooms": 1,
+                "num_alloc_retries": 1,
+            },
+            ("hold 1.04 GiB; at most it was 4.76 GiB", "11.09 GiB of it are cached", "Out of memory 1 time", "Once it"),
+        ),
+        (  # NVIDIA/MinkowskiEngine#359, after the cache was given back
+            {
+                "reserved_bytes.all.current": 50331648,
+                "reserved_bytes.all.peak": 15890120704,
+                "num_ooms": 1,
+                "num_alloc_retries": 31,
+            },
+            ("taken 48.0 MiB from the driver (at most 14.80 GiB)", "31 times it had to give"),
+        ),
+    ],
+)
+def test_words_of_figures_that_were_recorded(stats: dict[str, int], parts: tuple[str, ...]) -> None:
+    told = memory_words.summary(stats)
+    assert [part for part in parts if part not in told] == []
+
+
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (2**20, "1.0 MiB"), (-(2**30), "-1.00 GiB")])
 def test_sizes_in_words(count: int, text: str) -> None:
     assert memory_words.size(count) == text
