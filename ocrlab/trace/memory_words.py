@@ -34,7 +34,7 @@ def peak(step: Step) -> str:
 def table(rows: Sequence[Row]) -> str:
     """Return what each module held as lines of text, with a head; the last two columns are the most that was alive."""
     names = ("parameters", "buffers", "gradients", "optimizer", "activations", "workspace", "forward", "backward")
-    cells = [("module", *names)]
+    cells: list[Sequence[str]] = [("module", *names)]
     cells += [(row.module, *(size(getattr(row, name)) for name in names)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
