@@ -1,6 +1,6 @@
 """Does the batch that `ocrlab memory fit` chose still fit 50 epochs later, and was the peak known before the run?
 
-Fit: under a memory control group (version 1, where this machine lets us make one) and under RLIMIT_AS, on a tiny set.
+Fit: under a memory control group (version 1 or 2, where one can be made here) and under RLIMIT_AS, on a tiny set.
 `ocrlab memory fit` is asked inside the limit, then `ocrlab train` makes 50 epochs with validation inside it.
 Estimate: 12 configs; said is `ocrlab memory estimate`, measured the high-water mark of a training of some steps less
 its value after imports: the median of three trainings, as the heap of one and the same varies by a sixth. On a
@@ -29,7 +29,8 @@ from ocrlab.data import synthetic
 from ocrlab.model.fuse import packable
 
 MIB = 1 << 20
-GROUPS = Path("/sys/fs/cgroup/memory")
+UNIFIED = Path("/sys/fs/cgroup")
+GROUPS = {"version 1": UNIFIED / "memory", "version 2": UNIFIED}
 TRAININGS = 3  # of each config
 EPOCHS, PAGES = 50, (96, 2)  # more pages than crops that fit, or the pages are the limit
 SMALL = ("trainer.accelerator=cpu", "runtime.threads=2", "runtime.workers=0", "evaluate.long_side=640")
@@ -41,7 +42,7 @@ TINY = (
     "runtime.channels_last=true",
     "evaluate.long_side=320",
 )
-LIMITS = {"control group, version 1": 900 * MIB, "RLIMIT_AS": 5300 * MIB}
+LIMITS = {"control group, version 1": 900 * MIB, "control group, version 2": 900 * MIB, "RLIMIT_AS": 5300 * MIB}
 BF16, FP32 = "trainer.precision=bf16", "trainer.precision=fp32"
 LAST, PLAIN = "runtime.channels_last=true", "runtime.channels_last=false"
 CONFIGS = (
@@ -60,20 +61,33 @@ CONFIGS = (
 )
 
 
+def unmade(name: str) -> str:
+    """Return why no limit of this name can be set here, or an empty text."""
+    if name == "RLIMIT_AS":
+        return ""
+    top = GROUPS[name.split(", ")[1]]
+    if top == UNIFIED:
+        switched = top / "cgroup.subtree_control"
+        made = switched.is_file() and "memory" in switched.read_text().split()
+        return "" if made and os.access(top, os.W_OK) else "the memory controller is not in version 2 here"
+    return "" if os.access(top, os.W_OK) and top.is_dir() else "no memory group can be made here"
+
+
 @contextlib.contextmanager
-def control_group(limit: int) -> Iterator[tuple[Callable[[], None], Callable[[], dict[str, int]]]]:
+def control_group(name: str, limit: int) -> Iterator[tuple[Callable[[], None], Callable[[], dict[str, int]]]]:
     """Give how a child joins a new memory group, and what the group has seen; the group is removed afterwards."""
-    group = GROUPS / f"ocrlab-bench-{os.getpid()}"
+    top = GROUPS[name.split(", ")[1]]
+    files = ("memory.max", "memory.events") if top == UNIFIED else ("memory.limit_in_bytes", "memory.oom_control")
+    group = top / f"ocrlab-bench-{os.getpid()}"
     group.mkdir()
-    (group / "memory.limit_in_bytes").write_text(str(limit))
+    (group / files[0]).write_text(str(limit))
 
     def join() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
     def seen() -> dict[str, int]:
-        lines = (group / "memory.oom_control").read_text().split("\n")
-        kills = next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-        return {"kills": kills, "refused": int((group / "memory.failcnt").read_text())}
+        lines = (group / files[1]).read_text().split("\n")
+        return {"kills": next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)}
 
     try:
         yield join, seen
@@ -82,7 +96,7 @@ def control_group(limit: int) -> Iterator[tuple[Callable[[], None], Callable[[],
 
 
 @contextlib.contextmanager
-def address_space(limit: int) -> Iterator[tuple[Callable[[], None], Callable[[], dict[str, int]]]]:
+def address_space(_name: str, limit: int) -> Iterator[tuple[Callable[[], None], Callable[[], dict[str, int]]]]:
     """Give how a child lowers its address space; nothing is killed there, allocations fail."""
     yield (lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))), dict
 
@@ -101,7 +115,7 @@ def fit_row(name: str, folder: Path) -> tuple[str, str, str]:
     """Return one row: what was chosen under a limit, how close it is, and what 50 epochs with it came to."""
     kind = control_group if name.startswith("control") else address_space
     data = [f"data={folder / 'pages'}", f"runs={folder / name.replace(' ', '-')}"]
-    with kind(LIMITS[name]) as (join, seen):
+    with kind(name, LIMITS[name]) as (join, seen):
         status, found = inside(join, ["memory", "fit", *TINY, *data, "--minutes", "20"])
         batch = found.get("batch", 0)
         if status or not batch:
@@ -158,8 +172,8 @@ def rows(folder: Path, count: int = len(CONFIGS), *, fits: bool = True) -> list[
     synthetic.make(folder / "pages", train=PAGES[0], val=PAGES[1])
     found = []
     for name in LIMITS if fits else ():
-        if name.startswith("control") and not os.access(GROUPS, os.W_OK):
-            found.append((f"fit, {name}", "not measured: no memory group can be made here", "0 OOM"))
+        if why := unmade(name):
+            found.append((f"fit, {name}", f"not measured: {why}", "0 OOM"))
         else:
             found.append(fit_row(name, folder))
             print(found[-1][:2], file=sys.stderr, flush=True)

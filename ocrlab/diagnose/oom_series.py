@@ -23,6 +23,8 @@ FIGURE = re.compile(
     re.IGNORECASE,
 )
 HIGHEST = re.compile(r"max|peak|total|capacity|free|out of memory|Tried to allocate", re.IGNORECASE)
+HEADING = re.compile(r"(?:gpu|cuda|cpu)?_?(?:mem(?:ory)?|vram|ram|rss)", re.IGNORECASE)  # of a column
+CELL = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGT])(?:i?B)?")
 COLUMN = re.compile(r"mem|rss|vram|allocated|reserved", re.IGNORECASE)
 SCALES = (("gib", 2**30), ("gb", 2**30), ("mib", 2**20), ("mb", 2**20), ("kb", 2**10), ("bytes", 1))
 STEPS = ("step", "global_step", "iter", "iteration", "batch")
@@ -107,9 +109,16 @@ def _table(folder: Path | None) -> Iterable[Series]:
 def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
     for file, text in texts.items():
         found: dict[str, list[tuple[float, float, bool]]] = {}
+        column: tuple[int, str] | None = None  # of a table whose head went by
         for number, line in enumerate(text.splitlines(), 1):
+            cells = line[:2000].split()
+            column = _column(cells) or column
             if len(line) > 2000 or HIGHEST.search(line):
                 continue
+            cell = CELL.fullmatch(cells[column[0]]) if column and len(cells) > column[0] else None
+            if cell and column:
+                size = float(cell["number"]) * UNITS[f"{cell['unit'].lower()}ib"]
+                found.setdefault(column[1], []).append((number, size, True))
             for match in FIGURE.finditer(line):
                 unit = (match["unit"] or "").lower()
                 size = float(match["number"]) * (UNITS.get(unit) or UNITS.get(f"{unit}b") or 1)
@@ -122,6 +131,13 @@ def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
                 told = [(at, size) for at, size, _ in points]
             where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
             yield _series(name, where, "line", file, [(at, size * scale) for at, size in told])
+
+
+def _column(cells: Sequence[str]) -> tuple[int, str] | None:
+    """Return where the head of a table, in words, has a column of memory, and its name; None for any other line."""
+    if len(cells) < 3 or any(re.search(r"\d", cell) for cell in cells):
+        return None
+    return next(((at, cell.lower()) for at, cell in enumerate(cells) if HEADING.fullmatch(cell)), None)
 
 
 def _series(what: str, where: str, unit: str, source: str, points: Sequence[tuple[float, float]]) -> Series:

@@ -13,6 +13,11 @@ from ocrlab.records import Reading
 
 ROOT = Path("/")
 UNLIMITED = 2**60  # bytes; version 1 writes "no limit" as a number near 2**63
+LIMITS = {  # of memory, and what is used of each; above memory.high nobody is killed, but all in the group crawl
+    "memory.max": "memory.current",
+    "memory.high": "memory.current",
+    "memory.limit_in_bytes": "memory.usage_in_bytes",
+}
 
 
 def memory_group(pid: int | str = "self", root: Path = ROOT) -> Path | None:
@@ -74,6 +79,24 @@ def memory_use(pid: int | str = "self", root: Path = ROOT) -> Reading:
     return Reading("memory_use", {"used": used_, "limit": limit_, "reclaimable": idle})
 
 
+def memory_left(pid: int | str = "self", root: Path = ROOT) -> Reading:
+    """Return {"left", "limit", "file"} of the group above a process that leaves it least: bytes, and whose limit it is.
+
+    What others in a group hold is not left; their file cache is, as it is given up when it is needed.
+    """
+    found = []
+    for place in _groups(root, "memory", pid):
+        cache = _cache(_read(place / "memory.stat"))
+        for limit, used in LIMITS.items():
+            texts = [_read(place / name).strip() for name in (limit, used)]
+            if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
+                most, held = map(int, texts)
+                found.append((max(0, most - max(0, held - cache)), most, limit))
+    if not found:
+        return Reading("memory_left", missing="no control group sets a limit")
+    return Reading("memory_left", dict(zip(("left", "limit", "file"), min(found), strict=True)))
+
+
 def pids_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
     """Return the smallest limit above a process on how many processes and threads there may be."""
     return _smallest("pids_limit", "pids", ("pids.max",), pid, root)
@@ -95,6 +118,12 @@ def _smallest(name: str, controller: str, files: tuple[str, ...], pid: int | str
     if limits:
         return Reading(name, min(limits))
     return Reading(name, missing="no control group sets a limit" if any(texts) else "no control group can be read")
+
+
+def _cache(stat: str) -> int:
+    """Return the bytes of file cache in a memory.stat: of version 1 with the groups below, as version 2 counts it."""
+    found = {line[1]: int(line[2]) for line in re.finditer(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
+    return sum(found.get(f"total_{name}", found.get(name, 0)) for name in ("inactive_file", "active_file"))
 
 
 def _groups(root: Path, controller: str, pid: int | str) -> Iterator[Path]:

@@ -9,7 +9,6 @@ Nothing here waits for the child: a process that hangs inside the driver cannot 
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import subprocess
@@ -25,12 +24,15 @@ from ocrlab.records import Reading
 LATE = 5.0  # seconds without an answer from which a driver counts as hanging; its first one may take longer
 FIRST = 15.0
 SMI_SECONDS = 10.0
+MOST = 1 << 18  # bytes that nvidia-smi may print: of thousands of processes
 MIB = 1 << 20
 ASKED = {  # nvidia-smi --help-query-gpu
     "name": "name", "uuid": "uuid", "total": "memory.total", "used": "memory.used", "free": "memory.free",
     "utilisation": "utilization.gpu", "temperature": "temperature.gpu", "power": "power.draw",
     "power_limit": "power.limit",
 }  # fmt: skip
+
+APPS = ("gpu_uuid", "pid", "used_memory")
 
 
 class Stream:
@@ -63,7 +65,7 @@ class Stream:
                 return Reading("gpus", missing="the process that asks the driver has died")
             waited = now - self.began
             if waited < FIRST:
-                return Reading("gpus", missing="not asked yet")
+                return Reading("gpus", missing="no answer yet")
             return Reading("gpus", missing=f"the driver has not answered for {waited:.0f} s: it hangs")
         if not answer.get("cards"):
             return Reading("gpus", missing=str(answer.get("error") or "there is no card"))
@@ -103,7 +105,7 @@ def once(seconds: float = FIRST) -> Reading:
         found = stream.latest()
     finally:
         stream.close()
-    if found.value is None and found.missing == "not asked yet":
+    if found.value is None and found.missing == "no answer yet":
         return Reading("gpus", missing=f"the driver has not answered for {seconds:.0f} s: it hangs")
     return found
 
@@ -114,41 +116,62 @@ def smi(seconds: float = SMI_SECONDS) -> dict[str, Any]:
     told = _smi([query, "--format=csv,noheader,nounits"], seconds)
     if isinstance(told, dict):
         return told
-    cards, by_uuid = [], {}
+    cards: list[dict[str, Any]] = []
+    numbers: dict[str, int] = {}  # of a card, by its uuid
     for row in told:
-        card = {key: _figure(key, text) for key, text in zip(ASKED, row, strict=False)}
-        by_uuid[card.pop("uuid", None)] = card
+        card = {key: _figure(key, text) for key, text in zip(ASKED, row, strict=True)}
+        numbers[card.pop("uuid")] = len(cards)
         cards.append({**{key: value for key, value in card.items() if value is not None}, "processes": []})
-    order = list(by_uuid)
-    held = _smi(["--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits"], seconds)
-    for row in held if isinstance(held, list) else []:
-        if len(row) == 3 and row[0] in by_uuid and row[1].isdigit():
-            used = int(row[2]) * MIB if row[2].isdigit() else None
-            one = {"pid": int(row[1]), "bytes": used, "name": gpu.name_of(int(row[1]))}
-            cards[order.index(row[0])]["processes"].append(one)
+    held = _smi([f"--query-compute-apps={','.join(APPS)}", "--format=csv,noheader,nounits"], seconds)
+    for uuid, pid, used in held if isinstance(held, list) else []:
+        number = 0 if len(cards) == 1 else numbers.get(uuid)  # in MIG mode the uuid is that of a slice
+        if number is not None and pid.isdigit():
+            size = int(used) * MIB if used.isdigit() else None
+            cards[number]["processes"].append({"pid": int(pid), "bytes": size, "name": gpu.name_of(int(pid))})
     return {"loaded": False, "cards": cards}
 
 
 def _smi(words: list[str], seconds: float) -> list[list[str]] | dict[str, Any]:
-    """Return the rows that nvidia-smi prints, or the reason why there are none."""
+    """Return the rows that nvidia-smi prints, or the reason why there are none that were asked for."""
     try:
         child = subprocess.Popen(
-            ["nvidia-smi", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            ["nvidia-smi", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
     except OSError as error:
         return {"loaded": False, "error": f"neither libnvidia-ml.so.1 nor nvidia-smi: {error.strerror}"}
-    try:
-        said, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()  # and no wait: it may hang in the kernel
+    said = _said(child, seconds)
+    if said is None:
         return {"loaded": False, "error": f"nvidia-smi has not answered for {seconds:.0f} s: the driver hangs"}
-    if child.returncode:
+    if child.returncode and len(said) < MOST:
         return {"loaded": False, "error": f"nvidia-smi: {said.strip()[:200]}"}
-    return [[cell.strip() for cell in row] for row in csv.reader(said.splitlines()) if row]
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines() if line.strip()]
+    if any(len(row) != words[0].count(",") + 1 for row in rows):
+        return {"loaded": False, "error": f"nvidia-smi answers what it was not asked: {said.strip()[:60]!r}"}
+    return rows
+
+
+def _said(child: subprocess.Popen[bytes], seconds: float) -> str | None:
+    """Return what a child prints, as much as any driver has to say, and end it; None if it takes longer."""
+    kept: list[bytes] = []
+
+    def read() -> None:
+        assert child.stdout is not None, "its output is a pipe"
+        with child.stdout as pipe:
+            kept.append(pipe.read(MOST))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(seconds)
+    ended = False
+    if kept and len(kept[0]) < MOST:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+            ended = True
+    if not ended:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)  # and no longer: it may hang in the kernel
+    return kept[0].decode(errors="replace") if kept and (ended or len(kept[0]) == MOST) else None
 
 
 def _figure(key: str, text: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from ocrlab.probes import cgroup
 
 MIB, GB = 1 << 20, 10**9
 ROOT = Path("/")
-INACTIVE = ("total_inactive_file", "inactive_file")  # of memory.stat: version 1 with its children, version 2
-ACTIVE = ("total_active_file", "active_file")
 
 
 @dataclass(frozen=True)
@@ -54,30 +51,19 @@ def find(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT) -> L
 
 
 def _group(root: Path) -> Limit | None:
-    """Return what the memory control group leaves for one more process, None without a limit.
-
-    What others in it hold is not ours; the page cache among it is given up when it is needed.
-    """
-    whole = cgroup.memory_limit(root=root).value
-    group = cgroup.memory_group(root=root)
-    if whole is None or group is None:
+    """Return what the memory control groups leave for one more process, None without a limit."""
+    found = cgroup.memory_left(root=root).value
+    if found is None:
         return None
-    stat = _numbers(group / "memory.stat")
-    used = next((int(text) for name in ("memory.current", "memory.usage_in_bytes") if (text := _text(group / name))), 0)
-    cache = sum(next((stat[name] for name in names if name in stat), 0) for names in (INACTIVE, ACTIVE))
-    version = "version 1" if (group / "memory.limit_in_bytes").exists() else "version 2"
-    left = int(whole) - max(0, used - cache)
-    return Limit(max(0, left), "resident", f"the memory control group ({version}, {int(whole) / MIB:,.0f} MiB)")
+    version = "version 1" if found["file"] == "memory.limit_in_bytes" else "version 2"
+    high = "memory.high, " if found["file"] == "memory.high" else ""
+    told = f"the memory control group ({version}, {high}{found['limit'] / MIB:,.0f} MiB)"
+    return Limit(found["left"], "resident", told)
 
 
 def _free(root: Path) -> Limit | None:
     found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     return Limit(int(found[1]) * 1024, "resident", "free memory of this machine") if found else None
-
-
-def _numbers(path: Path) -> Mapping[str, int]:
-    pairs = [line.split() for line in _text(path).splitlines()]
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def _text(path: Path) -> str:

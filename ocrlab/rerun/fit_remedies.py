@@ -1,4 +1,8 @@
-"""What to change where not even one crop fits: each change is tried, and says what it needs then."""
+"""What to change where not even one crop fits: each change is tried, and says what it needs then.
+
+A child is ended at the limit, so that nobody learns how much a change saves that is not enough. Where only several
+together are, they are taken back one by one, what costs the most accuracy first, as long as it still fits.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[s
 
 
 def measured(room: Room, failed: Try) -> list[Try]:
-    """Try every change with one crop, and where none is enough all of them together; what fits comes first."""
+    """Try every change with one crop, and where none is enough the fewest together; what fits comes first."""
     settings = {**flat(room.config), **room.settled}
     done: list[Try] = []
     changes = possible(settings, failed.phase, cuda=room.limit.kind == "device")
@@ -48,10 +52,26 @@ def measured(room: Room, failed: Try) -> list[Try]:
         if room.left() < 10:
             break
         done.append(_tried(room, change))
-    if changes and not any(one.fits for one in done) and room.left() >= 10:
-        together = {key: value for change in changes for key, value in change.items()}
-        done.append(_tried(room, together))
-    return sorted(done, key=lambda one: (not one.fits, one.peak or 0))
+    if len(changes) > 1 and not any(one.fits for one in done) and room.left() >= 10:
+        done += _together(room, changes)
+    return sorted(done, key=lambda one: (not one.fits, len(one.changes), one.peak or 0))
+
+
+def _together(room: Room, changes: list[dict[str, str]]) -> list[Try]:
+    """Try all changes at once, then without each that is not needed, as far as the time goes."""
+    needed = list(changes)
+    done = [_tried(room, _joined(needed))]
+    for change in reversed(changes) if done[0].fits else ():
+        fewer = [one for one in needed if one is not change]
+        if len(fewer) < 2 or room.left() < 10:  # each alone was not enough
+            break
+        done.append(_tried(room, _joined(fewer)))
+        needed = fewer if done[-1].fits else needed
+    return done
+
+
+def _joined(changes: list[dict[str, str]]) -> dict[str, str]:
+    return {key: value for change in changes for key, value in change.items()}
 
 
 def _tried(room: Room, change: dict[str, str]) -> Try:

@@ -113,6 +113,9 @@ class Seen:
             return f"No leak in {self.ticks} steps.{blind}"
         return "\n".join(str(leak) for leak in self.leaks)
 
+    def __str__(self) -> str:
+        return "\n".join([self.finding(), *self.notes])
+
     def slope(self) -> Slope:
         """Return how fast memory grows, in bytes a step: of the figure that is surest."""
         return max(self._slopes(), key=lambda one: (one.confidence >= SURE, one.value))

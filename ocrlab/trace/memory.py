@@ -5,7 +5,7 @@ with memory.watch(model, optimizer) as seen:
         ...                     a step as ever; `seen` finds its borders by itself, or is told: seen.step()
 seen.table()                    the highest step, module by module
 seen.plot()                     its timeline
-seen.finding()                  in one sentence
+seen.finding()                  in one sentence; print(seen) shows the table and the sentence
 
 Storages are counted once, whoever shares them. What an operator uses inside itself (the scratch space of a convolution)
 is no tensor and not seen; the high-water mark of the process or of the allocator, which is told beside it, has it.
@@ -99,6 +99,10 @@ class Seen:
         if self.highest is None:
             return "No step was seen."
         return memory_words.peak(self.highest)
+
+    def __str__(self) -> str:
+        told = f"{memory_words.table(self.table())}\n\n" if self.highest else ""
+        return told + self.finding()
 
     def step(self) -> Step:
         """End the step, and return what it held."""

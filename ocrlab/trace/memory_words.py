@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ocrlab.trace.memory_record import OUTSIDE, WORDS, Step
+from ocrlab.trace.memory_record import OUTSIDE, WORDS, Row, Step
 
 ROUND = 0.02  # of the allocated bytes, below which a share is not worth a sentence
 SPLIT = 0.1  # of the reserved bytes, from which fragmentation is worth a sentence
@@ -29,6 +29,19 @@ def peak(step: Step) -> str:
     most = " and ".join(f"{size(count)} of {WORDS[name]}" for count, name in parts)
     made = f" ({top.op})" if top.op else ""
     return " ".join(f"Tensors peak at {size(top.bytes)} {when} {place}{made}: {most}.".split())
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return what each module held as lines of text, with a head; the last two columns are the most that was alive."""
+    names = ("parameters", "buffers", "gradients", "optimizer", "activations", "workspace", "forward", "backward")
+    cells: list[Sequence[str]] = [("module", *names)]
+    cells += [(row.module, *(size(getattr(row, name)) for name in names)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        (one[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(one[1:], widths[1:], strict=True)))
+        for one in cells
+    )
+    return "\n".join("  ".join(line) for line in lines)
 
 
 def summary(stats: Mapping[str, float], more: Mapping[str, float] | None = None) -> str:

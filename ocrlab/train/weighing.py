@@ -22,6 +22,8 @@ from ocrlab.train.machine import keep_freed_memory
 
 LOOK = 0.01  # seconds between two looks at what this process holds
 FAMILY = 25  # looks at this process for one at its workers
+YOUNG = 2.0  # seconds in which a process is not weighed yet
+SHARES = ("Pss_Anon", "Pss_Shmem")  # of /proc/PID/smaps_rollup, Linux 5.4
 LATE = ("ocrlab.losses.kernels", "ocrlab.data.kernels", "ocrlab.postprocess.kernels")
 FIELD = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 
@@ -149,18 +151,29 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def _below() -> int:
-    """Return what the processes below this one hold alone, and the shared memory that batches lie in, in bytes."""
-    held = 0
-    for process in tree.descendants(os.getpid())[1:]:
-        with contextlib.suppress(OSError):
-            found = dict(FIELD.findall(Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii", "replace")))
-            held += 1024 * sum(int(found.get(name, 0)) for name in ("Private_Clean", "Private_Dirty", "Shared_Dirty"))
-    return held
+    """Return what the processes below this one hold that this one does not, in bytes, without the files of libraries.
+
+    The shares of all in every page sum up to what all hold together: a forked worker shares what it has not written to,
+    and batches in shared memory are mapped on both sides. One that `vfork` has made a moment ago shows all that is ours
+    as its own, until it becomes another program.
+    """
+    now = float(Path("/proc/uptime").read_text("ascii").split()[0])
+    old = [one.pid for one in tree.descendants(os.getpid())[1:] if now - one.started / tree.TICKS >= YOUNG]
+    if not old:
+        return 0
+    shares = sum(_fields(f"/proc/{pid}/smaps_rollup").get(name, 0) for pid in (os.getpid(), *old) for name in SHARES)
+    own = _status()
+    return max(0, shares - own.get("RssAnon", 0) - own.get("RssShmem", 0))
 
 
 def _status() -> dict[str, int]:
+    return _fields("/proc/self/status")
+
+
+def _fields(path: str) -> dict[str, int]:
+    """Return the `Name: 12 kB` lines of a file of /proc, in bytes; empty where it cannot be read."""
     try:
-        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        text = Path(path).read_text(encoding="ascii", errors="replace")
     except OSError:
         return {}
     return {name: int(count) * 1024 for name, count in FIELD.findall(text)}

@@ -38,6 +38,21 @@ def test_lines_of_a_log_but_not_highest_values() -> None:
     assert found.values[1] == 1.1 * GIB
 
 
+def test_a_column_of_memory_under_its_heading() -> None:
+    heads = (
+        "      Epoch    GPU_mem   box_loss   cls_loss  Instances       Size",
+        " Epoch gpu_mem box obj cls total targets img_size",  # "total" is no highest value here
+    )
+    for head in heads:
+        rows = (f"{n}/99 {2 + n / 4:.2f}G 1.4 2.1 31 640: 100%|###| 9/9 [00:01<00:00]" for n in range(9))
+        log = "\n".join(f"{head}\n {row}" for row in rows)
+        [found] = oom_series.gather(None, {"log.txt": log}, {})
+        assert (found.what, found.where, found.unit) == ("gpu_mem", "gpu", "line")
+        assert found.values == [(2 + n / 4) * GIB for n in range(9)]
+    other = "\n".join(f" Epoch loss Size\n {n}/99 {n}.5G 640" for n in range(9))
+    assert oom_series.gather(None, {"log.txt": other}, {}) == []
+
+
 def test_what_the_watcher_saw_of_a_start_is_early() -> None:
     seconds = [0.5 * n for n in range(40)]
     facts = {"memory": {"seconds": seconds, "tree": [n * MIB for n in range(40)], "shm": []}}

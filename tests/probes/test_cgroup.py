@@ -77,6 +77,48 @@ def test_limits(tmp_path: Path, files: dict[str, str], limit: int | None, peak: 
     assert all(reading.missing for reading in readings if reading.value is None)
 
 
+@pytest.mark.parametrize(
+    ("files", "left", "file"),
+    [
+        # the limit lies above, where a neighbour holds 500: what this process's own group uses says nothing of it
+        (
+            {
+                f"{BOX2}/memory.max": "max",
+                f"{BOX2}/memory.current": "100",
+                "sys/fs/cgroup/pod/memory.max": "900",
+                "sys/fs/cgroup/pod/memory.current": "600",
+                "sys/fs/cgroup/pod/memory.stat": "anon 510\ninactive_file 60\nactive_file 30\nshmem 30\n",
+            },
+            390,
+            "memory.max",
+        ),
+        # the group above has the wider limit and leaves less
+        (
+            {
+                f"{BOX2}/memory.max": "800",
+                f"{BOX2}/memory.current": "790",
+                "sys/fs/cgroup/pod/memory.max": "900",
+                "sys/fs/cgroup/pod/memory.current": "895",
+            },
+            5,
+            "memory.max",
+        ),
+        (
+            {f"{BOX2}/memory.max": "900", f"{BOX2}/memory.high": "700", f"{BOX2}/memory.current": "50"},
+            650,
+            "memory.high",
+        ),
+        ({f"{BOX2}/memory.max": "max", f"{BOX2}/memory.high": "max", f"{BOX2}/memory.current": "50"}, None, None),
+        ({f"{BOX2}/memory.max": "90", f"{BOX2}/memory.current": "99"}, 0, "memory.max"),
+    ],
+)
+def test_what_groups_leave(tmp_path: Path, files: dict[str, str], left: int | None, file: str | None) -> None:
+    reading = cgroup.memory_left(root=machine(tmp_path, GROUP2 | files))
+    value = reading.value or {}
+    assert (value.get("left"), value.get("file")) == (left, file)
+    assert bool(reading.missing) is (left is None)
+
+
 def test_another_process_and_the_machine(tmp_path: Path) -> None:
     files = {"proc/7/cgroup": "0::/job\n", "sys/fs/cgroup/cgroup.controllers": "memory\n"}
     files |= {"sys/fs/cgroup/job/memory.events": EVENTS, "proc/vmstat": "oom_kill 9\nnr_free 1\n"}

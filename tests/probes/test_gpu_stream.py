@@ -135,6 +135,33 @@ def test_an_nvidia_smi_that_fails_and_none_at_all(no_nvml: Path, text: str, said
     assert said in gpu_stream.smi(20)["error"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo Hello; echo 'nothing,to,see'",
+        r"printf '\377\376\000junk\n'",
+        "while :; do echo 0123456789012345678901234567890123456789012345678901234567890123456789; done",  # without end
+    ],
+)
+def test_an_nvidia_smi_that_says_something_else_is_no_card(no_nvml: Path, text: str) -> None:
+    script(no_nvml, f"#!/bin/sh\n{text}\n")
+    assert "what it was not asked" in gpu_stream.smi(20)["error"]
+
+
+def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
+    lost = "echo 'Thing, [Unknown Error], [GPU is lost], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]'"
+    whole = "echo 'A100, GPU-9, 40960, 12000, 28960, [N/A], 40, 90.1, 400.00'"
+    head = "#!/bin/sh\ncase $1 in *apps*) echo 'MIG-7, 42, 900'; echo '[N/A], [N/A], [N/A]';; *) "
+    script(no_nvml, f"{head}{whole};; esac\n")
+    [card] = gpu_stream.smi(20)["cards"]
+    assert [(one["pid"], one["bytes"]) for one in card["processes"]] == [(42, 900 * MIB)]
+    assert "utilisation" not in card
+    script(no_nvml, f"{head}{lost}; {lost}; {whole};; esac\n")
+    cards = gpu_stream.smi(20)["cards"]
+    assert [card.get("used") for card in cards] == [None, None, 12000 * MIB]
+    assert not any(card["processes"] for card in cards)  # of three cards nobody knows whose slice it is
+
+
 def test_without_a_card_the_child_ends_and_says_why(no_nvml: Path) -> None:
     found = asked()
     assert found.value is None

@@ -201,6 +201,42 @@ def test_remedies_are_measured_and_all_together_where_none_is_enough(tmp_path: P
     assert max(len(one.changes) for one in found) == sum(len(one.changes) for one in found) / 2
 
 
+class Changed(Played):
+    """Children that hold less for each change: MiB by its name."""
+
+    saved: dict[str, int]
+
+    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> Try:
+        whole = self.of
+        self.of = lambda size: whole(size) - sum(self.saved.get(name, 0) for name in changes or {}) * MIB
+        try:
+            return super().attempt(batch, changes, long=long)
+        finally:
+            self.of = whole
+
+
+@pytest.mark.parametrize(
+    ("saved", "fewest"),
+    [
+        ({"runtime.cache": 600, "crop": 600, "width": 10}, {"runtime.cache", "crop"}),
+        ({"runtime.cache": 10, "crop": 600, "width": 600}, {"crop", "width"}),
+        ({"runtime.cache": 400, "crop": 400, "width": 400}, {"runtime.cache", "crop", "width"}),
+        ({"runtime.cache": 600, "crop": 600, "width": 600}, {"runtime.cache", "crop"}),  # the width costs more accuracy
+        ({"runtime.cache": 1200, "crop": 600, "width": 600}, {"runtime.cache"}),
+    ],
+)
+def test_the_fewest_remedies_that_are_enough_come_first(
+    tmp_path: Path, saved: dict[str, int], fewest: set[str]
+) -> None:
+    limit = Limit(1000 * MIB, "resident", "test")
+    played = Changed(Config(), tmp_path, limit, 0.05, time.monotonic() + 60, lambda _: None)
+    played.of, played.saved = (lambda batch: 2000 * MIB), saved
+    first, *others = fit_remedies.measured(played, played.attempt(1))
+    assert first.fits
+    assert set(first.changes) == fewest
+    assert len(others) <= 6
+
+
 def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
     def machine(files: dict[str, str]) -> Path:
         for name, text in files.items():

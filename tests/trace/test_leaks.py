@@ -231,6 +231,7 @@ def test_no_alarm_where_nothing_leaks(after: Callable[[int], Callable[[Tensor], 
     with leaks.watch(model) as seen:
         train(model, after(0))
     assert seen.leaks == [], seen.finding()
+    assert str(seen) == "\n".join([seen.finding(), *seen.notes])
 
 
 @pytest.mark.slow

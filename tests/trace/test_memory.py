@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ocrlab.errors import ConfigError, DataError
-from ocrlab.trace import memory, memory_host, memory_plot, memory_words
+from ocrlab.trace import memory, memory_host, memory_plot
 from ocrlab.trace.memory_live import Live
 from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import OUTSIDE, Block, summarise
@@ -82,6 +82,8 @@ def test_the_peak_has_a_module_an_operator_and_a_direction() -> None:
     assert "sigmoid_backward" in peak.op
     assert peak.bytes == sum(peak.parts.values())
     assert "in the backward pass in second.2" in seen.finding()
+    assert str(seen).splitlines()[0].startswith("module ")
+    assert str(seen).endswith(seen.finding())
     assert row(seen, "second.2").backward == peak.bytes
 
 
@@ -230,30 +232,6 @@ def test_a_summary_of_blocks_alone() -> None:
     assert (step.peak.module, step.peak.phase) == ("b", "backward")
     assert step.end["parameters"] == 10
     assert next(r for r in step.rows if r.module == "b").workspace == 50
-
-
-def test_words_of_the_allocators_figures() -> None:
-    stats = {
-        "allocated_bytes.all.current": 3 * 2**30,
-        "allocated_bytes.all.peak": 5 * 2**30,
-        "reserved_bytes.all.current": 8 * 2**30,
-        "reserved_bytes.all.peak": 8 * 2**30,
-        "inactive_split_bytes.all.current": 2 * 2**30,
-        "num_ooms": 1,
-        "num_alloc_retries": 3,
-    }
-    told = memory_words.summary(stats, {"largest_free": 2**20, "total": 24 * 2**30, "free": 2**30, "outside": 2**29})
-    for part in ("Tensors hold 3.00 GiB", "5.00 GiB of it are cached", "2.00 GiB of it lie in holes", "fragmentation"):
-        assert part in told
-    assert "largest free piece is 1.0 MiB" in told
-    assert "Out of memory 1 time" in told
-    assert "3 times it had to give" in told
-    assert memory_words.summary({}).startswith("Tensors hold 0 B")
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (2**20, "1.0 MiB"), (-(2**30), "-1.00 GiB")])
-def test_sizes_in_words(count: int, text: str) -> None:
-    assert memory_words.size(count) == text
 
 
 def segment(device: int, *blocks: tuple[str, int]) -> dict[str, Any]:

@@ -141,6 +141,41 @@ raise SystemExit(9)
     assert json.loads((tmp_path / "out.json").read_text())["over"]["phase"] == "start"
 
 
+FAMILY = """
+import mmap, os, subprocess, sys, time
+from ocrlab.train import weighing
+MIB = 1 << 20
+held, batch = bytearray(os.urandom(MIB)) * 200, mmap.mmap(-1, 60 * MIB)
+ready, started = os.pipe()
+
+def forked(work):
+    if os.fork() == 0:
+        kept = work()  # until it is killed
+        os.write(started, b"x")
+        time.sleep(60)
+
+forked(lambda: batch.write(b"x" * 60 * MIB))          # in shared memory that is mapped here as well
+forked(lambda: bytearray(os.urandom(MIB)) * 40)       # of its own
+forked(lambda: None)                                  # touches nothing
+held[:100 * MIB] = bytes(100 * MIB)                   # from now on the three alone share how it was
+for _ in range(3):
+    os.read(ready, 1)
+young = weighing._below()
+time.sleep(weighing.YOUNG + 0.2)
+print(young // MIB, weighing._below() // MIB, flush=True)
+os.killpg(0, 9)
+"""
+
+
+def test_workers_are_weighed_by_what_they_hold_beside_this_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAMILY], timeout=120, check=False, start_new_session=True, capture_output=True, text=True
+    )
+    young, grown = map(int, done.stdout.split())
+    assert young == 0
+    assert 60 + 40 + 100 - 10 < grown < 60 + 40 + 100 + 30
+
+
 def test_a_peak_is_that_of_its_part(tmp_path: Path) -> None:
     scales = weighing.Scales(tmp_path / "out.json")
     with scales:
