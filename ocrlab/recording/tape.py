@@ -213,8 +213,7 @@ class Tape:
         if value is not None:
             self.loss_before = value = float(value) * scale
             self.writer.loss(value, self.micro)
-            if self.learning is not None:
-                self.learning.loss(value)
+            self.learn("loss", value)
 
     def send(self, value: Tensor, scale: float) -> None:
         """Start the way of a loss from its device to the host; inside of a CUDA graph it has no value yet."""
