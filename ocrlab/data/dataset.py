@@ -7,11 +7,12 @@ number of workers or on where a run was interrupted, which is what makes resumin
 from __future__ import annotations
 
 import faulthandler
+import functools
+import multiprocessing.util
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -230,29 +231,41 @@ def collate(items: Sequence[Crop]) -> Batch:
     return Batch(images, maps, pages, [p for *_, problems in items for p in problems])  # type: ignore[arg-type]
 
 
-def spare(training: int) -> None:
-    """Wait for SIGTERM in a thread of its own: one from the training ends this process, as does the second of others.
+@functools.cache
+def leaving(_process: int) -> Tensor:
+    """Return a flag (1,) uint8 that a process shares with its loader workers: it is 1 once the process leaves."""
+    flag = torch.zeros(1, dtype=torch.uint8).share_memory_()
+    multiprocessing.util.Finalize(None, flag.fill_, args=(1,), exitpriority=100)  # before its children get SIGTERM
+    return flag
 
-    The first of others is for the training, which stops in order and ends its workers; when it leaves, Python ends
-    those that are still there by one SIGTERM and waits for them.
+
+def spared(flag: Tensor, number: int, _frame: object) -> None:
+    """Let the first SIGTERM be for the training, which stops in order and ends its workers; the second ends this.
+
+    When the training's process leaves, Python sends one to the workers that are still up, and waits for them for ever.
     """
-    for _ in range(2):
-        if signal.sigwaitinfo({signal.SIGTERM}).si_pid == training:
-            os._exit(0)  # as torch's own handler does
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    os.kill(os.getpid(), signal.SIGTERM)
+    if flag.item():
+        os._exit(0)  # as torch's own handler does
+    signal.signal(number, signal.SIG_DFL)
 
 
-def single_threaded(_worker: int) -> None:
-    """Keep a loader worker to one thread: two busy thread pools on few cores make steps many times slower.
+def single_threaded() -> Callable[[int], None]:
+    """Return what a loader worker begins with: it keeps to one thread, tells of crashes, and spares a first SIGTERM.
+
+    Two busy thread pools on few cores make steps many times slower.
+    """
+    return partial(_begin, leaving(os.getpid()))
+
+
+def _begin(flag: Tensor, _worker: int) -> None:
+    """Begin a loader worker.
 
     torch's signal handlers have just silenced faulthandler in it; with both a crash says what, and where. And its own
     would end the worker at a SIGTERM to all processes (a scheduler's, `ocrlab watch`'s), before training has saved.
     """
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=spare, args=(os.getppid(),), daemon=True, name="ocrlab-spare").start()
+    signal.signal(signal.SIGTERM, partial(spared, flag))
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     heartbeat.beat(phase="load")

@@ -292,7 +292,7 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
         sampler=order,
         num_workers=workers,
         collate_fn=collate,
-        worker_init_fn=single_threaded,
+        worker_init_fn=single_threaded() if workers else None,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         pin_memory=config.trainer.accelerator == "cuda",

@@ -45,7 +45,7 @@ def first_batch(data: Data, samples: Sequence[Sample], config: Config, workers: 
         sampler=order,
         num_workers=workers,
         collate_fn=collate,
-        worker_init_fn=single_threaded,
+        worker_init_fn=single_threaded() if workers else None,
         **more,
     )
     return next(iter(loaded))  # type: ignore[no-any-return]

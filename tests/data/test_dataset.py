@@ -79,7 +79,7 @@ def test_workers_of_a_rank_keep_its_order(samples, config, workers):
 
 
 def test_a_signal_to_all_processes_does_not_take_the_workers_first():
-    loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.single_threaded, prefetch_factor=1)
+    loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.single_threaded(), prefetch_factor=1)
     walk = iter(loader)
     first = [next(walk), next(walk)]  # one from each worker: both are up
     workers = walk._workers
@@ -95,19 +95,24 @@ import sys
 from torch.utils.data import DataLoader
 from ocrlab.data import dataset
 
-walk = iter(DataLoader(range(64), num_workers=2, worker_init_fn=dataset.single_threaded))
-held = [next(walk), walk]
-held.append(held)  # as a traceback holds its frames: nothing ends the workers before Python does
+if __name__ == "__main__":
+    begin = dataset.single_threaded()
+    walk = iter(DataLoader(range(64), num_workers=2, worker_init_fn=begin, multiprocessing_context=sys.argv[1]))
+    held = [next(walk), walk]
+    held.append(held)  # as a traceback holds its frames: nothing ends the workers before Python does
 """
 
 
-def test_a_program_that_leaves_with_its_workers_up_ends(tmp_path):
-    done = subprocess.run([sys.executable, "-c", LEFT], timeout=60, capture_output=True)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_program_that_leaves_with_its_workers_up_ends(tmp_path, method):
+    script = tmp_path / "left.py"
+    script.write_text(LEFT)
+    done = subprocess.run([sys.executable, script, method], timeout=60, capture_output=True)
     assert done.returncode == 0 and not done.stderr
 
 
 def test_a_second_signal_of_others_ends_a_worker():
-    walk = iter(DataLoader(range(64), num_workers=1, worker_init_fn=dataset.single_threaded))
+    walk = iter(DataLoader(range(64), num_workers=1, worker_init_fn=dataset.single_threaded()))
     next(walk)
     (worker,) = walk._workers
     for _ in range(2):
