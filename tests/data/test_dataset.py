@@ -121,8 +121,11 @@ def test_a_second_signal_of_others_ends_a_worker():
     worker.join(0.5)
     assert worker.is_alive()
     with contextlib.suppress(RuntimeError):  # torch's handler of SIGCHLD may be there, and say that it was killed
-        subprocess.run(ask, check=True)
-        worker.join(30)
+        for _ in range(60):  # on a busy machine two that come close together are one
+            subprocess.run(ask)
+            worker.join(0.5)
+            if not worker.is_alive():
+                break
     worker.join(30)
     assert worker.exitcode == -signal.SIGTERM
 
