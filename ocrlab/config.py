@@ -94,6 +94,7 @@ class Optim(Section):
     weight_decay: float = knob(1e-2, "of AdamW", ge=0)
     warmup_steps: int = knob(100, "optimiser steps of linear warm-up, before the cosine", ge=0)
     grad_clip: float = knob(5.0, "norm; 0 switches it off", ge=0)
+    freeze_batchnorm: bool = knob(False, "of the encoder: it stays as `weights` has it; less memory, faster steps")
     ema: float = knob(0.998, "decay of the averaged weights; 0 switches it off", ge=0, lt=1)
 
 
@@ -151,6 +152,9 @@ class Runtime(Section):
     threads: int | None = knob(None, "none: chosen for this machine", ge=1)
     workers: int | None = knob(None, "none: chosen for this machine", ge=0)
     compile: bool = knob(False, "torch.compile of the detector")
+    activation_checkpointing: bool = knob(
+        False, "encoder computed again in the backward pass: less memory, same numbers"
+    )
     channels_last: Literal["auto"] | bool = knob("auto", "auto: where a short measurement says it is faster")
     cache: Literal["none", "memory", "disk"] = knob("memory", "decoded images")
     cache_gb: float = knob(4.0, "limit of the cache", gt=0)
@@ -231,7 +235,7 @@ def load(
 
     `overrides` are texts such as `trainer.max_steps=800` or `+hardware=cpu_2core`, or a mapping of dotted key to value;
     `hardware` names the preset where the overrides do not. Raises ConfigError for an unknown key (with the nearest
-    right one), a wrong value, or an unreadable file.
+    right one), a wrong value, two that contradict each other, or an unreadable file.
     """
     known = keys()
     said = resolve(from_lines(overrides), known)
@@ -241,6 +245,7 @@ def load(
     preset = choose(asked or named)
     config = assign(Config(), {**preset, **written, **said})
     _refuse_two_lengths(config, said)
+    check(config)
     stands = [key for key in preset if key in written and key not in said and flat(config)[key] != preset[key].value]
     if asked and stands:
         log.warning("hardware=%s: %s sets %s itself, and that stands", asked.value, path, ", ".join(stands))
@@ -293,6 +298,16 @@ def _refuse_two_lengths(config: Config, said: Mapping[str, Setting]) -> None:
     if "trainer.max_steps" in said and epochs is not None:
         given = f"trainer.max_epochs={epochs} as well, which wins"
         raise ConfigError("trainer.max_steps would have no effect", got=given, do="Add trainer.max_epochs=none")
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for settings that make no sense together."""
+    if config.optim.freeze_batchnorm and config.weights is None:
+        raise ConfigError(
+            "optim.freeze_batchnorm=true needs weights to begin from",
+            got="weights=none, whose BatchNorm has seen no page",
+            do="Add weights=receipts, weights=imagenet or a .ckpt, or leave it out",
+        )
 
 
 def differences(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:

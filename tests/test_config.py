@@ -172,6 +172,12 @@ def test_saved_config_reads_back_equal_and_private(tmp_path, words):
     assert path.read_text().startswith("schema: 1\n")
 
 
+def test_batchnorm_without_statistics_is_not_frozen():
+    with pytest.raises(ConfigError, match="weights=receipts"):
+        load(overrides=["optim.freeze_batchnorm=true"])
+    assert load(overrides=["optim.freeze_batchnorm=true", "weights=imagenet"]).optim.freeze_batchnorm
+
+
 def test_a_newer_schema_is_refused_by_name(tmp_path):
     (tmp_path / "c.yaml").write_text("schema: 2\n")
     with pytest.raises(ConfigError, match="schema 2"):

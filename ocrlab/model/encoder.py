@@ -7,11 +7,14 @@ Shapes: B batch, C channels, H W input pixels.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from ocrlab.errors import WeightsError
 from ocrlab.model.late import later
+from ocrlab.model.lean import recomputed
 
 with later():
     import torchvision.models as zoo
@@ -28,7 +31,12 @@ STRIDES = (4, 8, 16, 32)
 
 
 class ResNetEncoder(nn.Module):
-    """ResNet (He et al. 2016) up to `layer4`; stage names are torchvision's."""
+    """ResNet (He et al. 2016) up to `layer4`; stage names are torchvision's.
+
+    With `again` only what the stages hand on is kept for the backward pass.
+    """
+
+    again = False
 
     def __init__(self, net: zoo.ResNet) -> None:
         super().__init__()
@@ -36,16 +44,19 @@ class ResNetEncoder(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = net.layer1, net.layer2, net.layer3, net.layer4
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        x = self.stem(x)  # (B, 64, H/4, W/4)
+        run = recomputed if self.again else called
+        x = run(self.stem, x)  # (B, 64, H/4, W/4)
         features = []
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = layer(x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
+            x = run(layer, x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
             features.append(x)
         return features
 
 
 class MobileNetEncoder(nn.Module):
-    """MobileNetV3-large (Howard et al. 2019), cut where the stride doubles."""
+    """MobileNetV3-large (Howard et al. 2019), cut where the stride doubles; `again` as of ResNetEncoder."""
+
+    again = False
 
     def __init__(self, net: zoo.MobileNetV3) -> None:
         super().__init__()
@@ -56,11 +67,17 @@ class MobileNetEncoder(nn.Module):
         self.layer4 = nn.Sequential(*blocks[13:])
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        run = recomputed if self.again else called
         features = []
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = layer(x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
+            x = run(layer, x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
             features.append(x)
         return features
+
+
+def called(stage: nn.Module, x: Tensor) -> Tensor:
+    """Return `stage(x)`."""
+    return cast(Tensor, stage(x))
 
 
 def build(name: str, *, weights: str | None = None) -> nn.Module:

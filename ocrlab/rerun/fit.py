@@ -20,6 +20,7 @@ from ocrlab.errors import RunError
 from ocrlab.records import from_json
 from ocrlab.rerun import fit_limit, probe
 from ocrlab.rerun.fit_limit import Limit
+from ocrlab.settings.fields import flat
 
 CLOSE = 0.90  # of the limit: a batch that needs so much is not made larger
 SLOWEST = 300.0  # seconds that one child may take
@@ -147,7 +148,7 @@ def fit(
         from ocrlab.rerun import fit_remedies
 
         found.remedies = fit_remedies.measured(room, tries[-1])
-        found.left_out = dict(fit_remedies.LEFT_OUT)
+        found.left_out = fit_remedies.impossible(flat(config))
     return found
 
 

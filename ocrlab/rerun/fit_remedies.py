@@ -13,10 +13,6 @@ from ocrlab.settings.fields import flat
 if TYPE_CHECKING:
     from ocrlab.rerun.fit import Room, Try
 
-LEFT_OUT = {
-    "checkpointing of the encoder": "no setting of ocrlab switches it on",
-    "frozen BatchNorm": "no setting of ocrlab freezes it; running statistics are a few kilobytes here",
-}
 SMALLEST = "resnet18_slim"
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
@@ -30,8 +26,12 @@ def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[s
         changes.append({"runtime.cache": "none"})
     if (settings["runtime.workers"] or 0) > 0 and not cuda:
         changes.append({"runtime.workers": "0"})
+    if not settings["runtime.activation_checkpointing"]:
+        changes.append({"runtime.activation_checkpointing": "true"})
     if settings["trainer.precision"] == "fp32":
         changes.append({"trainer.precision": "bf16"})
+    if settings["weights"] is not None and not settings["optim.freeze_batchnorm"]:
+        changes.append({"optim.freeze_batchnorm": "true"})
     if phase in ("check", "validate", "final", "start"):
         changes.append({"evaluate.long_side": str(max(64, settings["evaluate.long_side"] // 2))})
     if settings["crop"] > 128:
@@ -41,6 +41,13 @@ def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[s
     if settings["encoder"] != SMALLEST and settings["weights"] is None:
         changes.append({"encoder": SMALLEST})
     return changes
+
+
+def impossible(settings: dict[str, Any]) -> dict[str, str]:
+    """Return what would save memory and cannot be tried with these settings, and why."""
+    if settings["weights"] is None:
+        return {"frozen BatchNorm": "random weights have no statistics to keep; with weights=... it is tried"}
+    return {}
 
 
 def measured(room: Room, failed: Try) -> list[Try]:

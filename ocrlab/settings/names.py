@@ -24,6 +24,7 @@ ALIASES = {
     "precision": "trainer.precision",
     "debug_cuda": "runtime.debug_cuda",
     "num_workers": "runtime.workers",
+    "gradient_checkpointing": "runtime.activation_checkpointing",
     "dataloaders.train_dataloader.batch_size": "batch_size",
     "dataloaders.train_dataloader.num_workers": "runtime.workers",
     "model.encoder": "encoder",

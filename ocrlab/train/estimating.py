@@ -24,6 +24,7 @@ from ocrlab.settings.fields import flat
 from ocrlab.trace.estimate import Estimate, estimate, faked
 from ocrlab.train import fit, fitting, weighing
 from ocrlab.train.machine import choose
+from ocrlab.train.module import lean
 
 LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
 FOLDING = 12  # bytes a number of the largest convolution, while weights are folded: in float64 and as it will be
@@ -92,6 +93,7 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
         return db_loss(out.probability_logits, out.threshold_logits, targets).total
 
     form = joined(model, torch.bfloat16 if bf16 else torch.float32) if page else None
+    lean(model, config)
 
     def validate(network: nn.Module) -> None:
         """Build the inference form and give it a page, as train/pages.py does."""

@@ -185,6 +185,7 @@ def recorder(config: Config, folder: Path, page_count: int, seen: Callable[[int]
 def settled(config: Config, machine: Machine, page_count: int, mine: Ranks | None = None) -> Config:
     """Return the config with every choice made for this machine written in, so that the same file runs it again."""
     mine = mine or Ranks()
+    configuration.check(config)
     config = config.model_copy(deep=True)
     trainer, runtime = config.trainer, config.runtime
     if trainer.devices > 1 and not mine.launcher:

@@ -24,6 +24,7 @@ from ocrlab.geometry import Polygon
 from ocrlab.losses import LossParts, TargetMaps, db_loss
 from ocrlab.metrics.page import Running
 from ocrlab.model.detector import Detector
+from ocrlab.model.lean import freeze
 from ocrlab.train import checkpoint, pages, ranks
 from ocrlab.train.machine import Machine
 from ocrlab.train.optimizer import adamw, rate
@@ -42,6 +43,7 @@ class Training(lightning.LightningModule):
         if machine.channels_last:
             self.detector = self.detector.to(memory_format=torch.channels_last)
         self.averaged = copy.deepcopy(self.detector).eval().requires_grad_(False)
+        lean(self.detector, config)
         # Kept out of the module tree: a compiled module would change every name in the checkpoint.
         self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
         self.judged: dict[int, NDArray[np.float64]] = {}  # the pages of this validation that are this rank's
@@ -136,6 +138,13 @@ class Training(lightning.LightningModule):
             parameters[name].grad = gradient.to(parameters[name].device)
         set_random_states(self._pending["random"])
         self._pending = None
+
+
+def lean(detector: Detector, config: Config) -> None:
+    """Let a detector train in less memory as the config says, after its copies for validation were made."""
+    detector.encoder.again = config.runtime.activation_checkpointing  # type: ignore[assignment]
+    if config.optim.freeze_batchnorm:
+        freeze(detector.encoder)
 
 
 def figures(running: Running) -> dict[str, float]:

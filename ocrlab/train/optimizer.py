@@ -11,9 +11,10 @@ from ocrlab.config import Optim
 
 
 def adamw(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """Return AdamW (Loshchilov and Hutter 2019) for all weights of a model; vectors, as biases, are not decayed."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    """Return AdamW (Loshchilov and Hutter 2019) for all that trains of a model; vectors, as biases, are not decayed."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.ndim > 1]
+    vectors = [p for p in trained if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": optim.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=optim.lr, fused=True)
 

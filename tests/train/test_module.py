@@ -68,3 +68,22 @@ def test_what_is_kept_of_a_loss_keeps_no_graph(monkeypatch):
     assert total.grad_fn is not None
     assert [part.grad_fn for part in training.parts] == [None] * 4
     assert float(training.parts.total) == float(total.detach())
+
+
+def test_less_memory_is_for_what_trains_alone():
+    lean = Config(weights="receipts", optim={"freeze_batchnorm": True}, runtime={"activation_checkpointing": True})
+    machine = Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={})
+    training, plain = module.Training(lean, machine), module.Training(Config(), machine)
+    assert training.detector.encoder.again
+    assert not training.averaged.encoder.again
+    assert isinstance(training.averaged.encoder.stem[1], torch.nn.BatchNorm2d)
+    assert not training.detector.encoder.stem[1].weight.requires_grad
+    assert training.state_dict().keys() == plain.state_dict().keys()
+    training.detector.encoder.stem[1].weight.data.fill_(3.0)
+    module.average(training.averaged, training.detector, 0.9, step=10_000)
+    torch.testing.assert_close(training.averaged.encoder.stem[1].weight.data, torch.full((32,), 1.2))
+    assert len(adamw_parameters(training)) < len(adamw_parameters(plain))
+
+
+def adamw_parameters(training):
+    return [p for group in training.configure_optimizers()["optimizer"].param_groups for p in group["params"]]
