@@ -12,6 +12,7 @@ from ocrlab.diagnose.oom_split import Split
 
 ROOM = 0.9  # of the limit that a proposal may use
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+AGAIN = "runtime.activation_checkpointing"
 SMALL_WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}  # cuBLAS: eight of 16 KiB in place of megabytes for each stream
 
 
@@ -74,6 +75,8 @@ def _smaller(known: Known) -> Remedy:
         limit = min(told.total - max((told.foreign or 0), 0), told.allowed or told.total)
         share = min(0.99, max(0.1, ROOM * limit / (told.ours + told.request)))
     settings = smaller_batch(known.config, share)
+    if known.config.get("batch_size") == 1 and known.config.get(AGAIN) is False:
+        settings = (f"{AGAIN}=true",)  # costs time, where a smaller crop costs what is learned
     do = "A smaller batch with more accumulation, bf16, a smaller crop; `ocrlab memory fit` measures what fits"
     return Remedy(settings, {}, "" if settings else do)
 

@@ -124,13 +124,12 @@ def _variants(known: Known, found: Split, remedy: Remedy, program: list[str], pl
 
 def _rungs(known: Known, remedy: Remedy) -> Iterator[tuple[str, ...]]:
     """Yield the proposed settings, then ever smaller batches."""
-    if remedy.settings:
-        yield remedy.settings
+    if not remedy.settings:
+        return
+    yield remedy.settings
     said = {word.partition("=")[0]: word.partition("=")[2] for word in remedy.settings}
-    if remedy.settings and "batch_size" not in said and "crop" not in said:
-        yield (*remedy.settings, *smaller_batch(known.config))
     config = {**known.config, **{name: int(value) for name, value in said.items() if value.isdigit()}}
-    for _ in range(RUNGS - 1 if "batch_size" in said or "crop" in said else 0):
+    for _ in range(RUNGS - 1):
         settings = smaller_batch(config)
         if not settings:
             return

@@ -58,3 +58,17 @@ def test_a_smaller_batch_of_the_same_effective_size(
 ) -> None:
     config = {"batch_size": batch, "trainer.accumulate_grad_batches": steps, "crop": 512}
     assert oom_remedy.smaller_batch(config, share) == line
+
+
+def test_a_batch_of_one_is_computed_again_before_its_crop_is_cut() -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of "
+    text += "11.76 GiB of which 310.25 MiB is free. Process 7 has 11.44 GiB memory in use. Of the allocated memory "
+    text += "11.00 GiB is allocated by PyTorch, and 90.00 MiB is reserved by PyTorch but unallocated.\n"
+    known = oom_known.know(Incident("failed", exit_code=1, texts={"log_tail.txt": text}))
+    assert oom_split.split(known).kind == "capacity"
+    for again, changed in ((False, "runtime.activation_checkpointing"), (True, "crop")):
+        known.config.clear()
+        known.config |= {"batch_size": 1, "crop": 512, "runtime.activation_checkpointing": again}
+        found = oom_remedy.remedy(known, oom_split.split(known)).settings
+        assert [word.partition("=")[0] for word in found] == [changed]
+    assert not oom_remedy.remedy(oom_known.know(known.incident), oom_split.split(known)).settings

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ocrlab.diagnose.oom_remedy import Remedy
 from ocrlab.errors import ConfigError
 from ocrlab.rerun import why_limit, why_try
 from ocrlab.rerun.why import Why, tried, why
@@ -141,3 +142,13 @@ def test_a_training_is_run_past_the_step_that_failed_and_long_enough_for_its_hea
 ) -> None:
     words = why_try._training(SimpleNamespace(folder=tmp_path, step=step), tmp_path)  # type: ignore[arg-type]
     assert f"trainer.max_steps={steps}" in words
+
+
+def test_after_a_remedy_ever_smaller_steps_are_tried() -> None:
+    known = SimpleNamespace(config={"batch_size": 2, "trainer.accumulate_grad_batches": 1, "crop": 512})
+    tried_ones = list(why_try._rungs(known, Remedy(("runtime.workers=0",))))  # type: ignore[arg-type]
+    assert tried_ones[0] == ("runtime.workers=0",)
+    assert tried_ones[1] == ("runtime.workers=0", "batch_size=1", "trainer.accumulate_grad_batches=2")
+    assert tried_ones[2] == (*tried_ones[1], "crop=352")
+    assert len(tried_ones) == why_try.RUNGS
+    assert list(why_try._rungs(known, Remedy())) == []  # type: ignore[arg-type]
