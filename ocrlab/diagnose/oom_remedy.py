@@ -74,11 +74,16 @@ def _smaller(known: Known) -> Remedy:
     if told and told.total and told.ours and told.request:
         limit = min(told.total - max((told.foreign or 0), 0), told.allowed or told.total)
         share = min(0.99, max(0.1, ROOM * limit / (told.ours + told.request)))
-    settings = smaller_batch(known.config, share)
-    if known.config.get("batch_size") == 1 and known.config.get(AGAIN) is False:
-        settings = (f"{AGAIN}=true",)  # costs time, where a smaller crop costs what is learned
+    settings = _less(known, share)
     do = "A smaller batch with more accumulation, bf16, a smaller crop; `ocrlab memory fit` measures what fits"
     return Remedy(settings, {}, "" if settings else do)
+
+
+def _less(known: Known, share: float = 0.5) -> tuple[str, ...]:
+    """Return a smaller batch; of a batch of one what costs time, and then only what costs what is learned."""
+    if known.config.get("batch_size") == 1 and known.config.get(AGAIN) is False:
+        return (f"{AGAIN}=true",)
+    return smaller_batch(known.config, share)
 
 
 def _elsewhere(known: Known) -> Remedy:
@@ -116,7 +121,7 @@ def _bounds(known: Known) -> Remedy:
 
 def _host(known: Known) -> Remedy:
     settings, _ = _workers(known)
-    settings = settings or smaller_batch(known.config)
+    settings = settings or _less(known)
     limit, address = known.limit, known.facts.get("address_space_bytes")
     if address:
         return Remedy(
