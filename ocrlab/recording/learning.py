@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ocrlab.recording import verdicts
+from ocrlab.recording.anew import Anew
 from ocrlab.recording.answers import Answers
 from ocrlab.recording.baseline import Baseline
 from ocrlab.recording.drawn import Drawn
@@ -55,7 +56,7 @@ class Learning:
         self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
         self.scales = Scales(self.called)
         self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.drawn = Drawn()
+        self.drawn, self.anew = Drawn(), Anew()
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = (p for p in mine if not is_lazy(p) and p.numel() <= WATCHED)
@@ -97,10 +98,12 @@ class Learning:
         if module.training and not torch.compiler.is_compiling():
             self.told.validated_training += 1
 
-    def begin(self, micro: int, batch: Any, indices: str = "") -> None:
-        """Note that a batch came, made of these indices."""
+    def begin(self, micro: int, batch: Any, indices: str = "", walk: int = 0) -> None:
+        """Note that a batch of a walk over the data came, made of these indices."""
         told = self.told
         told.batches += 1
+        if walk != self.anew.walk and not capturing():
+            self.anew.begin(walk, told.steps, lambda: sums(self.named.values()))
         if indices:
             self.drawn.note(indices)
         if self.watched is not None:
@@ -256,7 +259,7 @@ class Learning:
                 self.told.left[name] = float(entries(p.grad).detach().float().norm())
         self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
         self.told.answers = self.answers.sentence()
-        self.told.scales = self.scales.sentence()
+        self.told.scales, self.told.anew = self.scales.sentence(), self.anew.sentence(self.told.weights)
         self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
         self.told.hidden = list(contract_rules.unheld(self.model, self.optimizers))
         groups = [group for o in self.optimizers for group in o.param_groups]

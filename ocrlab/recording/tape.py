@@ -159,7 +159,7 @@ class Tape:
                 payload = ring_layout.pack(step, self.writer.room, self.writer.keep)
             if self.learning is not None and self.cuda:
                 try:
-                    self.learning.begin(micro, batch, told.order.get("indices", ""))
+                    self.learning.begin(micro, batch, told.order.get("indices", ""), walk)
                 except Exception as error:
                     self.unlearn(error)
             self.writer.put(micro, payload)

@@ -87,6 +87,7 @@ class Told:
     answers: str = ""  # what is to be said of answers that are all equal
     scales: str = ""  # what is to be said of validation data of another size
     constant_answer: str = ""  # what is to be said of a loss like that of a constant answer
+    anew: str = ""  # what is to be said of walks that begin with the same weights
     drawn: str = ""  # what is to be said of samples that are never drawn
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
@@ -335,7 +336,7 @@ def _data(told: Told) -> Iterator[str]:
             f"all {told.rows} samples of a batch were the same, in all {told.looks} looks. Look at __getitem__: does it"
             " use its index?"
         )
-    yield from filter(None, (told.drawn, told.answers if not told.alike else "", told.scales))
+    yield from filter(None, (told.anew, told.drawn, told.answers if not told.alike else "", told.scales))
     values = told.constant
     known = [value for value in values if value is not None]
     if len(values) >= ENOUGH and told.compared >= FEW and len(known) >= MOSTLY * len(values):

@@ -162,6 +162,7 @@ class _Step:
             if isinstance(total, Tensor) and total.numel() == 1 and total.device.type != "meta":
                 self.report.loss = float(total.detach())
             usable = isinstance(total, Tensor) and total.grad_fn is not None and total.numel() == 1
+            found += calls.parts.within(total) if usable else ()
             if not usable:
                 self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
             return (total if usable else None), None

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
 from ocrlab.trace.contract_chosen import Chosen
 from ocrlab.trace.contract_losses import LOSSES, Losses, arguments
+from ocrlab.trace.contract_parts import Parts
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -40,7 +41,7 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.found, self.place, self.names, self.inside = found, place, names, inside
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
-        self.losses, self.chosen = Losses(found, place), Chosen()
+        self.losses, self.chosen, self.parts = Losses(found, place), Chosen(), Parts()
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,11 +60,13 @@ class Calls(TorchFunctionMode):
                 self._note(name, args, value)
             if name in WIDENING | MINUS and not self.inside():
                 self._compare(name, args, value)
+            self.parts.see(name, args, value)
             return value
         target = arguments(func, args, kwargs)[1]
         self.losses.before(func, args, kwargs, meant=self._is_made(target))
         value = func(*args, **kwargs)
         self.losses.after(func, value)
+        self.parts.see(getattr(func, "__name__", ""), args, value)
         return value
 
     def _note(self, name: str, args: tuple[Any, ...], value: Any) -> None:
