@@ -56,7 +56,7 @@ class Parts:
                     waiting.append(node)
         for value, cut in self.sums:
             if value.grad_fn in nodes:
-                got = f"one of its parts goes through `{cut}` of what the model gave: it is a number, and trains nothing"
+                got = f"one of its parts goes through `{cut}` of what the model gave: a number, that trains nothing"
                 do = "Compute it from the probabilities themselves, as a soft Dice does, or leave it out"
                 yield Finding("loss.part", "the loss", got, "a gradient in each part", do, "warn")
                 return
