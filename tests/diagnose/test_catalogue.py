@@ -12,7 +12,7 @@ from ocrlab.cli import COMMANDS
 from ocrlab.diagnose import catalogue
 from ocrlab.diagnose.classify import classify
 from ocrlab.errors import ConfigError
-from ocrlab.records import Incident
+from ocrlab.records import Cause, Incident
 
 ENTRIES = list(catalogue.load().entries.values())
 UNBOUNDED = re.compile(r"(?<!\\)(?:\.|\[\^\\n\]|\\S|\\w)(?:\*|\+)[^\]]{0,40}(?<!\\)(?:\.|\[\^\\n\])(?:\*|\+)")
@@ -136,3 +136,32 @@ def test_only_commands_that_exist_are_named() -> None:
 @pytest.mark.parametrize("cause", ["native.segv", "native.abort", "kernel.illegal_address", "num.nonfinite"])
 def test_what_a_replay_can_place_asks_for_one(cause: str) -> None:
     assert "ocrlab replay RUN" in catalogue.load().entries[cause].experiment
+
+
+NUMBERS = {
+    "driver.state": (3, 30, 34, 304, 802, 803, 804, 999),
+    "driver.too_old": (35, 222),
+    "driver.no_visible_device": (100, 101),
+    "driver.device_busy": (46,),
+    "build.arch": (98, 209, 218),
+    "hw.gpu": (214,),
+    "gpumem.capacity": (2,),
+    "kernel.launch_resources": (701,),
+    "kernel.launch_timeout": (702,),
+}
+
+
+@pytest.mark.parametrize(("cause", "number"), [(cause, n) for cause, numbers in NUMBERS.items() for n in numbers])
+def test_a_bare_number_of_cuda_is_named_but_not_sure(cause: str, number: int) -> None:
+    for text in (f"RuntimeError: CUDA error {number}", f"CUDA error code={number}", f"cuResult: {number}"):
+        first = causes(text)[0]
+        assert (first.id, first.confidence < 0.8) == (cause, True), text
+
+
+@pytest.mark.parametrize("text", ["CUDA error 2 of 5 checks passed", "cuda error 30%", "CUDA error 3.5e-4"])
+def test_other_numbers_beside_cuda_are_no_codes(text: str) -> None:
+    assert not causes(text)
+
+
+def causes(text: str) -> list[Cause]:
+    return list(classify(Incident(texts={"log_tail.txt": text})).causes)
