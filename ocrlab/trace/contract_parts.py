@@ -16,6 +16,7 @@ from ocrlab.trace.contract_batch import Finding
 
 CUTS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal not_equal isclose".split())
 CUTS |= {f"__{name}__" for name in CUTS} | frozenset("argmax argmin argsort bool int long short byte".split())
+FLAT = frozenset("round round_ sign sign_ sgn floor floor_ ceil ceil_ trunc trunc_ heaviside".split())  # derivative 0
 SUMS = frozenset("add add_ __add__ __radd__ __iadd__ sub __sub__ __rsub__ stack".split())
 NODES = 4096  # of a loss's graph, from its end, in which a sum is looked for
 
@@ -32,13 +33,13 @@ class Parts:
         if not isinstance(value, Tensor) or not torch.is_grad_enabled():
             return
         tensors = [one for one in _flat(args) if isinstance(one, Tensor)]
-        cut = next((known for one in tensors if (known := self._of(one))), "")
-        if not value.requires_grad:
-            if not cut and name in CUTS and any(one.requires_grad for one in tensors):
-                cut = name.strip("_")
-            if cut and name != "detach":
-                self.lost[id(value)] = (value, cut)
-        elif name in SUMS and value.numel() <= len(tensors):  # of single numbers
+        cuts = [known for one in tensors if (known := self._of(one))]
+        flowing = any(one.requires_grad and not self._of(one) for one in tensors)
+        if flowing and (name in FLAT or (name in CUTS and not value.requires_grad)):
+            cuts, flowing = [name.strip("_"), *cuts], False
+        if cuts and not flowing and name != "detach":
+            self.lost[id(value)] = (value, cuts[0])
+        elif cuts and name in SUMS and value.numel() <= len(tensors):  # of single numbers
             self.sums += [(value, known) for one in tensors if one.numel() == 1 and (known := self._of(one))]
 
     def _of(self, tensor: Tensor) -> str:

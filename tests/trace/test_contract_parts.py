@@ -45,7 +45,16 @@ CUT = {
     "squared": lambda p, y: bce(p, y) + functional.mse_loss((p > 0).float(), y),
     "whole numbers": lambda p, y: bce(p, y) - p.sigmoid().mul(10).long().float().mean(),
 }
+CUT["rounded"] = lambda p, y: bce(p, y) + dice(p.sigmoid().round(), y)
+
+
+def straight_through(p: Tensor, y: Tensor) -> Tensor:
+    soft = p.sigmoid()
+    return bce(p, y) + dice(soft + (soft.round() - soft).detach(), y)
+
+
 WHOLE = {
+    "straight through": straight_through,
     "soft": lambda p, y: bce(p, y) + 0.5 * dice(p.sigmoid(), y),
     "mined": mined,
     "detached": lambda p, y: bce(p, y) + dice(p.sigmoid(), y).detach(),
