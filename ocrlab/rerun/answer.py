@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ocrlab.records import SCHEMA, finite
@@ -12,6 +13,7 @@ from ocrlab.rerun.attempt import Outcome
 from ocrlab.rerun.subject import Subject
 
 NAMED = 4  # samples that a sentence names
+WIDEST = 160  # characters of a cell
 
 
 def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
@@ -86,7 +88,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
             what = "; ".join([_place(outcome.fault), *_what(outcome.fault)])
         else:
             what = _losses(outcome)
-        table.append((outcome.cell.name, what[:160], f"{outcome.seconds:.1f}"))
+        table.append((outcome.cell.name, shorten(what, WIDEST, placeholder=" …"), f"{outcome.seconds:.1f}"))
     return table
 
 
