@@ -22,7 +22,7 @@ HELD = 0.92  # of the ink that the best place holds, above which a box does not 
 STRAY, AWAY, SIMILAR = 0.4, 3.0, 0.5  # share of own ink; heights to the line that fits; its width against the box's
 HABIT = 4  # like lines below each other without a box, from which it is a habit and no oversight
 DOWN, ALONG = 0.2, 0.4  # heights: ink out at one side and paper at the other, up or down; left or right
-# Less of the ink at the best place is in the box; heights that are blank at a side. No one more of 9,074 honest boxes is
+# Less of the ink at the best place is in the box; heights that are blank at a side. None of 9,074 honest boxes more is
 # told by it, and 9 of 65 shifted ones with up to 3 characters that were not told.
 LOST, PAPER = 0.6, 0.25
 LITTLE = 2.0  # pixels: annotators are sloppy by that much

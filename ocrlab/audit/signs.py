@@ -16,6 +16,7 @@ Ints = NDArray[np.int32]
 Looks = NDArray[np.float32]
 
 GRID = 8  # cells a side
+MOST, ROWS = 4000, 512  # known looks that are compared, more say nothing new; looks at a time: a page of dirt has 10^5
 ASPECT = 0.5  # what a difference of 1 in log(width / height) takes from a likeness
 
 
@@ -45,11 +46,13 @@ def likeness(one: Looks, other: Looks) -> Looks:
     return np.asarray(one[:, :-1] @ other[:, :-1].T - ASPECT * np.abs(apart), np.float32)
 
 
-def repeated(own: Looks, known: Looks) -> Looks:
+def repeated(own: Looks, known: Looks) -> NDArray[np.float32]:
     """Return how alike each of C looks is to the one of K known looks that is most like it, (C,); -1 if K is 0."""
-    if not len(known) or not len(own):
-        return np.full(len(own), -1.0, np.float32)
-    return np.asarray(likeness(own, known).max(axis=1), np.float32)
+    best = np.full(len(own), -1.0, np.float32)
+    known = known[:: -(-len(known) // MOST) or 1]
+    for start in range(0, len(own) if len(known) else 0, ROWS):
+        best[start : start + ROWS] = likeness(own[start : start + ROWS], known).max(axis=1)
+    return best
 
 
 def monotony(row: Looks) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import cv2
 import numpy as np
 import pytest
@@ -43,6 +45,17 @@ def test_what_the_boxes_hold_is_repeated() -> None:
     assert repeated[1] < 0.7
     assert signs.repeated(looks("R"), looks("R")[:0]).tolist() == [-1]
     assert signs.repeated(looks("R")[:0], looks("R")).shape == (0,)
+
+
+def test_a_page_of_dirt_costs_little() -> None:
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=(60_000, signs.GRID**2 + 1)).astype(np.float32)
+    own = many[::50]
+    assert signs.repeated(own, many[:3]).shape == (1200,)
+    tracemalloc.start()
+    signs.repeated(own, many)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
 
 
 def test_a_row_of_one_sign_is_monotonous() -> None:
