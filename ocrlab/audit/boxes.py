@@ -176,21 +176,33 @@ def _homeless(place: Place) -> bool:
     return place.own <= STRAY or place.inside <= 2 * BLANK
 
 
-def unboxed(raw: Raw, lines: list[missing.Line], sheet: Sheet, wrong: list[Wrong]) -> Iterator[Finding]:
+def margin(places: dict[int, Place | None]) -> tuple[float, float]:
+    """Return the paper between ink and the sides of the boxes of a page, across and down: medians, in their heights."""
+    blank = np.array([place.blank for place in places.values() if place is not None and lies_well(place)])
+    return (float(np.median(blank[:, ::2])), float(np.median(blank[:, 1::2]))) if len(blank) else (0.0, 0.0)
+
+
+def unboxed(
+    raw: Raw, lines: list[missing.Line], sheet: Sheet, wrong: list[Wrong], paper: tuple[float, float]
+) -> Iterator[Finding]:
     """Yield lines of text without a box; those that boxes in a `wrong` place were meant for are explained.
 
-    Of HABIT signs that come again and again below each other (stamped, or written in) only the first is a warning.
+    A finding has as much `paper` around its ink as the boxes of the page have around theirs (see margin). Of HABIT
+    signs that come again and again below each other (stamped, or written in) only the first is a warning.
     """
     meant = explained(lines, wrong, sheet)
     told = [line for line in lines if missing.likeness(line) >= missing.TEXT_LIKE and missing.is_print(line)]
     told = [line for line in told if not any(line is one for one in meant)]
+    around, limit = np.array(paper) * sheet.text / sheet.scale, np.array(sheet.ink.shape[::-1]) / sheet.scale
     for number, line in enumerate(told):
         x, y, w, h = (value / sheet.scale for value in line.box)
         why = (
             f"{line.letters} pieces of ink {h:.0f} px high in {w:.0f} px look as the text in the boxes of this page "
             f"and have no box (log odds {missing.likeness(line):.1f})"
         )
-        points = [[x, y], [x + w, y], [x + w, y + h], [x, y + h]]
+        low, high = np.maximum(np.array([x, y]) - around, 0), np.minimum(np.array([x + w, y + h]) + around, limit)
+        (left, top), (right, bottom) = low.tolist(), high.tolist()
+        points = [[left, top], [right, top], [right, bottom], [left, bottom]]
         like = [at for at, other in enumerate(told) if _alike(line.box, other.box)]
         severity = NOTE if len(like) >= HABIT and number > min(like) else WARN
         yield Finding("missing_box", raw.name, raw.split, None, points, severity, why)

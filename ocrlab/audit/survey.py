@@ -147,7 +147,9 @@ def _seen(
     wrong += [f for f in boxes.strays(raw, places, lines, sheet) if f.box not in known]
     at: dict[int | None, Place | None] = {raw.boxes[index].line: place for index, place in places.items()}
     beside = [(np.array(finding.polygon, np.float32), at.get(finding.box)) for finding in wrong][: missing.MOST]
-    return Looked(raw.split, found, flipped + wrong + list(boxes.unboxed(raw, lines, sheet, beside)), boxed)
+    return Looked(
+        raw.split, found, flipped + wrong + list(boxes.unboxed(raw, lines, sheet, beside, boxes.margin(places))), boxed
+    )
 
 
 def _print(raw: Raw, image: picture.Image | None) -> alike.Print:

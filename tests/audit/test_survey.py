@@ -220,6 +220,17 @@ def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_one(
     assert counts == {("few", "warn"): 3, ("few", "note"): 0, ("many", "warn"): 1, ("many", "note"): 8}
 
 
+def test_a_forgotten_box_is_drawn_as_the_others_are(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(22)
+    page.quads = [quad + np.float32([[-5, -4], [5, -4], [5, 4], [-5, 4]]) for quad in page.quads]
+    gone = page.quads.pop(13)
+    page.texts.pop(13)
+    page.write(tmp_path, "p")
+    [finding] = told(tmp_path)
+    assert finding.kind == "missing_box"
+    assert np.abs(np.array(finding.polygon) - gone).max() < 5
+
+
 def test_a_misplaced_box_explains_its_own_line_only(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(19)
     page.quads[9] = page.quads[9] + np.float32((0, -12))  # of the right column, and the one below is forgotten
