@@ -15,7 +15,7 @@ from ocrlab.geometry import Polygon
 Said = tuple[str, str, str]  # kind, severity, why
 
 OUT_SHARE = 0.1  # of a box's area outside the image, above which it is more than a sloppy edge
-SAME_BOX = 0.5  # IoU of two boxes, from which they box the same line
+SAME_BOX, SAME_WORD = 0.5, 0.25  # IoU of two boxes, from which they box the same line; with the same text
 SAME_EXACTLY = 0.95
 NESTED = 0.9  # of the smaller box inside the larger one, with the same text
 LARGEST = 2**24  # pixels; float32 holds no whole numbers beyond, and no image is as large
@@ -126,7 +126,7 @@ def twice(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, int, str, st
         if one.ignored and two.ignored and iou < SAME_EXACTLY:
             continue
         same = one.text.strip() == two.text.strip()
-        if iou >= SAME_BOX or (same and one.text.strip() and share >= NESTED):
+        if iou >= SAME_BOX or (same and one.text.strip() and (iou >= SAME_WORD or share >= NESTED)):
             severity = ERROR if iou >= SAME_EXACTLY or (same and iou >= 0.7) else WARN
             texts = "the same text" if same else f"texts {one.text[:20]!r} and {two.text[:20]!r}"
             yield good[b], good[a], severity, f"IoU {iou:.2f} with the box of line {one.line}, {texts}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from ocrlab.audit import alike, boxes, frame, ink, missing, picture
 from ocrlab.audit.finding import ERROR, NOTE, Finding
-from ocrlab.audit.place import lies_well, look, settled
+from ocrlab.audit.place import Place, lies_well, look, settled
 from ocrlab.audit.source import Raw, pages
 from ocrlab.data.page import PageError
 from ocrlab.geometry import Polygon
@@ -145,8 +145,11 @@ def _seen(
     wrong = [f for f in boxes.placed(raw, places, sheet.text) if f.box not in twice | lines_flipped]
     known = twice | lines_flipped | {finding.box for finding in wrong}
     wrong += [f for f in boxes.strays(raw, places, lines, sheet) if f.box not in known]
-    beside = [np.array(finding.polygon, np.float32) for finding in wrong][: missing.MOST]
-    return Looked(raw.split, found, flipped + wrong + list(boxes.unboxed(raw, lines, sheet, beside)), boxed)
+    at: dict[int | None, Place | None] = {raw.boxes[index].line: place for index, place in places.items()}
+    beside = [(np.array(finding.polygon, np.float32), at.get(finding.box)) for finding in wrong][: missing.MOST]
+    return Looked(
+        raw.split, found, flipped + wrong + list(boxes.unboxed(raw, lines, sheet, beside, boxes.margin(places))), boxed
+    )
 
 
 def _print(raw: Raw, image: picture.Image | None) -> alike.Print:

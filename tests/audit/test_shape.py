@@ -64,3 +64,11 @@ def test_a_line_boxed_twice_is_a_pair() -> None:
     pairs = {(later, earlier) for later, earlier, _, _ in shape.twice(boxes, [0, 1, 2, 3])}
     assert pairs == {(2, 0), (3, 1)}
     assert list(shape.twice(boxes, [0])) == []
+
+
+def test_small_boxes_of_one_text_need_less_of_each_other() -> None:
+    digit = np.float32([[10, 10], [18, 10], [18, 20], [10, 20]])
+    off = digit + np.float32([3, 2])  # IoU 0.33
+    assert [pair[:2] for pair in shape.twice([box(digit), box(off, 2)], [0, 1])] == [(1, 0)]
+    assert list(shape.twice([box(digit), box(off, 2, text="b")], [0, 1])) == []
+    assert list(shape.twice([box(digit), box(digit + np.float32([6, 0]), 2)], [0, 1])) == []  # neighbours

@@ -201,6 +201,66 @@ def test_a_single_letter_starts_where_the_others_do(draw: Callable[..., Any], tm
     assert at(told(tmp_path), "reversed") == [2]
 
 
+def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_one(
+    draw: Callable[..., Any], tmp_path: Path
+) -> None:
+    few, many = draw(18), draw(18)
+    for page, gone in ((few, 3), (many, 9)):
+        for row in range(gone):
+            at = 2 * (10 - row) + 1  # the right column
+            del page.quads[at], page.texts[at]
+    few.write(tmp_path, "few")
+    many.write(tmp_path, "many")
+    missed = [finding for finding in check(tmp_path) if finding.kind == "missing_box"]
+    counts = {
+        (name, severity): sum((one.page, one.severity) == (name, severity) for one in missed)
+        for name in ("few", "many")
+        for severity in ("warn", "note")
+    }
+    assert counts == {("few", "warn"): 3, ("few", "note"): 0, ("many", "warn"): 1, ("many", "note"): 8}
+
+
+def test_a_forgotten_box_is_drawn_as_the_others_are(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(22)
+    page.quads = [quad + np.float32([[-5, -4], [5, -4], [5, 4], [-5, 4]]) for quad in page.quads]
+    gone = page.quads.pop(13)
+    page.texts.pop(13)
+    page.write(tmp_path, "p")
+    [finding] = told(tmp_path)
+    assert finding.kind == "missing_box"
+    assert np.abs(np.array(finding.polygon) - gone).max() < 5
+
+
+def test_a_misplaced_box_explains_its_own_line_only(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(19)
+    page.quads[9] = page.quads[9] + np.float32((0, -12))  # of the right column, and the one below is forgotten
+    gone = page.quads.pop(11)
+    page.texts.pop(11)
+    page.write(tmp_path, "p")
+    findings = told(tmp_path)
+    assert at(findings, "misplaced") == [10]
+    [forgotten] = [np.array(finding.polygon) for finding in findings if finding.kind == "missing_box"]
+    assert np.abs(forgotten.mean(axis=0) - gone.mean(axis=0)).max() < 6
+
+
+def test_a_box_that_has_lost_its_only_sign_is_misplaced(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(20)
+    cv2.putText(page.image, "8", (350, 50 + 40 * 6), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 2, cv2.LINE_AA)
+    left, top = 350 - 1 + 7, 50 + 40 * 6 - 15  # 7 px to the right, 0.35 heights
+    page.quads.append(np.float32([[left, top], [left + 14, top], [left + 14, top + 20], [left, top + 20]]))
+    page.texts.append("8")
+    page.write(tmp_path, "p")
+    assert at(told(tmp_path), "misplaced") == [29]
+
+
+def test_a_line_backwards_is_not_exchanged_x_and_y(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(21)
+    for index in range(0, 28, 3):
+        page.quads[index] = page.quads[index][[0, 3, 2, 1]]
+    page.write(tmp_path, "p")
+    assert {finding.kind for finding in told(tmp_path)} == {"reversed"}
+
+
 def test_a_box_over_the_page_is_wide(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(16)
     page.quads[4] = np.float32([[0, 0], [519, 0], [519, 600], [0, 600]])

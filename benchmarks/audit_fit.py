@@ -1,0 +1,163 @@
+"""Where the weights come from by which the data doctor knows a line that nobody boxed (ocrlab/audit/missing.py).
+
+    python benchmarks/audit_fit.py --data ../shared/data/sroie
+
+Boxes of the train pages are left out, some of a page at a time: the lines found where they were are text. The lines
+found on the whole pages are other ink, except print that was really forgotten: what is above FORGOTTEN and repeats
+signs of the page is left out of the next round. A logistic model with a little ridge is fitted to half of the pages
+and scored on the other half, both ways; the weights printed are those of all pages. The val pages are not read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import planted
+from numpy.typing import NDArray
+from table import ROOT, markdown, page, parser, publish
+
+from ocrlab.audit import ink, missing, picture
+from ocrlab.errors import DataError
+
+FORGOTTEN, SIGNS = 3.5, 0.7  # log odds; likeness to signs in boxes
+ROUNDS = 4
+LEFT_OUT, SHARE = 8, 0.2  # boxes of a page at a time, at most, and of all its boxes
+INSIDE, COVERED = 0.5, 0.25  # a line is that of a box with so much of its area in it, and covers so much of it
+RIDGE = 1.0
+
+Found = tuple[missing.Line, tuple[float, float, float, float]]  # left, top, right, bottom in image pixels
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """What the model sees: terms (N, T); and of each line its page, whether it is print, how known its signs are."""
+
+    terms: Floats
+    pages: NDArray[np.int64]
+    prints: Bools
+    known: Floats
+
+
+def main() -> None:
+    """Fit, score on the other half of the pages, and print both."""
+    args = arguments()
+    try:
+        pages = planted.read(args.data / "train")
+    except (DataError, OSError) as error:
+        sys.exit(f"No receipts to fit to: {error}")
+    text, other, count = collect(pages, args.times, np.random.default_rng(0))
+    used = np.ones(len(other.pages), np.bool_)
+    for _ in range(ROUNDS):
+        odds_text, odds_other = crossed(text, other, used)
+        used = ~((odds_other > FORGOTTEN) & (other.known >= SIGNS))
+    weights, bias = fit(text.terms, other.terms[used])
+    rows = [
+        [
+            f"{limit:.1f}",
+            f"{(text.prints & (odds_text > limit)).sum() / count:.4f}",
+            int((other.prints & used & (odds_other > limit)).sum()),
+            int((other.prints & ~used & (odds_other > limit)).sum()),
+        ]
+        for limit in (0.5, 1.0, 1.5, 2.0, 2.5)
+    ]
+    found = f"{len(text.pages)} of {count} boxes left out are found as a line; {used.sum()} lines of other ink"
+    header = ("log odds above", "share of the boxes left out", "lines of other ink", "forgotten print")
+    table = [[name, f"{weight:.2f}"] for name, weight in zip(missing.WEIGHTS, weights, strict=True)]
+    parts = [found, markdown(header, rows), markdown(("term", "weight"), [*table, ["bias", f"{bias:.2f}"]])]
+    publish("audit-fit", page("Lines that nobody boxed: the weights", "\n\n".join(parts)), save=args.save)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the parsed command line."""
+    made = parser(__doc__)
+    data = ROOT.parent / "shared" / "data" / "sroie"
+    made.add_argument("--data", type=Path, default=data, help="receipts with train/")
+    made.add_argument("--times", type=int, default=3, help="how often boxes are left out of each page (default 3)")
+    return made.parse_args()
+
+
+def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> tuple[Lines, Lines, int]:
+    """Return the lines of boxes left out, those of other ink, and how many boxes were left out."""
+    text: list[tuple[int, missing.Line]] = []
+    other: list[tuple[int, missing.Line]] = []
+    count = 0
+    for number, one in enumerate(pages):
+        image = picture.decode(one.image)[0]
+        other += [(number, line) for line, _ in found(image, one.boxes)]
+        for _ in range(times):
+            size = min(LEFT_OUT, max(1, int(SHARE * len(one.boxes))))
+            gone = set(rng.choice(len(one.boxes), size, replace=False).tolist())
+            lines = found(image, [box for at, box in enumerate(one.boxes) if at not in gone])
+            best = [_line_of(one.boxes[at], lines) for at in gone]
+            text += [(number, line) for line in best if line is not None]
+            count += size
+    return _lines(text), _lines(other), count
+
+
+def found(image: picture.Image, boxes: list[planted.Box]) -> list[Found]:
+    """Return the lines outside `boxes`."""
+    sheet = ink.sheet(image, [box.corners.astype(np.float32) for box in boxes])
+    lines = []
+    for line in missing.lines(sheet):
+        x, y, w, h = (value / sheet.scale for value in line.box)
+        lines.append((line, (x, y, x + w, y + h)))
+    return lines
+
+
+def crossed(text: Lines, other: Lines, used: Bools) -> tuple[Floats, Floats]:
+    """Return the log odds of all lines by the model of the pages of the other half."""
+    odds = np.zeros(len(text.pages)), np.zeros(len(other.pages))
+    for half in (0, 1):
+        weights, bias = fit(text.terms[text.pages % 2 != half], other.terms[used & (other.pages % 2 != half)])
+        for lines, put in zip((text, other), odds, strict=True):
+            own = lines.pages % 2 == half
+            put[own] = lines.terms[own] @ weights + bias
+    return odds
+
+
+def fit(text: Floats, other: Floats) -> tuple[Floats, float]:
+    """Return weights (T,) and bias of a logistic model of text (N, T) against other ink (M, T); by Newton's method."""
+    terms = np.concatenate([text, other])
+    wanted = np.r_[np.ones(len(text)), np.zeros(len(other))]
+    mean, spread = terms.mean(axis=0), terms.std(axis=0) + 1e-9
+    scaled = np.column_stack([(terms - mean) / spread, np.ones(len(terms))])
+    ridge = RIDGE * np.diag(np.r_[np.ones(terms.shape[1]), 0.0])
+    weights = np.zeros(scaled.shape[1])
+    for _ in range(30):
+        share = 1 / (1 + np.exp(-np.clip(scaled @ weights, -30, 30)))
+        slope = scaled.T @ (wanted - share) - ridge @ weights
+        bend = (scaled * (share * (1 - share))[:, None]).T @ scaled + ridge
+        step = np.linalg.solve(bend, slope)
+        weights += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights[:-1] / spread, float(weights[-1] - (weights[:-1] / spread) @ mean)
+
+
+def _line_of(box: planted.Box, lines: list[Found]) -> missing.Line | None:
+    """Return the line that covers most of a box, and lies in it."""
+    fitting = [
+        (planted.covered(box.bounds, place), at)
+        for at, (_, place) in enumerate(lines)
+        if planted.covered(place, box.bounds) >= INSIDE and planted.covered(box.bounds, place) >= COVERED
+    ]
+    return lines[max(fitting)[1]][0] if fitting else None
+
+
+def _lines(found: list[tuple[int, missing.Line]]) -> Lines:
+    return Lines(
+        np.array([missing.terms(line) for _, line in found]).reshape(-1, len(missing.WEIGHTS)),
+        np.array([number for number, _ in found], np.int64),
+        np.array([missing.is_print(line) for _, line in found], np.bool_),
+        np.array([line["known"] for _, line in found], np.float64),
+    )
+
+
+if __name__ == "__main__":
+    main()
