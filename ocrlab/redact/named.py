@@ -10,8 +10,8 @@ from ocrlab.redact.spans import Span
 from ocrlab.redact.words import hides, names_secret
 
 SECRET = "(secret)"
-WORD = re.compile(r"passw|passphrase|pwd|secret|credential|token|auth|bearer|key|connection", re.IGNORECASE)
-LOWER = re.compile(r"passw|passphrase|pwd|secret|credential|token|auth|bearer|key|connection")
+WORD = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection", re.IGNORECASE)
+LOWER = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection")
 QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;)"
 
 HEADER = re.compile(r"(authorization\\{0,3}[\"']?\s{0,4}[:=]\s{0,4}\\{0,3}[\"']?)(\w+ +)?([^\s\"',\\]+)", re.IGNORECASE)
