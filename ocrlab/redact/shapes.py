@@ -9,9 +9,9 @@ from ocrlab.redact.issuers import PREFIXES
 from ocrlab.redact.spans import Span, begins
 
 SECRET = "(secret)"
-PRIVATE = re.compile(
-    r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----)((?s:.{1,16000}?)(?=-----END)|[A-Za-z0-9+/=\s\\]+)"
-)
+PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+BODY = re.compile(r"[A-Za-z0-9+/=\s\\]*")  # of a key whose end is not there
+LONGEST = 16_000  # characters of a key with its headers
 USER_AND_PASSWORD = re.compile(r"://(?![^/\s'\"@:]{0,99}:\d{1,5}[/\s])([^/\s'\"@:<>]{0,99}:[^\s'\"<>]{0,299})@")
 ACCOUNT = re.compile(r"://([^/\s'\"@:<>?#]{1,299})@")
 NOBODY = ("git", "hg", "anonymous", SECRET)
@@ -24,7 +24,7 @@ COOKIE = re.compile(
     r"\bcookie\\{0,3}[\"']?\s{0,2}:\s{0,2}\\{0,3}[\"']?((?!\()[\w.-]{1,60}=[^\r\n\"'<>\\]{6,})", re.IGNORECASE
 )
 LOGIN = re.compile(
-    r"\bwandb(?: login (?:--?[\w=-]{1,40} ){0,4}|: [^\n]{0,120}\bAPI key\b[^\n]{0,120}?)([0-9a-f]{40})(?![0-9a-f])"
+    r"\bwandb(?: login (?:--?[\w=-]{1,40} ){0,4}|: [^\n]{0,60}\bAPI key\b[^\n]{0,60}?)([0-9a-f]{40})(?![0-9a-f])"
 )
 KAGGLE = re.compile(r"\"username\\?\":\s?\\?\"[^\"]{1,80}\",\s?\\?\"key\\?\":\s?\\?\"([0-9a-f]{32})\\?\"")
 ENTRA = re.compile(r"(?<![\w.~-])([\w.~-]{3}[78]Q~[\w.~-]{31,34})(?![\w~-])")
@@ -63,21 +63,37 @@ def spans(text: str) -> Iterator[Span]:
             if found[1] not in NOBODY:
                 yield found.start(1), found.end(1), SECRET
     if "PRIVATE KEY" in text:
-        for found in PRIVATE.finditer(text):
-            if found[2].strip() not in ("", SECRET):
-                yield *found.span(2), f" {SECRET} "
+        yield from _private(text)
     if "=" in text or "%3" in text:
         yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
     for word, told in WORDS:
         if word in text:
             yield from ((*found.span(found.lastindex or 0), SECRET) for found in told.finditer(text))
-    for prefix, pattern in PREFIXES:
-        if prefix in text:
-            for found in pattern.finditer(text):
-                if begins(text, found.start(), "_-"):
-                    yield found.start(), found.end(), SECRET
+    yield from _issued(text)
     if len(text) >= 40:
         yield from _unnamed(text)
+
+
+def _issued(text: str) -> Iterator[Span]:
+    """Yield tokens, looked for only where a word begins: from inside a long one the time would grow with its square."""
+    for prefix, pattern in PREFIXES:
+        at = text.find(prefix)
+        while at >= 0:
+            found = pattern.match(text, at) if begins(text, at, "_-") else None
+            if found:
+                yield at, found.end(), SECRET
+            at = text.find(prefix, found.end() if found else at + 1)
+
+
+def _private(text: str) -> Iterator[Span]:
+    for found in PRIVATE.finditer(text):
+        start = found.end()
+        end = text.find("-----END", start, start + LONGEST)
+        if end < 0 or text.find("-----BEGIN", start, end) >= 0:
+            body = BODY.match(text, start)
+            end = body.end() if body else start
+        if text[start:end].strip() not in ("", SECRET):
+            yield start, end, f" {SECRET} "
 
 
 def _unnamed(text: str) -> Iterator[Span]:
