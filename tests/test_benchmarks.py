@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab import flight
+from ocrlab import flight, redact
 from ocrlab.config import apply, load, save
 from ocrlab.history import listing
 from ocrlab.probes import tree
@@ -46,6 +46,7 @@ PARTS = (
     "flight_truth",
     "flight_buggy",
     "flight_cuda",
+    "secret_forms",
 )  # parts of benchmarks, not questions of their own
 QUESTIONS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in PARTS)
 MACHINE = {
@@ -372,3 +373,16 @@ def test_many_runs_are_made_and_listed(part: Any, tmp_path: Path) -> None:
     met, body = many.measure(folder, empty, 1)
     assert "12 runs in" in body
     assert ("NOT met" in body) != met
+
+
+@pytest.mark.parametrize("seed", [1, 20261124])
+def test_forms_of_secrets_are_hidden_and_innocent_texts_stay(
+    part: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    forms, seen = part("secret_forms"), part("shared_secrets").seen
+    every = forms.forms(seed)
+    for name, value in (pair for form in every for pair in form.variables):
+        monkeypatch.setenv(name, value)
+    assert [form.name for form in every if not seen(form, form.shown)] == []
+    assert [form.name for form in every if seen(form, redact.clean(form.shown))] == []
+    assert [text for text in forms.INNOCENT if redact.clean(text) != text] == []

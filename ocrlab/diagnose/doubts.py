@@ -134,6 +134,7 @@ NOT_BUILT = re.compile(
     r"|Failed building|CalledProcessError|\A[^\n]{0,400}\Z"
 )
 ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # the server was reached
+KEPT = re.compile(r"\bmachine api\.wandb|key for [\w./:-]{1,60} to your netrc")  # where a key for the server is kept
 NCCL_TELLS = re.compile(r"NCCL INFO")
 STANDS_STILL = re.compile(r"(?i)\b(?:hang|hung|stuck|freez|froze|stall|dead-?lock)")
 LASTS = re.compile(rf"{prose.ENDLESS}|\A(?![\s\S]*(?:{prose.PAUSES}))", re.IGNORECASE)
@@ -148,6 +149,7 @@ DOUBTS = (
     Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
     Doubt("build.", LINKS, NOT_BUILT, 0.4),
     Doubt("tracker.network", ANSWERED, NEVER, 0.4),
+    Doubt("tracker.network", KEPT, NEVER, 0.0),
     Doubt("driver.", NCCL_TELLS, NEVER, 0.0),
     Doubt("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
     Doubt("io.", CUDA_SAYS, NEVER, 0.0),

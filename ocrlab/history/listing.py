@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.flight import sentinel
 from ocrlab.flight.process import alive
-from ocrlab.history import files, settings
+from ocrlab.history import ahead, files, settings
 from ocrlab.history.fingerprint import Fingerprint, fingerprint, output, stored_verdict
 from ocrlab.history.settings import Settings
 from ocrlab.records import RunRecord, from_json
@@ -185,12 +185,15 @@ def _runs(place: str) -> Iterator[Run]:
         yield itself
         return
     here = os.path.realpath(place)
-    for name, linked in found.items():
-        twice = linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here  # as `latest`
-        if not (name.startswith(".") or twice):
-            run = read(f"{place.rstrip('/') or '/'}/{name}" if place != "." else name)
-            if run is not None:
-                yield run
+    twice = {  # as `latest`
+        name
+        for name, linked in found.items()
+        if linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here
+    }
+    before = "" if place == "." else f"{place.rstrip('/')}/"
+    folders = [before + name for name in found if not (name.startswith(".") or name in twice)]
+    ahead.ask(folders)
+    yield from (run for folder in folders if (run := read(folder)) is not None)
 
 
 def _lives(path: str) -> bool:

@@ -72,7 +72,8 @@ def modules(found: Seen) -> View:
         told = "".join(f"<td>{cell}</td>" for cell in (*figures, *highs))
         body.append(f'<tr><td class="words">{escape(row.module)}</td>{told}<td class="words">{parts}</td></tr>')
     legend = "MiB. Forward and backward: the most that was alive in all while the module ran; workspace: its own."
-    html = f'<style>{tables.CSS}{CSS}</style>{say(found.finding)}<table class="plain tight">{"".join(body)}</table>'
+    table = f'<div class="wide"><table class="plain tight">{"".join(body)}</table></div>'
+    html = f"<style>{tables.CSS}{CSS}</style>{say(found.finding)}{table}"
     lines = [found.finding, *(f"{row.module}: {size(_whole(row))}" for row in rows)]
     return View(f'{html}<p class="note">{escape(legend)}</p>', "\n".join(lines))
 

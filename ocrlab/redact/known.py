@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import html
-import json
 import os
 import re
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import unquote
 
 from ocrlab.redact.spans import Find, Span
 from ocrlab.redact.words import FOLDERS, is_secret
@@ -18,7 +16,9 @@ SHORTEST = 8  # characters; a shorter secret would be found inside ordinary word
 WRAPPED = 12  # from so many on it is also found where a line was broken inside it
 ALSO = re.compile(r"_(?:PAT|DSN|CONN|CONN_STR|SAS|PSK|WEBHOOK_URL)$")  # names of variables, besides `words.SECRET`
 IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^\s@]{8,})@")
-BREAK = r"(?:[ \t│┃|>]{0,60}\r?\n[ \t│┃|>]{0,60})?"
+BREAK = r"(?:[ \t│┃|>]{0,60}(?:\r?\n|\\{1,4}n)[ \t│┃|>]{0,60})?"
+ENTITIES = {"&": ("amp",), "<": ("lt",), ">": ("gt",), '"': ("quot",), "'": ("apos",), " ": ("nbsp",)}  # in HTML
+ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
 
 
 def finder() -> Find:
@@ -28,15 +28,18 @@ def finder() -> Find:
 
 def _spans(text: str, secrets: tuple[tuple[str, str], ...]) -> Iterator[Span]:
     """Yield where the value of a secret variable stands; `(NAME)` replaces it, line breaks stay."""
+    lower = text.lower() if secrets else ""
     for name, value in secrets:
-        for spelt in _spellings(value):
+        for spelt in _encoded(value):
             at = text.find(spelt)
             while at >= 0:
                 yield at, at + len(spelt), f"({name})"
                 at = text.find(spelt, at + len(spelt))
-        if len(value) >= WRAPPED and "\n" in text:
+        if _core(value) in lower:
+            yield from ((*found.span(), f"({name})") for found in _spelled(value).finditer(text))
+        if len(value) >= WRAPPED and ("\n" in text or "\\n" in text):
             for found in _broken(value).finditer(text):
-                yield found.start(), found.end(), f"({name})" + "\n" * found.group().count("\n")
+                yield *found.span(), f"({name})" + "\n" * found.group().count("\n")
 
 
 @lru_cache(maxsize=8)
@@ -61,20 +64,9 @@ def _drawn(value: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _spellings(value: str) -> tuple[str, ...]:
-    """Return a value as it is, percent-encoded, as in JSON, repr and HTML, and in base64 behind 0, 1 and 2 bytes."""
-    dumped = (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
-    once = {
-        value,
-        quote(value, safe=""),
-        quote(value),
-        quote_plus(value),
-        *dumped,
-        repr(value)[1:-1],
-        html.escape(value),
-    }
-    once |= {quote(value, safe="").lower() if "%" in quote(value, safe="") else value, dumped[0].replace("/", "\\/")}
-    once |= {html.escape(value).replace("&#x27;", "&#39;"), dumped[0].replace("\\", "\\\\")}
+def _encoded(value: str) -> tuple[str, ...]:
+    """Return what base64 makes of a value behind 0, 1 and 2 bytes, as far as that depends on the value only."""
+    once = set()
     for before in range(3):
         data = b"\0" * before + value.encode("utf-8", "surrogateescape")
         whole = base64.b64encode(data[: len(data) - len(data) % 3]).decode()[(before * 4 + 2) // 3 :]
@@ -83,5 +75,36 @@ def _spellings(value: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
+def _core(value: str) -> str:
+    """Return the longest part of a value that is spelled in one way only, in lower case."""
+    return max(re.findall(r"[A-Za-z0-9]+", value) or [""], key=len).lower()
+
+
+@lru_cache(maxsize=256)
+def _spelled(value: str) -> re.Pattern[str]:
+    """Return what finds a value as it is, and as addresses, JSON, repr, HTML and any of these in another spell it."""
+    return re.compile("".join(map(_character, value)), re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
 def _broken(value: str) -> re.Pattern[str]:
-    return re.compile(BREAK.join(map(re.escape, value)))
+    """Return what finds a value inside which a line was broken."""
+    return re.compile(BREAK.join(map(_character, value)))
+
+
+@lru_cache(maxsize=1024)
+def _character(letter: str) -> str:
+    """Return a pattern of all that one character is spelled as."""
+    if letter.isascii() and letter.isalnum():
+        return letter
+    code = ord(letter)
+    octets = "".join(f"%(?:25)?{octet:02x}" for octet in letter.encode("utf-8", "surrogateescape"))
+    entities = "|".join([f"#0*{code}", f"#x0*{code:x}", *ENTITIES.get(letter, ())])
+    units = letter.encode("utf-16-be", "surrogatepass")
+    words = r"\\{1,8}".join(f"u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    after = [*([f"x{code:02x}"] if code < 0x100 else []), words, *ESCAPES.get(letter, "")]
+    space = r"|\+" if letter == " " else ""
+    return (
+        rf"(?:\\{{0,8}}(?:{re.escape(letter)}|(?i:{octets}|&(?:amp;)*(?:{entities});){space})"
+        rf"|\\{{1,8}}(?i:{'|'.join(after)}))"
+    )

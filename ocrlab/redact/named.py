@@ -10,8 +10,8 @@ from ocrlab.redact.spans import Span
 from ocrlab.redact.words import hides, names_secret
 
 SECRET = "(secret)"
-WORD = re.compile(r"passw|passphrase|pwd|secret|credential|token|auth|bearer|key|connection", re.IGNORECASE)
-LOWER = re.compile(r"passw|passphrase|pwd|secret|credential|token|auth|bearer|key|connection")
+WORD = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection", re.IGNORECASE)
+LOWER = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection")
 QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;)"
 
 HEADER = re.compile(r"(authorization\\{0,3}[\"']?\s{0,4}[:=]\s{0,4}\\{0,3}[\"']?)(\w+ +)?([^\s\"',\\]+)", re.IGNORECASE)
@@ -39,7 +39,8 @@ DRAWN = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\[
 
 # Prose: `Invalid API key: 0123...`, `the token abc... has expired`. Without a word before it a key is mostly that of a
 # mapping or a module, so that only hexadecimal digits, or a mixture of cases and digits, are a secret.
-BEHIND = re.compile(r"(?: (?:is|was|of|for|given|provided))?[ \t:=]{1,4}[\"'`<(\[]?(?P<value>[\w+/=.-]{16,})")
+BEHIND = re.compile(r"(?: (?:is|was|of|for|given|provided))?[ \t:=]{1,4}[\"'`<(\[]?(?P<value>[\w+/=.-]{16,256})")
+TAIL = re.compile(r"[\w+/=.-]*")
 OF_ACCESS = re.compile(
     r"\b(?:api|access|secret|account|license|auth\w{0,12}|signing|shared)[ -]?(?:keys?|tokens?)$", re.I
 )
@@ -68,7 +69,8 @@ def spans(text: str) -> Iterator[Span]:
                 done = max(done, found[1])
         phrase = BEHIND.match(text, done)
         if phrase and _said(text[max(0, at - 16) : done], text[at:done], phrase["value"].rstrip(".")):
-            yield *phrase.span("value"), SECRET
+            rest = TAIL.match(text, phrase.end())
+            yield phrase.start("value"), rest.end() if rest else phrase.end(), SECRET
 
 
 def _said(before: str, name: str, value: str) -> bool:

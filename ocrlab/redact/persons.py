@@ -11,16 +11,19 @@ import socket
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 
+from ocrlab.redact import elsewhere
+from ocrlab.redact.elsewhere import HOST, USER
 from ocrlab.redact.plain_words import ALSO_WORDS, NOBODY
 from ocrlab.redact.spans import Find, Span, begins, ends
 
-USER, HOST, HOME = "(user)", "(host)", "~"
+HOME = "~"
 USERS = ("USER", "LOGNAME", "USERNAME", "SUDO_USER")
 HOSTS = ("HOSTNAME", "HOST", "COMPUTERNAME", "SLURMD_NODENAME")
 SHORTEST = 3  # letters of a user name, and one more of a host's, that is looked for anywhere
 # Anybody's home, in any spelling: the name is replaced, so that it still shows where a file lay.
 ANYBODY = re.compile(
-    r"(?:(?:/mnt|/cygdrive)?/[a-z](?=/Users/))?(?:(?:/|\\/|%2[fF])(?:home|Users)(?:/|\\/|%2[fF]))(?P<name>\w[\w.+-]{0,63})"
+    r"(?:(?:/mnt|/cygdrive)?/[a-z](?=/Users/)|/(?:export|nfs|cluster|storage|gpfs|lustre|ceph|hpc|net|vol|data)(?=/home/))?"
+    r"(?:(?:/|\\/|%2[fF])(?:home|Users)(?:/users)?(?:/|\\/|%2[fF]))(?P<name>\w[\w.+-]{0,63})"
     r"|[A-Za-z](?::|%3[aA])(?:\\{1,4}|/|%5[cC]|%2[fF])Users(?:\\{1,4}|/|%5[cC]|%2[fF])"
     r"(?P<person>(?!\()[^\\/:*?\"'<>|%\s][^\\/:*?\"'<>|%\r\n]{0,40}(?=[\\/%])|(?!\()[^\\/:*?\"'<>|%\s]{1,64})"
 )
@@ -42,7 +45,8 @@ def _spans(text: str, names: tuple[tuple[str, ...], ...]) -> Iterator[Span]:
     for user in users:
         if user.lower() not in NOBODY:
             yield from _of_user(text, user)
-    for host in hosts:
+    yield from elsewhere.persons(text)
+    for host in _unique([*hosts, *elsewhere.machines(text)]):
         if host.lower() not in ALSO_WORDS:
             yield from ((at, end, HOST) for at, end in _words(text, host, "-", "-"))
         elif host in text:  # on a machine called `tensor` every tensor(3) would be gone

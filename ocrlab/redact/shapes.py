@@ -5,44 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ocrlab.redact.issuers import PREFIXES
 from ocrlab.redact.spans import Span, begins
 
 SECRET = "(secret)"
-# Each begins with what its issuer puts in front, so that no hash or word is one. The literal is searched first: fast.
-PREFIXES = tuple(
-    (prefix, re.compile(re.escape(prefix) + rest))
-    for prefix, rest in (
-        ("sk-", r"[\w-]{16,}"),
-        ("hf_", r"[A-Za-z0-9]{16,}"),
-        *((f"gh{letter}_", r"[A-Za-z0-9]{16,}") for letter in "pousr"),
-        ("github_pat_", r"\w{16,}"),
-        ("glpat-", r"[\w-]{16,}"),
-        *((f"A{kind}", r"[A-Z0-9]{16}(?![A-Za-z0-9])") for kind in ("KIA", "SIA")),
-        *((f"xox{letter}-", r"[\w-]{10,}") for letter in "abeprs"),
-        ("AIza", r"[\w-]{30,}"),
-        ("ya29.", r"[\w-]{20,}"),
-        ("eyJ", r"[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}"),
-        ("nvapi-", r"[\w-]{30,}"),
-        ("wandb_v1_", r"\w{20,}"),
-        ("dckr_pat_", r"[\w-]{16,}"),
-        ("npm_", r"[A-Za-z0-9]{30,}"),
-        ("sk_live_", r"\w{16,}"),
-        ("local-", r"[0-9a-f]{40}(?![0-9a-f])"),  # of a tracker's own server
-    )
-)
-PRIVATE = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)([A-Za-z0-9+/=\s\\]+)")
+PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+BODY = re.compile(r"[A-Za-z0-9+/=\s\\]*")  # of a key whose end is not there
+LONGEST = 16_000  # characters of a key with its headers
 USER_AND_PASSWORD = re.compile(r"://(?![^/\s'\"@:]{0,99}:\d{1,5}[/\s])([^/\s'\"@:<>]{0,99}:[^\s'\"<>]{0,299})@")
 ACCOUNT = re.compile(r"://([^/\s'\"@:<>?#]{1,299})@")
 NOBODY = ("git", "hg", "anonymous", SECRET)
 QUERY = re.compile(
-    r"(?:[?&;]|%26|%3F|\\u0026)(?:amp;)?(?:sig|signature|sharedaccesssignature|key|code|x-(?:amz|goog)-(?:signature|credential"
+    r"(?:[?&;]|%26|%3F)(?:amp;)?(?:sig|signature|sharedaccesssignature|key|code|x-(?:amz|goog)-(?:signature|credential"
     r"|security-token))(?:=|%3D)(?!\()([^&\s\"'<>\\;]{6,})",
     re.IGNORECASE,
 )
 COOKIE = re.compile(
     r"\bcookie\\{0,3}[\"']?\s{0,2}:\s{0,2}\\{0,3}[\"']?((?!\()[\w.-]{1,60}=[^\r\n\"'<>\\]{6,})", re.IGNORECASE
 )
-LOGIN = re.compile(r"\bwandb login (?:--?[\w=-]{1,40} ){0,4}([0-9a-f]{40})(?![0-9a-f])")
+LOGIN = re.compile(
+    r"\bwandb(?: login (?:--?[\w=-]{1,40} ){0,4}|: [^\n]{0,60}\bAPI key\b[^\n]{0,60}?)([0-9a-f]{40})(?![0-9a-f])"
+)
+KAGGLE = re.compile(r"\"username\\?\":\s?\\?\"[^\"]{1,80}\",\s?\\?\"key\\?\":\s?\\?\"([0-9a-f]{32})\\?\"")
+ENTRA = re.compile(r"(?<![\w.~-])([\w.~-]{3}[78]Q~[\w.~-]{31,34})(?![\w~-])")
 # Programs that take a password by a letter, or in a line of their own.
 CURL = re.compile(
     r"\bcurl\b[^\n]{0,300}?\s(?:-u|--user|--proxy-user|-U)(?:\s{0,4}|=)[\"']?[^\s:\"'/]{1,80}:(?!//)"
@@ -51,8 +36,16 @@ CURL = re.compile(
 MYSQL = re.compile(r"\bmysql(?:dump|admin|import)?\b[^\n]{0,300}?\s-p((?!\()[^\s\"']{1,200})")
 SSHPASS = re.compile(r"\bsshpass\s{1,4}-p\s{0,4}[\"']?((?!\()[^\s\"']{1,200})")
 BASIC = re.compile(r"\bBasic +((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{12,200}={0,2})(?![\w=])")
+# An address whose last part is the password to it: whoever has it may post to a channel.
+DRAWN = r"(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z])(?=[\w-]{0,99}[A-Z])[\w-]{16,100}"
+HOOK = re.compile(
+    rf"://(?:[^\s/\"'<>]{{0,200}}hook[^\s/\"'<>]{{0,200}}/(?:[\w@.-]{{1,100}}/){{0,6}}?({DRAWN}|[0-9a-f]{{32}}(?![\w-]))"
+    rf"|[^\s\"'<>]{{1,200}}?hooks?/(?:[\w@.-]{{1,100}}/){{0,4}}?({DRAWN}))"
+)
+BOT = re.compile(r"(?<!\d)\d{8,10}:(AA[\w-]{32,34})(?![\w-])")  # Telegram's
 WORDS = (
-    *(("ookie", COOKIE), ("OOKIE", COOKIE), ("wandb login", LOGIN), ("curl", CURL), ("mysql", MYSQL)),
+    *(("hook", HOOK), (":AA", BOT), ("username", KAGGLE), ("Q~", ENTRA)),
+    *(("ookie", COOKIE), ("OOKIE", COOKIE), ("wandb", LOGIN), ("curl", CURL), ("mysql", MYSQL)),
     *(("sshpass", SSHPASS), ("Basic ", BASIC)),
 )
 # The secret half of an AWS key has 40 characters and nothing in front. Drawn at random its kind of character (upper,
@@ -70,21 +63,37 @@ def spans(text: str) -> Iterator[Span]:
             if found[1] not in NOBODY:
                 yield found.start(1), found.end(1), SECRET
     if "PRIVATE KEY" in text:
-        yield from (
-            (found.start(2), found.end(2), f" {SECRET} ") for found in PRIVATE.finditer(text) if found[2].strip()
-        )
+        yield from _private(text)
     if "=" in text or "%3" in text:
         yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
     for word, told in WORDS:
         if word in text:
-            yield from ((found.start(1), found.end(1), SECRET) for found in told.finditer(text))
-    for prefix, pattern in PREFIXES:
-        if prefix in text:
-            for found in pattern.finditer(text):
-                if begins(text, found.start(), "_-"):
-                    yield found.start(), found.end(), SECRET
+            yield from ((*found.span(found.lastindex or 0), SECRET) for found in told.finditer(text))
+    yield from _issued(text)
     if len(text) >= 40:
         yield from _unnamed(text)
+
+
+def _issued(text: str) -> Iterator[Span]:
+    """Yield tokens, looked for only where a word begins: from inside a long one the time would grow with its square."""
+    for prefix, pattern in PREFIXES:
+        at = text.find(prefix)
+        while at >= 0:
+            found = pattern.match(text, at) if begins(text, at, "_-") else None
+            if found:
+                yield at, found.end(), SECRET
+            at = text.find(prefix, found.end() if found else at + 1)
+
+
+def _private(text: str) -> Iterator[Span]:
+    for found in PRIVATE.finditer(text):
+        start = found.end()
+        end = text.find("-----END", start, start + LONGEST)
+        if end < 0 or text.find("-----BEGIN", start, end) >= 0:
+            body = BODY.match(text, start)
+            end = body.end() if body else start
+        if text[start:end].strip() not in ("", SECRET):
+            yield start, end, f" {SECRET} "
 
 
 def _unnamed(text: str) -> Iterator[Span]:

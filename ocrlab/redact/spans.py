@@ -1,4 +1,8 @@
-"""A text in which some stretches are replaced; colour codes are taken out before, and put back where they were."""
+"""A text in which some stretches are replaced.
+
+Colour codes are taken out before, and put back where they were. A printable character that JSON spells `\\u002b` is
+looked at as itself, and is spelled as it was where it stays.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,25 @@ from collections.abc import Callable, Iterable
 
 Span = tuple[int, int, str]  # of characters: from, up to, and what stands there instead
 Find = Callable[[str], Iterable[Span]]
-CODE = re.compile(r"(?:\x1b|\\(?:u001[bB]|x1[bB]|033|e))\[[0-9;]*[A-Za-z]")  # also as JSON and repr write them
+Mark = tuple[int, str, str]  # where it is in the text that is looked at, how it was spelled, and what is looked at
+MARK = re.compile(  # codes also as JSON and repr write them
+    r"(?:\x1b|\\(?:u001[bB]|x1[bB]|033|e))\[[0-9;]*[A-Za-z]|\\u00(?P<letter>2[1-9A-Fa-f]|[3-6][\dA-Fa-f]|7[\dA-Ea-e])"
+)
 ESCAPED = re.compile(r"(?:%[0-9A-Fa-f]{2}|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2})$")
 
 
 def replaced(text: str, finders: Iterable[Find]) -> tuple[str, int]:
     """Return a text after each of `finders` has had its turn, and how many stretches were replaced."""
-    codes: list[tuple[int, str]] = []
-    if "[" in text and ("\x1b" in text or "\\" in text):
-        text, codes = _without_codes(text)
+    marks: list[Mark] = []
+    if "\x1b" in text or "\\" in text:
+        text, marks = _without_marks(text)
     count = 0
     for find in finders:
         spans = _apart(find(text))
         if spans:
-            text, codes = _put(text, spans, codes)
+            text, marks = _put(text, spans, marks)
             count += len(spans)
-    return (_with_codes(text, codes) if codes else text), count
+    return (_with_marks(text, marks) if marks else text), count
 
 
 def begins(text: str, at: int, joined: str = "_") -> bool:
@@ -46,41 +53,43 @@ def _apart(found: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def _put(text: str, spans: list[Span], codes: list[tuple[int, str]]) -> tuple[str, list[tuple[int, str]]]:
-    """Replace spans; codes move with the text around them, those inside a span go behind what replaced it."""
-    parts, done, length, moved, rest = [], 0, 0, [], iter(codes)
-    code = next(rest, None)
+def _put(text: str, spans: list[Span], marks: list[Mark]) -> tuple[str, list[Mark]]:
+    """Replace spans; marks move with the text around them, codes inside a span go behind what replaced it."""
+    parts, done, length, moved, rest = [], 0, 0, [], iter(marks)
+    mark = next(rest, None)
     for start, end, new in spans:
-        while code is not None and code[0] <= start:
-            moved.append((length + code[0] - done, code[1]))
-            code = next(rest, None)
+        while mark is not None and (mark[0] < start or (mark[0] == start and not mark[2])):
+            moved.append((length + mark[0] - done, *mark[1:]))
+            mark = next(rest, None)
         parts += [text[done:start], new]
         length += start - done + len(new)
-        while code is not None and code[0] < end:
-            moved.append((length, code[1]))
-            code = next(rest, None)
+        while mark is not None and mark[0] < end:
+            moved += [] if mark[2] else [(length, *mark[1:])]
+            mark = next(rest, None)
         done = end
-    while code is not None:
-        moved.append((length + code[0] - done, code[1]))
-        code = next(rest, None)
+    while mark is not None:
+        moved.append((length + mark[0] - done, *mark[1:]))
+        mark = next(rest, None)
     return "".join([*parts, text[done:]]), moved
 
 
-def _without_codes(text: str) -> tuple[str, list[tuple[int, str]]]:
+def _without_marks(text: str) -> tuple[str, list[Mark]]:
     parts: list[str] = []
-    codes: list[tuple[int, str]] = []
+    marks: list[Mark] = []
     done = length = 0
-    for found in CODE.finditer(text):
-        parts.append(text[done : found.start()])
+    for found in MARK.finditer(text):
+        letter = chr(int(found["letter"], 16)) if found["letter"] else ""
+        parts += [text[done : found.start()], letter]
         length += found.start() - done
-        codes.append((length, found.group()))
+        marks.append((length, found.group(), letter))
+        length += len(letter)
         done = found.end()
-    return "".join([*parts, text[done:]]), codes
+    return "".join([*parts, text[done:]]), marks
 
 
-def _with_codes(text: str, codes: list[tuple[int, str]]) -> str:
+def _with_marks(text: str, marks: list[Mark]) -> str:
     parts, done = [], 0
-    for at, code in codes:
-        parts += [text[done:at], code]
-        done = at
+    for at, spelled, letter in marks:
+        parts += [text[done:at], spelled]
+        done = at + len(letter)
     return "".join([*parts, text[done:]])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-PASSWORDS = r"passwords?|passwd|passphrase|pwd|secrets?|credentials?"
+SERVICES = "admin|db|database|ftp|imap|ldap|login|mail|mongo|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user|vnc|vpn"
+PASSWORDS = rf"passwords?|passwd|passphrase|pwd|secrets?|credentials?|(?:{SERVICES})_?pass"
 WORDS = rf"{PASSWORDS}|token|auth|bearer|apikeys?|[a-z0-9]+[_-]keys?|private[_-]key[_-]id|connection[_-]string"
 SECRET = re.compile(rf"(?:^|[_.\-])(?:{WORDS})(?:$|[_.\-\d])", re.IGNORECASE)
 HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -44,17 +45,12 @@ def is_secret(name: str) -> bool:
 def names_secret(name: str) -> bool:
     """Return True if the value after `name` is a secret: stricter than is_secret, as texts hold tokens and keys."""
     last = HUMPS.sub("_", name.rpartition(".")[2])
-    return (
-        is_secret(last)
-        and AT_THE_END.search(last) is not None
-        and ORDINARY.search(last) is None
-        and name not in FOLDERS
-    )
+    return is_secret(last) and AT_THE_END.search(last) is not None and ORDINARY.search(last) is None
 
 
 def hides(name: str, value: str) -> bool:
     """Return True if `value` behind `name` is a secret: not a number, nothing, or a piece of code."""
-    if not names_secret(name) or NOTHING.match(value):
+    if not names_secret(name) or NOTHING.match(value) or (name in FOLDERS and value.startswith(("/", "~", "."))):
         return False
     if re.search(PASSWORDS, name, re.IGNORECASE):
         return True  # people choose them, so that they may be words

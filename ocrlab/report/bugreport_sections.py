@@ -54,6 +54,8 @@ def title(found: Sources) -> str:
         what = entry.title
     elif found.nonfinite and not found.verdict.causes:
         what = f"{found.nonfinite[1]} becomes {found.nonfinite[2]}"
+    elif found.record and found.record.status == "died":
+        what = "The process died and left no word"
     else:
         how = "It hung" if found.verdict.status in ("hung", "suspected") else "It failed"
         what = name.kind or found.verdict.signal or f"{how}, and the cause is unknown"

@@ -122,7 +122,7 @@ def _list(items: list[tuple[str, str, str]], style: str = "lines") -> str:
     for where, code, words in items:
         shown = f"<small>{escape(where)}</small>" if where else ""
         shown += f"<code>{escape(code)}</code>" if code else ""
-        told.append(f"<li>{shown}{f'<span>{escape(words)}</span>' if words else ''}</li>")
+        told.append(f"<li>{shown}{f'<span>{inline(ticked(words))}</span>' if words else ''}</li>")
     return f'<ul class="{style}">{"".join(told)}</ul>'
 
 

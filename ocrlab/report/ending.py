@@ -103,6 +103,7 @@ def late(seconds: float, cell: int | None) -> Ending:
 
 def failed(cell: int | None, error: str, log: str, traceback: str) -> Ending:
     """Return how a notebook ended that an exception stopped; `error` is its type and message."""
+    error = COLOURS.sub("", error)
     texts = {"log_tail.txt": _tail(log), "traceback.txt": COLOURS.sub("", traceback)}
     verdict = judge(Incident("failed", 1, None, {name: text for name, text in texts.items() if text}))
     return Ending("failed", f"It stopped in cell [{cell}]. {error}".strip(), 1, cell, None, None, verdict)

@@ -99,7 +99,7 @@ def _inline(svg: str, alt: str, width: int) -> str:
     inside = text[text.index(">") + 1 :]
     look = "stroke-linejoin:round;stroke-linecap:butt"
     about = f'width="{width}" style="{look}" role="img" aria-label="{escape(alt)}"'
-    return f'<svg class="sheet plot" {box[0]} {about}>{inside}'
+    return f'<div class="wide"><svg class="sheet plot" {box[0]} {about}>{inside}</div>'
 
 
 def counted(axes: Axes) -> None:

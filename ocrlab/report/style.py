@@ -20,6 +20,7 @@ SYNTAX = {  # pygments' classes -> by day, by night
     "nf nc nd fm": ("#2563a8", "#8fc1f7"),
     "err gr": ("#ab1f24", "#ff9494"),
 }
+# What goes on sideways fades at its right edge (`cut`), until it was moved there; what fits has no timeline to fade by.
 SHEET = f"""
 :root {{ color-scheme: light dark; --ground: {GROUND}; --red: {RED}; --red-ground: #fcecec; --amber-ground: #fbf6ea; }}
 * {{ box-sizing: border-box; }}
@@ -69,6 +70,9 @@ summary {{ cursor: pointer; }}
 .code.failed > summary {{ color: var(--red); font-weight: 600; }}
 .highlight pre, .prose pre {{ background: var(--ground); border-radius: 6px; padding: 12px 16px; margin: 6px 0; }}
 .out {{ position: relative; contain: layout paint; overflow-x: auto; margin: 10px 0; padding: 1px; }}
+@keyframes cut {{ from, 95% {{ mask-image: linear-gradient(to right, #000 calc(100% - 36px), transparent); }} }}
+.wide {{ overflow-x: auto; }}
+.wide, pre, .out.html, .out.paper {{ animation: cut linear; animation-timeline: scroll(self inline); }}
 .stdout pre, .text pre {{ padding: 2px 0; }}
 .stderr pre {{ background: var(--amber-ground); border-radius: 6px; padding: 10px 14px; }}
 .long > details {{ margin: 4px 0; }}
@@ -118,6 +122,8 @@ header .ocrlab {{ max-width: none; }}
   nav li small {{ display: none; }}
   .plot.plot.plot {{ max-width: none; width: 640px; }}
   .ocrlab .outcome {{ padding: 12px 14px; gap: 12px; }}
+  .out table :is(td, th) {{ padding-right: 10px !important; }}
+  .out table :is(th, td.words) {{ white-space: normal !important; }}
 }}
 @media print {{
   @page {{ margin: 16mm 15mm; }}

@@ -75,8 +75,8 @@ def grid(
     if high <= 0:
         finding = f"No {names[0]} and no {names[1]} helps: {measure} is 0 everywhere"
     legend = f"★ best, ● in use; large: {measure}, small: {small}. {note}"
-    html = f'<style>{CSS}</style>{say(finding)}<table class="grid">{_parts(head, body)}</table>{_note(legend)}'
-    return View(html, finding)
+    drawn = f'<div class="wide"><table class="grid">{_parts(head, body)}</table></div>'
+    return View(f"<style>{CSS}</style>{say(finding)}{drawn}{_note(legend)}", finding)
 
 
 def shown(value: object) -> str:

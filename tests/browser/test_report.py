@@ -282,6 +282,20 @@ def test_a_plot_keeps_its_words_legible_on_a_phone(browser: Any, tmp_path: Path)
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") == 0
 
 
+def test_what_goes_on_sideways_fades_until_it_was_moved(browser: Any, tmp_path: Path) -> None:
+    """A table that is cut at the edge of a phone would look whole; what is above and below it does not move with it."""
+    page = tmp_path / "phone.html"
+    page.write_text(html.page(of_paper(), "phone"), encoding="utf-8")
+    browser.open(page, width=360)
+    faded = """return [...document.querySelectorAll('.wide')].map(one =>
+        [one.scrollWidth > one.clientWidth + 1, getComputedStyle(one).maskImage.startsWith('linear-gradient')])"""
+    before = browser.run(faded)
+    assert {True, False} == {wide for wide, _ in before} and all(wide == cut for wide, cut in before), before
+    browser.run("document.querySelectorAll('.wide').forEach(one => one.scrollLeft = one.scrollWidth)")
+    browser.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert not any(cut for _, cut in browser.run(faded))
+
+
 def test_the_limits_of_a_gauge_do_not_cover_each_other_on_a_phone(browser: Any, tmp_path: Path) -> None:
     said = outcome.judged("mine", [outcome.Judgement("hmean", 0.9, 0.85, 0.7), outcome.Judgement("share", 1.0, 1, 0.8)])
     page = tmp_path / "gauge.html"

@@ -167,6 +167,15 @@ def test_a_tracker_that_answers_is_reached() -> None:
     assert not [one for one in classify(Incident(texts={"l": log})).causes if one.confidence > 0.4]
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["machine api.wandb.ai login user password x", "wandb: Appending key for api.wandb.ai to your netrc file: x"],
+)
+def test_where_the_key_for_a_tracker_is_kept_is_no_trouble_with_it(line: str) -> None:
+    log = f"{line}\nTraceback (most recent call last):\n  File 'a.py', line 1, in f\nRuntimeError: no"
+    assert "tracker.network" not in [one.id for one in classify(Incident(texts={"log_tail.txt": log})).causes]
+
+
 VARIABLES = [
     "+ NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 2 train.py",
     "export NCCL_P2P_DISABLE=1",

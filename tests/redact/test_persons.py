@@ -106,5 +106,5 @@ def test_a_host_whose_name_is_a_word_is_replaced_where_a_host_is_meant(monkeypat
     monkeypatch.delenv("HOSTNAME", raising=False)
     for text in ("tensor(3.5)", "grad of tensor [2]", "a/tensor/b.py", "tensor_parallel"):
         assert redact.clean(text) == text
-    for text in ("hostname: {}", "host={}", "me@{}:~$", "events.out.tfevents.17.{}.12", "http://{}:8888"):
+    for text in ("hostname: {}", "host={}", "root@{}:~$", "events.out.tfevents.17.{}.12", "http://{}:8888"):
         assert redact.clean(text.format("tensor")) == text.format("(host)")

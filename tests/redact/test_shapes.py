@@ -37,11 +37,33 @@ def drawn(length: int, letters: str = LETTERS) -> str:
         ("mysql -h db -u me -p{} shop", "mysql -h db -u me -p(secret) shop"),
         ("sshpass -p {} ssh host", "sshpass -p (secret) ssh host"),
         ("sent Basic {}== and", "sent Basic (secret) and"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{}\n-----END",
+            "-----BEGIN RSA PRIVATE KEY----- (secret) -----END",
+        ),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{}", "-----BEGIN PGP PRIVATE KEY BLOCK----- (secret) "),
+        (
+            "POST https://hooks.slack.com/services/T0A/B0B/{} 404",
+            "POST https://hooks.slack.com/services/T0A/B0B/(secret) 404",
+        ),
+        ("https://chat.example/api/webhooks/118/{}?wait=1", "https://chat.example/api/webhooks/118/(secret)?wait=1"),
+        (
+            "https://api.telegram.org/bot7381920462:AA{}x/sendMessage",
+            "https://api.telegram.org/bot7381920462:(secret)/sendMessage",
+        ),
+        (
+            "wandb: Paste an API key from your page: " + "7f" * 20,
+            "wandb: Paste an API key from your page: (secret)",
+        ),
+        ('{{"username":"a","key":"' + "7f" * 16 + '"}}', '{"username":"a","key":"(secret)"}'),
+        ("of client abc8Q~{}xx here", "of client (secret) here"),
+        ('{{"c": "AccountName=a;AccountKey=ab\\u002B{}=="}}', '{"c": "AccountName=a;AccountKey=(secret)"}'),
+        ("UID=sa;PWD={};", "UID=sa;PWD=(secret);"),
         ("-----BEGIN PRIVATE KEY-----\\nMIIE{}\\n-----END", "-----BEGIN PRIVATE KEY----- (secret) -----END"),
     ],
 )
 def test_in_addresses_and_texts(text: str, kept: str) -> None:
-    assert redact.clean(text.format(drawn(32))) == kept
+    assert redact.clean(text.format(f"aB3{drawn(29)}")) == kept
     assert redact.counted(kept) == (kept, 0)
 
 
@@ -57,6 +79,10 @@ def test_the_nameless_half_of_a_cloud_key() -> None:
     "text",
     [
         "git@github.com:org/repo.git",
+        "https://docs.example.org/en/webhooks/about-webhooks-2024",
+        "torch/generated/torch.nn.Module.register_forward_hook.html",
+        "https://github.com/a/webhook/blob/0123456789abcdef0123456789abcdef01234567/x.py",
+        "PWD=/srv/x OLDPWD=/tmp",
         "ssh://git@example.org/a",
         "http://localhost:4873/@scope/name",
         "https://example.org/a?b=c&page=2&model=resnet",

@@ -15,6 +15,15 @@ def test_codes_are_taken_out_and_put_back_where_they_were() -> None:
     assert replaced("\x1b[1mplain\x1b[0m", [find]) == ("\x1b[1mplain\x1b[0m", 0)
 
 
+def test_characters_that_json_escapes_are_looked_at_and_stay_as_they_were_spelled() -> None:
+    def find(text: str) -> list[tuple[int, int, str]]:
+        at = text.find("a+b")
+        return [(at, at + 3, "(x)")] if at >= 0 else []
+
+    assert replaced(r"\u0061\u002Bb c\u003cd \u00e9", [find]) == (r"(x) c\u003cd \u00e9", 1)
+    assert replaced("\u0041 \\u007f \\u0020 \\u0041\\\\u0041", [find]) == ("\u0041 \\u007f \\u0020 \\u0041\\\\u0041", 0)
+
+
 def test_of_two_that_overlap_the_first_counts() -> None:
     assert replaced("abcdef", [lambda _: [(1, 4, "X"), (0, 2, "Y"), (4, 5, "Z")]]) == ("YcdZf", 2)
 

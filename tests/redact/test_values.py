@@ -120,6 +120,10 @@ def test_the_words_of_a_command_line_are_cleaned_together() -> None:
     assert redact.clean(words) == told
 
 
+def test_all_of_a_long_value_is_replaced() -> None:
+    assert redact.clean(f"invalid API key {'aB3' * 300}, said it") == "invalid API key (secret), said it"
+
+
 @pytest.mark.parametrize(
     "piece",
     [
@@ -134,6 +138,17 @@ def test_the_words_of_a_command_line_are_cleaned_together() -> None:
             "\\",
         ),
         *(" ", "a://b:", "-----BEGIN PRIVATE KEY-----", "bearer ", "--password "),
+        *(
+            "eyJ",
+            "key=",
+            "api key ",
+            "a@b.c.",
+            "://hook/hooks/a1A/",
+            "n1:2:3 [0] NCCL INFO ",
+            "\\u0061",
+            "uid=1(a",
+            "%25",
+        ),
     ],
 )
 def test_the_time_grows_with_the_length_only(piece: str) -> None:

@@ -23,6 +23,9 @@ def test_names_that_only_look_like_it(name: str) -> None:
 
 def test_in_texts_tokens_and_keys_are_mostly_something_else() -> None:
     assert words.names_secret("wandb.api_key") and words.names_secret("HF_TOKEN")
-    assert not any(map(words.names_secret, ("cls_token", "missing_keys", "auth_mode", "PWD", "tokens")))
+    assert not any(
+        map(words.names_secret, ("cls_token", "missing_keys", "auth_mode", "tokens", "forward_pass", "pass"))
+    )
+    assert words.hides("PWD", "x9f8e7") and not words.hides("PWD", "/srv/x")
     assert words.hides("password", "12345678") and not words.hides("api_key", "1e-3")
     assert not words.hides("token", "os.environ['X']") and not words.hides("token", "None")

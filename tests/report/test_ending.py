@@ -90,7 +90,7 @@ def test_a_stuck_kernel_is_looked_at_while_it_lives(kernel: Kernel) -> None:
 
 
 def test_an_exception_and_a_stop() -> None:
-    ended = ending.failed(4, "ValueError: no", "", "Traceback (most recent call last):\nValueError: no")
+    ended = ending.failed(4, "ValueError: \x1b[31mno\x1b[0m", "", "Traceback (most recent call last):\nValueError: no")
     assert (ended.word, ended.exit_status, ended.sentence) == ("FAIL", 1, "It stopped in cell [4]. ValueError: no")
     assert ending.stopped(4, KeyboardInterrupt()).sentence.startswith("It was stopped by SIGINT in cell [4]")
     ended = ending.stopped(None, SystemExit(143))

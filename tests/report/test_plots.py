@@ -31,7 +31,7 @@ def test_curves_say_what_they_found() -> None:
     view = plots.curves(ROWS, limit=0.85)
     assert view.text == "Loss fell: 8 to 2 in 20 steps. hmean@0.5 reached 0.900 at step 30."
     assert f'role="img" aria-label="{view.text}"' in view.html
-    assert view.html.startswith("<svg ")
+    assert view.html.startswith('<div class="wide"><svg ')
     assert len(view.html) < 30_000
     assert "optimiser step" in view.html
     assert "hmean@0.5 reached 0.900 at step 30" in view.html
@@ -63,7 +63,7 @@ def test_svg_below_two_thousand_points(count: int, kind: str) -> None:
         figure, (axes,) = plots.blank(width=4)
         axes.plot(np.zeros(count))
         view = plots.finished(figure, "a line")
-    assert view.html.startswith("<svg") == (kind == "svg+xml")
+    assert view.html.startswith('<div class="wide"><svg') == (kind == "svg+xml")
     if kind == "png":
         found, data = payload(view)
         assert found == kind

@@ -1,0 +1,88 @@
+"""What is asked of the disk before it is read: only what is not in memory, and never anything that could hang."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from ocrlab.history import ahead, listing
+
+
+def folders(place: Path, count: int) -> list[str]:
+    for number in range(count):
+        run = place / f"run-{number:04d}"
+        run.mkdir()
+        (run / ".SUCCESS").write_text(
+            '{"schema": 1, "status": "success", "metrics": {}, "started": "2026-11-24T00:00:00"}'
+        )
+        (run / "config.yaml").write_text("{}\n")
+    return [str(place / f"run-{number:04d}") for number in range(count)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda number, *_: names.append(os.readlink(f"/proc/self/fd/{number}")))
+    return names
+
+
+def test_nothing_is_asked_where_everything_is_in_memory_or_little_is_there(tmp_path: Path, asked: list[str]) -> None:
+    ahead.ask(folders(tmp_path, ahead.FEW + 1))
+    ahead.ask([])
+    assert asked == []
+
+
+def test_every_file_is_asked_for_once_where_something_is_not_in_memory(
+    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "_absent", lambda folder: folder.endswith("run-0100"))
+    started: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
+    monkeypatch.setattr(ahead, "PROBES", ahead.FEW)
+    every = folders(tmp_path, ahead.FEW)
+    ahead.ask(every)
+    for thread in started:
+        thread.run()
+    assert len(started) == ahead.THREADS
+    assert sorted(asked) == sorted(f"{run}/{name}" for run in every for name in (".SUCCESS", "config.yaml"))
+
+
+def test_the_ends_of_a_failed_run_are_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".FAILURE").write_text("{}")
+    (tmp_path / "metrics.csv").write_bytes(b"x" * 3 * ahead.PIECE)
+    places: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _number, start, *_: places.append(start))
+    ahead._ask([str(tmp_path)])
+    assert sorted(places) == [0, 0, 2 * ahead.PIECE]
+
+
+def test_pipes_links_and_what_is_gone_are_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".SUCCESS")
+    (tmp_path / "config.yaml").symlink_to("/dev/zero")
+    ahead._ask([str(tmp_path), str(tmp_path / "nowhere")])
+    assert not ahead._absent(str(tmp_path)) and not ahead._absent(str(tmp_path / "nowhere"))
+
+
+def test_a_file_that_left_memory_is_absent(tmp_path: Path) -> None:
+    (run,) = folders(tmp_path, 1)
+    assert not ahead._absent(run)
+    number = os.open(f"{run}/.SUCCESS", os.O_RDWR)
+    os.fsync(number)
+    os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        os.preadv(number, [bytearray(1)], 0, os.RWF_NOWAIT)
+        pytest.skip("this file system keeps its files in memory")
+    except BlockingIOError:
+        assert ahead._absent(run)
+    finally:
+        os.close(number)
+
+
+def test_the_list_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = folders(tmp_path, ahead.FEW)
+    plain = listing.list_runs([tmp_path])
+    monkeypatch.setattr(ahead, "_absent", lambda _folder: True)
+    assert listing.list_runs([tmp_path]) == plain and len(plain) == len(every)
