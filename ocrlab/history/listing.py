@@ -192,8 +192,8 @@ def _runs(place: str) -> Iterator[Run]:
     }
     before = "" if place == "." else f"{place.rstrip('/')}/"
     folders = [before + name for name in found if not (name.startswith(".") or name in twice)]
-    ahead.ask(folders)
-    yield from (run for folder in folders if (run := read(folder)) is not None)
+    with ahead.asked(folders):
+        yield from (run for folder in folders if (run := read(folder)) is not None)
 
 
 def _lives(path: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,31 +24,57 @@ def folders(place: Path, count: int) -> list[str]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda number, *_: names.append(os.readlink(f"/proc/self/fd/{number}")))
-    return names
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    calls: list[list[str]] = []
+    begin = ahead._begin
+
+    def noted(folders: list[str]) -> subprocess.Popen[bytes]:
+        calls.append(list(folders))
+        return begin(folders)
+
+    monkeypatch.setattr(ahead, "_begin", noted)
+    return calls
 
 
-def test_nothing_is_asked_where_everything_is_in_memory_or_little_is_there(tmp_path: Path, asked: list[str]) -> None:
-    ahead.ask(folders(tmp_path, ahead.FEW + 1))
-    ahead.ask([])
-    assert asked == []
+def test_nothing_is_asked_where_everything_is_in_memory_or_little_is_there(
+    tmp_path: Path, begun: list[list[str]]
+) -> None:
+    for some in (folders(tmp_path, ahead.FEW + 1), []):
+        with ahead.asked(some):
+            pass
+    assert begun == []
 
 
-def test_every_file_is_asked_for_once_where_something_is_not_in_memory(
-    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_process_asks_where_something_is_not_in_memory_and_is_gone_afterwards(
+    tmp_path: Path, begun: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "_absent", lambda folder: folder.endswith("run-0100"))
-    started: list[threading.Thread] = []
-    monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
     monkeypatch.setattr(ahead, "PROBES", ahead.FEW)
     every = folders(tmp_path, ahead.FEW)
-    ahead.ask(every)
-    for thread in started:
-        thread.run()
-    assert len(started) == ahead.THREADS
-    assert sorted(asked) == sorted(f"{run}/{name}" for run in every for name in (".SUCCESS", "config.yaml"))
+    with pytest.raises(KeyError), ahead.asked(every):
+        raise KeyError
+    assert begun == [every]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_the_process_asks_for_every_file_once(tmp_path: Path) -> None:
+    every = folders(tmp_path, 3)
+    hook = (
+        "import os; os.posix_fadvise = lambda n, *_: os.write(2, os.readlink(f'/proc/self/fd/{n}').encode() + b';'); "
+    )
+    root = str(Path(ahead.__file__).parents[2])
+    command = [sys.executable, "-I", "-S", "-c", hook + ahead.CHILD, root]
+    done = subprocess.run(command, input=os.fsencode("\0".join(every)), capture_output=True, check=True)
+    names = done.stderr.decode().strip(";").split(";")
+    assert sorted(names) == sorted(f"{run}/{name}" for run in every for name in (".SUCCESS", "config.yaml"))
+
+
+def test_a_list_is_read_without_the_process_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_absent", lambda _folder: True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    folders(tmp_path, ahead.FEW)
+    assert len(listing.list_runs([tmp_path])) == ahead.FEW
 
 
 def test_the_ends_of_a_failed_run_are_asked_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
