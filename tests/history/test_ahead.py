@@ -23,22 +23,23 @@ def folders(place: Path, count: int) -> list[str]:
     return [str(place / f"run-{number:04d}") for number in range(count)]
 
 
+Begun = list[tuple[list[str], subprocess.Popen[bytes]]]
+
+
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    calls: list[list[str]] = []
+def begun(monkeypatch: pytest.MonkeyPatch) -> Begun:
+    calls: Begun = []
     begin = ahead._begin
 
     def noted(folders: list[str]) -> subprocess.Popen[bytes]:
-        calls.append(list(folders))
-        return begin(folders)
+        calls.append((list(folders), begin(folders)))
+        return calls[-1][1]
 
     monkeypatch.setattr(ahead, "_begin", noted)
     return calls
 
 
-def test_nothing_is_asked_where_everything_is_in_memory_or_little_is_there(
-    tmp_path: Path, begun: list[list[str]]
-) -> None:
+def test_nothing_is_asked_where_everything_is_in_memory_or_little_is_there(tmp_path: Path, begun: Begun) -> None:
     for some in (folders(tmp_path, ahead.FEW + 1), []):
         with ahead.asked(some):
             pass
@@ -46,16 +47,16 @@ def test_nothing_is_asked_where_everything_is_in_memory_or_little_is_there(
 
 
 def test_a_process_asks_where_something_is_not_in_memory_and_is_gone_afterwards(
-    tmp_path: Path, begun: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, begun: Begun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "_absent", lambda folder: folder.endswith("run-0100"))
     monkeypatch.setattr(ahead, "PROBES", ahead.FEW)
     every = folders(tmp_path, ahead.FEW)
     with pytest.raises(KeyError), ahead.asked(every):
         raise KeyError
-    assert begun == [every]
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    [(asked, child)] = begun
+    assert asked == every
+    assert child.returncode is not None
 
 
 def test_the_process_asks_for_every_file_once(tmp_path: Path) -> None:
