@@ -19,7 +19,7 @@ from ocrlab.history import files
 
 FEW = 200  # folders; so many are read before the process is at work
 PROBES = 8  # folders that are looked at to know whether the others are in memory
-CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from ocrlab.history import ahead; ahead.main()"
+CHILD = "import sys; sys.path.append(sys.argv[1]); from ocrlab.history import ahead; ahead.main()"
 PIECE = 16384  # bytes
 ALWAYS = ("config.yaml",)
 UNFINISHED = ("incident/verdict.json", "incident/log_tail.txt", "metrics.csv")
