@@ -134,6 +134,9 @@ class Trainer(Section):
         "auto", "auto: the GPU when it passes a smoke test, else the CPU"
     )
     devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1)
+    strategy: Literal["ddp", "fsdp"] = knob(
+        "ddp", "of several ranks: ddp, all hold everything; fsdp, each holds a part of weights, gradients and moments"
+    )
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
     max_steps: int = knob(7000, "optimiser steps", ge=1)
     max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
@@ -308,6 +311,18 @@ def check(config: Config) -> None:
             got="weights=none, whose BatchNorm has seen no page",
             do="Add weights=receipts, weights=imagenet or a .ckpt, or leave it out",
         )
+
+    if config.trainer.strategy == "fsdp":
+        for name, why in (
+            ("channels_last", "torch shards weights in its usual order only"),
+            ("compile", "torch's compiler fails on the pieces that it is given then"),
+        ):
+            if getattr(config.runtime, name) is True:
+                raise ConfigError(
+                    f"trainer.strategy=fsdp does not go with runtime.{name}=true",
+                    got=f"both; {why}",
+                    do=f"Set runtime.{name}=false, or use trainer.strategy=ddp",
+                )
 
 
 def differences(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:

@@ -37,10 +37,6 @@ ALIASES = {
 }
 
 _DEVICES = "The number of ranks on this machine is trainer.devices=N, or --nproc N; nothing is guessed"
-_STRATEGY = (
-    "Several ranks (trainer.devices=N) always train with DDP: a detector of 3 to 30 million parameters fits on every "
-    "card, and its averaged weights must be whole, so that there is nothing for FSDP or DeepSpeed to shard"
-)
 _NODES = "It follows the launcher: torchrun --nnodes N --nproc-per-node M ... -m ocrlab train, or srun ocrlab train"
 _VAL_LOADER = "Validation feeds one page at a time, as large as evaluate.long_side says"
 _WANDB = "Write tracking=offline|online|tensorboard|disabled, tracking.user=NAME, tracking.project=NAME"
@@ -48,10 +44,9 @@ _WANDB = "Write tracking=offline|online|tensorboard|disabled, tracking.user=NAME
 # Names whose meaning differs from ours, or that we have no use for; a name also stands for everything below it.
 REFUSED = {
     "hardware": "It is no field but a preset under the others; write +hardware=NAME or config.load(hardware=NAME)",
-    "runtime.ddp_strategy": _STRATEGY,
+    "runtime.ddp_strategy": "Write trainer.devices=N for how many ranks, trainer.strategy=ddp|fsdp for what they hold",
     "runtime.auto_gpu_devices": _DEVICES,
     "runtime.min_auto_devices": _DEVICES,
-    "trainer.strategy": _STRATEGY,
     "trainer.gpus": _DEVICES,
     "trainer.num_nodes": _NODES,
     "trainer.limit_val_batches": "Write trainer.val_pages=N; all pages are measured at the end",

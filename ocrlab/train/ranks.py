@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as group
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,6 +29,7 @@ from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight.ranks import Member, Ranks
 from ocrlab.metrics.page import COLUMNS, SIZES, Running
 from ocrlab.probes import driver
+from ocrlab.train.sharded import Sharded
 
 TIMEOUT = timedelta(minutes=30)  # of one collective: rank 0 may work alone for a while, and the watcher is faster
 LAST_WORDS = 10.0  # seconds for the tracker of a rank that fails: torchrun kills after 30 whoever is still there
@@ -97,14 +98,15 @@ def cluster(ranks: Ranks) -> ClusterEnvironment:
     return SLURMEnvironment(auto_requeue=False)
 
 
-def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
+def strategy(ranks: Ranks, accelerator: str, folder: Path, name: str = "ddp") -> dict[str, Any]:
     """Return what lightning.Trainer needs to know about the ranks; raises ConfigError for fewer GPUs than ranks.
 
-    BatchNorm's buffers are averaged once a step (`mean_buffers`) and not sent by DDP before every forward pass.
+    `name` is ddp or fsdp. BatchNorm's buffers are averaged once a step (`mean_buffers`) and not sent by DDP before
+    every forward pass.
     """
     if not ranks.several:
         return {"devices": 1}
-    more: dict[str, Any] = {WITHOUT_BUFFERS: False}
+    within: Any = None  # gloo's group of all ranks
     if accelerator == "cuda":
         cards = torch.cuda.device_count()
         if cards < ranks.on_node:
@@ -120,14 +122,22 @@ def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
         for name, value in RECORD.items():
             os.environ.setdefault(name, value)
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(folder / "flight" / "nccl-rank-"))
-        more["process_group"] = group.new_group(backend="nccl", timeout=TIMEOUT)
-    ddp = DDPStrategy(
-        cluster_environment=cluster(ranks),
-        gradient_as_bucket_view=True,
-        timeout=TIMEOUT,
-        **more,
-    )
-    return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": ddp}
+        within = group.new_group(backend="nccl", timeout=TIMEOUT)
+    made: ParallelStrategy
+    if name == "fsdp":
+        made = Sharded(within, timeout=TIMEOUT)
+    else:
+        more: dict[str, Any] = {WITHOUT_BUFFERS: False} | ({} if within is None else {"process_group": within})
+        made = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
+    made.cluster_environment = cluster(ranks)
+    return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": made}
+
+
+def among(strategy: Any) -> Any:
+    """Return the process group of a strategy, None for gloo's group of all ranks and for a rank alone."""
+    if isinstance(strategy, Sharded):
+        return strategy.within
+    return getattr(strategy, "_ddp_kwargs", {}).get("process_group")
 
 
 def alone_with_signals(trainer: Any, ranks: Ranks) -> None:

@@ -80,7 +80,8 @@ class Recorder(lightning.Callback):
         )
         if type(trainer.strategy).__name__ not in WHOLE:
             self.tape.snapshots_on = False
-            say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
+            if trainer.global_rank == 0:
+                say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
         self.tape.hear(self._model(module))
         if self.kind == "lightning" and trainer.global_rank == 0:
             say(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")

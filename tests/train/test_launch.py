@@ -87,7 +87,7 @@ def left(mark: str) -> list[int]:
     return found
 
 
-def faulty(tmp_path: Path, fault: str, rank: int = 1) -> tuple[Ended, str, float]:
+def faulty(tmp_path: Path, fault: str, *more: str, rank: int = 1) -> tuple[Ended, str, float]:
     """Train with two ranks of which one goes wrong; return how it ended, the words, and the seconds since it did."""
     mark = f"OCRLAB_TEST_MARK={tmp_path}"
     environment = {**os.environ, "OCRLAB_TEST_MARK": str(tmp_path), "OMP_NUM_THREADS": "1"}
@@ -100,7 +100,7 @@ def faulty(tmp_path: Path, fault: str, rank: int = 1) -> tuple[Ended, str, float
         if not when and b"now: " in said:
             when = time.monotonic()
 
-    command = [sys.executable, str(PROGRAM), fault, str(rank), "2", str(tmp_path / "logs"), *words(tmp_path)]
+    command = [sys.executable, str(PROGRAM), fault, str(rank), "2", str(tmp_path / "logs"), *words(tmp_path, *more)]
     ended = watch(command, Options(own_folder=True, silence=SILENCE), output=output, env=environment)
     assert left(mark) == []
     return ended, said.decode(errors="replace"), time.monotonic() - when
@@ -118,10 +118,13 @@ DIES = {
 HANGS = {"hang": "rank 1 of 2", "sigstop": "rank 1 of 2 (process", "barrier": "rank "}
 
 
+SHARDED = ("sigkill", "exception", "shape")  # also of ranks that hold a part each
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", DIES)
-def test_a_rank_that_dies_is_named_and_the_others_end(fault, tmp_path):
-    ended, said, seconds = faulty(tmp_path, fault)
+@pytest.mark.parametrize(("fault", "strategy"), [*((f, "ddp") for f in DIES), *((f, "fsdp") for f in SHARDED)])
+def test_a_rank_that_dies_is_named_and_the_others_end(fault, strategy, tmp_path):
+    ended, said, seconds = faulty(tmp_path, fault, f"trainer.strategy={strategy}")
     assert ended.verdict is not None and ended.folder is not None
     why, causes = DIES[fault]
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
@@ -137,9 +140,9 @@ def test_a_rank_that_dies_is_named_and_the_others_end(fault, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", HANGS)
-def test_a_rank_that_hangs_is_named_and_all_are_ended(fault, tmp_path):
-    ended, said, seconds = faulty(tmp_path, fault)
+@pytest.mark.parametrize(("fault", "strategy"), [*((f, "ddp") for f in HANGS), ("hang", "fsdp"), ("sigstop", "fsdp")])
+def test_a_rank_that_hangs_is_named_and_all_are_ended(fault, strategy, tmp_path):
+    ended, said, seconds = faulty(tmp_path, fault, f"trainer.strategy={strategy}")
     assert ended.verdict is not None
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
     assert HANGS[fault] in first, (first, said)
