@@ -312,6 +312,9 @@ class Case:
         pid = owner[0] if owner and owner[1] == folder.path else self.child.pid
         told = {"type": status.capitalize(), "message": message, "where": None, "pid": pid}
         place.failed(folder.path, told, cause(self.verdict))
+        record = handover.record_told(self.scratch)  # of a script that calls `fit`, whose run folder is its own
+        if record is not None and record != folder.path:
+            place.also(record, folder.path / place.INCIDENT, told, cause(self.verdict))
 
     def _succeed(self, folder: flight.RunFolder) -> None:
         try:

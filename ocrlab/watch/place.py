@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -119,6 +120,15 @@ def failed(path: Path, error: Mapping[str, object], cause: str) -> None:
     if record.status == "running" and running_process(path).get("pid") not in (None, os.getpid(), error.get("pid")):
         return  # another run has taken the folder over
     flight.RunFolder(path, record.started or flight.now(), record.metrics).fail(error, verdict=cause)
+
+
+def also(path: Path, incident: Path, error: Mapping[str, object], cause: str) -> None:
+    """Write the same into the run folder that a watched program made itself and left without a cause; never raises."""
+    with contextlib.suppress(OSError, OcrlabError):
+        record = flight.status(path)
+        if record.status in ("died", "failure") and record.verdict is None and incident.is_dir():
+            shutil.copytree(incident, new_incident(path), dirs_exist_ok=True)
+            failed(path, error, cause)
 
 
 def _refuse_strange(path: Path) -> None:

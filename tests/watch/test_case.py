@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ocrlab import flight
 from ocrlab.probes import pyspy
 from ocrlab.watch import case
 from ocrlab.watch.case import Options
@@ -185,6 +186,42 @@ learned.write(folder / "flight", 0, 1, ["the training did not end: sys.exit(0) a
     shutil.rmtree(tmp_path / "mine")
     done = watched(code.replace("CUT", "False"))
     assert (done.status, done.sentinel, done.err) == (0, ".SUCCESS", "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"), [("os.kill(os.getpid(), 11)", "SIGSEGV"), ("raise KeyError('width')", "KeyError")]
+)
+def test_a_run_folder_that_a_script_made_itself_tells_why_it_died(ending, how, watched, tmp_path):
+    runs = tmp_path / "runs"
+    code = f"""
+import os
+from ocrlab import flight
+from ocrlab.flight import handover
+with flight.run({str(runs)!r}, "mine") as folder:
+    handover.tell_record(folder.path)
+    {ending}
+"""
+    done = watched(code)
+    ((own, record),) = flight.list_runs(runs)
+    assert (record.status, own != done.folder) == ("failure", True)
+    assert record.verdict == (done.verdict["causes"] or [{"id": "unknown"}])[0]["id"]
+    assert how in json.dumps(record.error)
+    assert json.loads((own / "incident" / "verdict.json").read_text()) == done.verdict
+    assert (own / "incident" / "verdict.md").read_bytes() == (done.folder / "incident" / "verdict.md").read_bytes()
+
+
+def test_a_run_folder_that_said_why_itself_is_left_alone(watched, tmp_path):
+    code = f"""
+from ocrlab import flight
+from ocrlab.flight import handover
+folder = flight.create({str(tmp_path / "runs")!r}, "mine")
+handover.tell_record(folder.path)
+folder.succeed({{}})
+raise SystemExit(3)
+"""
+    assert watched(code).status == 3
+    ((own, record),) = flight.list_runs(tmp_path / "runs")
+    assert record.status == "success" and not (own / "incident").exists()
 
 
 def test_what_a_folder_holds_stays(watched, tmp_path):
