@@ -107,18 +107,20 @@ def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, al
     """Draw one figure of every run and return what is seen."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    ends = []
+    ends, pages = [], set()  # of a validation, which may be fewer than those that are compared
     for number, (rows, colour) in enumerate(zip(runs, itertools.cycle(plots.COLOURS), strict=False)):
         drawn, last = [], math.nan
         for row in rows:  # the last validation of a run may be written without its time
             last = row.get(along, last)
             if name in row and last == last:
                 drawn.append((last, row[name]))
+                pages |= {round(row["pages"])} if row.get("pages", 0) > 0 else set()
         if drawn:
             marker = "o" if len(drawn) < 12 else ""
             axes.plot(*zip(*drawn, strict=True), color=colour, marker=marker, markersize=4, label=letter(number))
             ends.append(f"{letter(number)} {drawn[-1][1]:.3g}")
-    title = f"{name} at the end: {', '.join(ends)}" if ends else f"No run has a {name}"
+    on = f" on {' and '.join(map(str, sorted(pages)))} pages" if pages else ""
+    title = f"{name} at the end{on}: {', '.join(ends)}" if ends else f"No run has a {name}"
     axes.set_title(textwrap.fill(title, WIDE))
     if ends:
         axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.18))
