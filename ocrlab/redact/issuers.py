@@ -52,6 +52,14 @@ PREFIXES = tuple(
         ("xapp-", r"\d-[\w-]{20,}"),
         *((f"shp{kind}_", r"[0-9a-fA-F]{32}") for kind in ("at", "ca", "pa", "ss")),
         ("sntrys_", r"[\w+/=-]{30,}"),
+        # hashes of passwords (crypt(5), PHC strings), which can be guessed from
+        ("$1$", r"[./\w]{1,8}\$[./A-Za-z0-9]{22}(?![./\w])"),
+        ("$apr1$", r"[./\w]{1,8}\$[./A-Za-z0-9]{22}(?![./\w])"),
+        ("$5$", r"(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{43}(?![./\w])"),
+        ("$6$", r"(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{86}(?![./\w])"),
+        ("$y$", r"[./\w]+\$[./\w]+\$[./A-Za-z0-9]{43}(?![./\w])"),
+        *((f"$2{version}$", r"\d\d\$[./A-Za-z0-9]{53}(?![./\w])") for version in "aby"),
+        ("$argon2", r"(?:id?|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[\w+/]{8,}\$[\w+/]{16,}"),
         ("eyJ", r"[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}"),
     )
 )

@@ -31,6 +31,10 @@ def drawn(length: int, letters: str = LETTERS) -> str:
             f"dapi{drawn(32, HEX)}",
             f"ak-{drawn(22)}",
         ),
+        *(f"${kind}${drawn(8)}${drawn(22)}" for kind in ("1", "apr1")),
+        *(f"${kind}$rounds=5000${drawn(16)}${drawn(length)}" for kind, length in (("5", 43), ("6", 86))),
+        *(f"$6${drawn(16)}${drawn(86)}", f"$y$j9T${drawn(22)}${drawn(43)}", f"$2b$12${drawn(53)}"),
+        f"$argon2id$v=19$m=10240,t=10,p=8${drawn(22)}${drawn(43)}",
         *(
             f"AIza{drawn(35)}",
             f"ASIA{drawn(16, string.ascii_uppercase)}",
@@ -57,6 +61,7 @@ def test_tokens(token: str) -> None:
             "as-implementedinthereference",
             "sk-learn",
         ),
+        *("$1$2$3", "costs $5$ or $6$ each", "$2a$", "$y$x$", "\\(\\alpha$1$\\beta$2$\\)", "${1}$argon2id"),
         *("SG.loss", "r8_conv", "hvs.py", "sk_live_", "1//0", "eyJust", "AKIA is a prefix", "gl_c_xyz", "ak-47"),
     ],
 )
