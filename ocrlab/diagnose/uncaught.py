@@ -78,6 +78,7 @@ NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
 LASTING = ("loader.worker_crash", "loader.worker_killed")  # the batches that were ready are used up, then comes the end
+BAR = re.compile(r"%\|[^|]*\| *(\d+/\d+)")
 DURING = "During handling of the above exception, another exception occurred:"
 # A handler of these has another way to do the same; a handler of others cleans up, and may fail at that.
 TRIED = re.compile(
@@ -134,6 +135,7 @@ def _of(page: Page) -> Uncaught | None:
     moved = set(page.progress)
     first, exceptions, waits, name = 0, list[Line](), False, None
     last = 0
+    drawn = set[str]()  # how far bars have come: one that is closed at the end of a program is drawn once more
     for line in lines:
         notebook = NOTEBOOK.match(line.text)
         if TRACEBACK in line.text:
@@ -144,10 +146,19 @@ def _of(page: Page) -> Uncaught | None:
         elif not waits and RAISED.match(line.text) and not HANDLED.search(line.text):
             first, last = first or line.number, line.number
             exceptions.append(line)
-        elif not waits and first and (line.number in moved or (not exceptions and HANDLED.search(line.text))):
+        elif not waits and first and line.number in moved and not _again(line.text, drawn):
             first, exceptions = 0, []  # it went on
+        elif not waits and first and not exceptions and HANDLED.search(line.text):
+            first = 0
+        drawn.update(BAR.findall(line.text))
     traced = any(TRACEBACK in line.text for line in lines if line.number >= first)
     return Uncaught(page, first, last, tuple(exceptions), traced) if first and exceptions else None
+
+
+def _again(text: str, drawn: set[str]) -> bool:
+    """Tell whether a line is progress bars that have come no further than before."""
+    counts = BAR.findall(text)
+    return bool(counts) and drawn.issuperset(counts)
 
 
 def _ends(text: str, notebook: str | None) -> bool:

@@ -152,7 +152,7 @@ class Session:
         """Write a few lines of ours to stderr, after what the program wrote so far."""
         ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
         data = (text.rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
-        if self.ring.middle and self.terminal:
+        if self.ring.middle and (self.terminal or self.ring.stream == 2):  # behind a progress bar
             data = ending.encode() + data
         self.sinks[2].put(data)
 

@@ -198,6 +198,14 @@ def test_the_original_traceback_of_a_worker_is_no_notebooks() -> None:
     assert "`AttributeError: no path` in start (fit.py:5)" in judge(log).missing[0]
 
 
+@pytest.mark.parametrize(("after", "own"), [("5/12", True), ("6/12", False)])
+def test_a_progress_bar_that_is_closed_after_the_exception_is_no_progress(after: str, own: bool) -> None:
+    bar = "\r 42%|████▏     | {} [00:01<00:02,  5.86it/s]"
+    log = f"start\n{bar.format('4/12')}{bar.format('5/12')}{END}{bar.format(after)}\n"
+    missing = judge(log, status="failed", exit_code=1).missing
+    assert any("this is the program's own error, `KeyError: 'hmean'`" in thing for thing in missing) == own
+
+
 def test_an_exit_code_is_no_good_end() -> None:
     for log, cause in (
         ("Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)", "native.segv"),

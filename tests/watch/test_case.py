@@ -224,6 +224,11 @@ raise SystemExit(3)
     assert record.status == "success" and not (own / "incident").exists()
 
 
+def test_what_is_said_stands_in_lines_of_its_own_behind_a_progress_bar(watched):
+    done = watched("import sys; sys.stderr.write('\\r 42%|##   | 5/12'); sys.stderr.flush(); sys.exit(3)")
+    assert done.err.startswith("\r 42%|##   | 5/12\nocrlab watch: ")
+
+
 def test_what_a_folder_holds_stays(watched, tmp_path):
     (tmp_path / "out" / "incident").mkdir(parents=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")
