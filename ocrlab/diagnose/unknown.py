@@ -101,8 +101,9 @@ def _last_words(incident: Incident, texts: list[Page]) -> str:
             if OURS.match(text):
                 return f"{OWN}`{text.removeprefix('ocrlab: ')}` ({page.name} line {number})"
             told = f"`{text[:200]}` ({page.name} line {number})"
-            if USAGE.match(text):
-                return f"{OWN}{told}, words that it does not know"
+            asked = text.lower().startswith("error: ") and any(line.startswith("Usage: ") for _, line in lines)
+            if USAGE.match(text) or asked:  # argparse; click, fire
+                return f"{OWN}{told}, of the words that it was called with"
             return f"its traceback: the program says only {told}; log.exception(...) or a bare `raise` would print it"
     return ""
 

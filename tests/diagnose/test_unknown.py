@@ -52,9 +52,20 @@ def test_last_words_without_a_traceback_are_quoted(line):
     assert verdict.missing[0].startswith(f"its traceback: the program says only `{line}` (log_tail.txt line 2)")
 
 
-def test_wrong_words_on_the_command_line_are_the_programs_own_error():
-    verdict = judge("usage: fit.py [-h]\nfit.py: error: argument --lr: invalid float value: '1x'\n", 2)
-    assert own(verdict).startswith("`fit.py: error: argument --lr: invalid float value: '1x'` (log_tail.txt line 2)")
+@pytest.mark.parametrize(
+    "said",
+    [
+        "usage: fit.py [-h]\nfit.py: error: argument --lr: invalid float value: '1x'\n",
+        "Usage: fit.py [OPTIONS]\nTry 'fit.py --help' for help.\n\nError: Missing option '--lr'.\n",
+        "ERROR: The function received no value for the required argument: lr\nUsage: fit.py LR\n",
+    ],
+    ids=["argparse", "click", "fire"],
+)
+def test_wrong_words_on_the_command_line_are_the_programs_own_error(said):
+    verdict = judge(said, 2)
+    (line,) = [line for line in said.splitlines() if "rror: " in line or "ERROR" in line]
+    number = said.splitlines().index(line) + 1
+    assert own(verdict) == f"`{line}` (log_tail.txt line {number}), of the words that it was called with"
 
 
 def test_what_our_own_commands_say_is_the_error():
