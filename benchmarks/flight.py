@@ -114,13 +114,15 @@ def cost(options: argparse.Namespace, _details: list[str]) -> list[Row]:
     import flight_cost
 
     flight_cost.torch.set_num_threads(1)
-    base, added, cpu = flight_cost.recorder(20 if options.smoke else 900)
+    found = flight_cost.recorder(20 if options.smoke else 900)
     share, count = flight_cost.snapshots(100 if options.smoke else 2500)
+    worse = max(found.median, found.mean)
     text = (
-        f"{added * 1e3:+.3f} ms ({cpu * 1e3:+.3f} ms of the CPU), {added / base:+.2%} of a step of {base * 1e3:.1f} ms"
+        f"{found.median * 1e3:+.3f} ms (mean {found.mean * 1e3:+.3f}, CPU {found.cpu * 1e3:+.3f}), the larger"
+        f" {worse / found.step:+.2%} of a step of {found.step * 1e3:.1f} ms"
     )
     return [
-        ("recorder cost", "0.1 ms, 0.5 % of 20 ms", text, added <= 1e-4 and added / 0.020 <= 0.005),
+        ("recorder cost", "0.1 ms, 0.5 % of 20 ms", text, worse <= 1e-4 and worse / 0.020 <= 0.005),
         ("adaptive snapshots lengthen the run by", "1 %", f"{share:+.2%}; {count} snapshots", share <= 0.01),
     ]
 

@@ -11,8 +11,9 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from flight_pages import Net
@@ -23,24 +24,44 @@ AROUND = 12  # steps before a snapshot lies on the disk, in which it is taken an
 SPIN = 0.012  # of it, beside a small network
 NEVER = 10**9
 WARM = 70  # steps at the beginning, in which the recorder looks often at what is learned
+OUTLIERS = 0.05  # of the steps at either end, in which the machine did something else
 
 
-def recorder(steps: int) -> tuple[float, float, float]:
-    """Return the seconds of a step without the recorder, what it adds to one, and that in CPU seconds; no snapshots.
+class Cost(NamedTuple):
+    """Seconds of a step without the recorder, and what it adds to one: median, mean without outliers, CPU (median).
+
+    What is done in one of many steps is in the mean alone.
+    """
+
+    step: float
+    median: float
+    mean: float
+    cpu: float
+
+
+def recorder(steps: int) -> Cost:
+    """Return what the recorder costs without snapshots.
 
     Which side lies where in memory is worth 50 us: half of the steps are made by networks of which the recorded one was
     made first.
     """
-    wall, cpu, whole = [], [], []
+    wall, mean, cpu, whole = [], [], [], []
     for first in (False, True):
         with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
             found = in_turn(*(training(Path(folder), on, steps // 2 + WARM, NEVER) for on in (first, not first)))
         alone, recorded = found[::-1] if first else found
         added = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(alone, recorded, strict=True)][WARM:]
         wall.append(statistics.median(seconds for seconds, _ in added))
+        mean.append(trimmed([seconds for seconds, _ in added]))
         cpu.append(statistics.median(seconds for _, seconds in added))
         whole.append(statistics.median(seconds for seconds, _ in alone))
-    return statistics.fmean(whole), statistics.fmean(wall), statistics.fmean(cpu)
+    return Cost(*map(statistics.fmean, (whole, wall, mean, cpu)))
+
+
+def trimmed(values: Sequence[float]) -> float:
+    """Return the mean of what is left without the outliers at both ends."""
+    out = int(OUTLIERS * len(values))
+    return statistics.fmean(sorted(values)[out : len(values) - out])
 
 
 def snapshots(steps: int) -> tuple[float, int]:

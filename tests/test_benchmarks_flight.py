@@ -197,6 +197,12 @@ def test_costs_are_differences_of_sides_in_turn(part: Any) -> None:
     assert order == ["a", "b", "b", "a", "a", "b", "b ended", "a ended"]
 
 
+def test_a_mean_is_without_the_outliers_of_both_ends(part: Any) -> None:
+    cost = part("flight_cost")
+    assert cost.trimmed([*range(100), 10**9]) == sum(range(5, 96)) / 91
+    assert cost.trimmed([1.0, 3.0]) == 2.0
+
+
 def test_the_gpu_victim_needs_nothing_but_its_words(part: Any) -> None:
     cuda = part("flight_cuda")
     assert set(cuda.KERNELS) == {"misaligned", "illegal"}

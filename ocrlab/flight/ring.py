@@ -10,13 +10,14 @@ import mmap
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ocrlab.flight.ring_layout import (
     BLOCK,
     BLOCK_BYTES,
     BLOCKS,
+    COUNTS,
     END,
     FIRST,
     HEADER,
@@ -33,7 +34,9 @@ from ocrlab.flight.ring_layout import (
     SLOT,
     SUM,
     TEXTS,
+    State,
     Step,
+    encoded,
     pack,
 )
 from ocrlab.flight.ring_read import Flight, Snapshot, find, name_of, read
@@ -44,6 +47,7 @@ __all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "
 SLOT_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
 TOGETHER = 16  # records whose checksums are written at a time
 FRESH = MARGIN * BLOCKS // 2  # blocks behind the newest, from where on words are written again: steps still name them
+PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -58,7 +62,10 @@ class Writer:
         size = self.blocks_at + self.blocks * BLOCK_BYTES
         self.page = mapped(path, size)
         HEADER.pack_into(self.page, 0, MAGIC, slots, self.slot_bytes, os.getpid(), rank, start, time.time())
+        view = memoryview(self.page)
+        self.floats, self.wholes = view.cast("d"), view.cast("q")  # in a loss's moment struct would be read anew
         self.count = self.block = 0
+        self.told: tuple[dict[str, tuple[State, int, bytes]], ...] = ({}, {})  # of each side: a state, block, its bytes
         self.kept: dict[tuple[int, str], tuple[bytes, int]] = {}  # words of a generator, and the block that has them
         self.places: dict[int, int] = {}  # offset of the slot of each micro-batch that is kept
         self.order = [0] * slots
@@ -67,13 +74,13 @@ class Writer:
         self.together = min(TOGETHER, slots)
         self.words: dict[str, bytes] = {}
         self.clear = self.entry("")
-        self.phases: dict[str, Callable[[], None]] = {}
+        self.phases = {name: self.entry(name, "phase") for name in PHASES}
         self.said = ""  # the phase
         self.has_op = False
 
     def begin(self, step: Step) -> None:
         """Write the record of the step that now begins, in place of the oldest one."""
-        self.put(step.micro, pack(step, self.room, self.keep))
+        self.put(step.micro, pack(step, self.room, self.states))
         if step.phase and step.phase != "forward":
             self.phase(step.phase)
 
@@ -105,6 +112,17 @@ class Writer:
             SUM.pack_into(self.page, at, zlib.crc32(payload))
         self.unsummed.clear()
 
+    def states(self, side: int, states: Mapping[str, State]) -> bytes:
+        """Return the states of the generators, after (0) or before (1) the batch was loaded, as a record holds them."""
+        told, oldest, parts = self.told[side], self.block - FRESH, [COUNTS[len(states)]]
+        for name, state in states.items():
+            known = told.get(name)
+            if known is None or known[0] is not state or known[1] <= oldest:
+                block = 0 if isinstance(state, bytes) else self.keep(side, name, state[0])
+                known = told[name] = state, block, encoded(name, state, block)
+            parts.append(known[2])
+        return b"".join(parts)
+
     def keep(self, side: int, name: str, words: bytes) -> int:
         """Write the words of a generator, unless the block of last time has them; returns the number of their block."""
         known = self.kept.get((side, name))
@@ -120,31 +138,35 @@ class Writer:
         return known[1]
 
     def phase(self, name: str) -> None:
-        """Say which part of the step begins: data, forward, loss, backward, optimiser, validation."""
+        """Say which part of the step begins, in a word of PHASES; any other word will do as well."""
         if name != self.said:
             self.said = name
-            if name not in self.phases:
-                self.phases[name] = self.entry(name, "phase")
-            self.phases[name]()
+            enter = self.phases.get(name)
+            if enter is not None:
+                enter()
+            else:
+                self._text("phase", name)
 
     def stage(self, name: str) -> None:
         """Say which stage of the model is entered."""
         self._text("stage", name)
 
-    def entry(self, name: str, field: str = "stage") -> Callable[[], None]:
-        """Return what says that stage `name` is entered, with all that can be made ready beforehand made ready."""
-        page, (offset, size) = self.page, TEXTS[field]
+    def place(self, name: str, field: str = "stage") -> tuple[bytes, int, tuple[slice, slice]]:
+        """Return what is to be written where a word is said: its bytes, the place of the selector, its two places."""
+        offset, size = TEXTS[field]
         raw = name.encode(errors="replace")[: size - 1]
         selector, data = NOW + offset, bytes((len(raw),)) + raw
         first, second = (slice(at, at + len(data)) for at in (selector + 1, selector + 1 + size))
+        return data, selector, (first, second)
+
+    def entry(self, name: str, field: str = "stage") -> Callable[[], None]:
+        """Return what says a word, with all that can be made ready beforehand made ready."""
+        page, (data, selector, places) = self.page, self.place(name, field)
 
         def enter() -> None:
-            if page[selector]:
-                page[first] = data
-                page[selector] = 0
-            else:
-                page[second] = data
-                page[selector] = 1
+            side = 1 - page[selector]
+            page[places[side]] = data
+            page[selector] = side
 
         return enter
 
@@ -163,14 +185,15 @@ class Writer:
             return
         if micro is None:
             micro = self.order[(self.count - 1) % self.slots]
-        at = self.places.get(micro)
+        page, floats, at = self.page, self.floats, self.places.get(micro)
         if at is not None:
-            LOSS.pack_into(self.page, at + SLOT.size, value, 0)
-            self.page[at + SLOT.size + 8] = 1
-        side = 1 - self.page[NOW + RESULT_AT]
-        RESULT.pack_into(self.page, NOW + RESULT_AT + 8 + side * RESULT.size, micro, value)
-        self.page[NOW + RESULT_AT] = side
-        self.page[NOW + RESULT_AT + 1] = 1  # one of the two is filled
+            floats[at + SLOT.size >> 3] = value
+            page[at + SLOT.size + 8] = 1
+        side = 1 - page[NOW + RESULT_AT]
+        at = NOW + RESULT_AT + 8 + side * RESULT.size >> 3
+        self.wholes[at], floats[at + 1] = micro, value
+        page[NOW + RESULT_AT] = side
+        page[NOW + RESULT_AT + 1] = 1  # one of the two is filled
 
     def saved(self, side: int, micro: int, number: int) -> None:
         """Write that snapshot a (0) or b (1) of this start is whole, and before which micro-batch it was taken."""
@@ -182,6 +205,8 @@ class Writer:
         """Give the file back; what it says stays."""
         with contextlib.suppress(BufferError, ValueError):
             self._sum()
+            self.floats.release()
+            self.wholes.release()
             self.page.close()
 
     def _text(self, name: str, text: str) -> None:

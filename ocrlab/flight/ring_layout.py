@@ -63,7 +63,7 @@ ENCODE = _encoding()
 
 
 State = bytes | tuple[bytes, bytes]
-Keep = Callable[[int, str, bytes], int]  # keeps the words of a generator, before or after loading; returns their block
+Encode = Callable[[int, Mapping[str, State]], bytes]  # states as a record holds them, 0 after loading, 1 before
 
 
 class Torn(ValueError):
@@ -99,17 +99,17 @@ class Step:
     left_out: list[str] = field(default_factory=list)  # what did not fit into the slot
 
 
-def pack(step: Step, room: int, keep: Keep | None = None) -> bytes:
+def pack(step: Step, room: int, encode: Encode | None = None) -> bytes:
     """Return a step as at most `room` bytes; what does not fit is left out and said so: samples, order, states."""
-    payload = packed(step, text_of(step.samples, step.memory, step.order), step.loaded, keep)
+    payload = packed(step, text_of(step.samples, step.memory, step.order), step.loaded, encode)
     if len(payload) <= room:
         return payload
     few = step.samples[:16]
-    payload = packed(step, text_of(few, step.memory, step.order, ["samples"]), step.loaded, keep)
+    payload = packed(step, text_of(few, step.memory, step.order, ["samples"]), step.loaded, encode)
     if len(payload) <= room:
         return payload
     text = text_of([name[:60] for name in few], step.memory, {}, ["samples", "order", "loaded"])
-    return packed(step, text, {}, keep)[:room]
+    return packed(step, text, {}, encode)[:room]
 
 
 def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], left_out: Sequence[str] = ()) -> str:
@@ -118,10 +118,10 @@ def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], l
     return ENCODE(texts | {"left_out": left_out} if left_out else texts)
 
 
-def packed(step: Step, text: str, loaded: Mapping[str, State], keep: Keep | None) -> bytes:
+def packed(step: Step, text: str, loaded: Mapping[str, State], encode: Encode | None) -> bytes:
     """Return the payload of a record, with `text` in place of what a step says in words."""
     numbers = (step.number, step.micro, step.epoch, step.walk, step.lr, step.loss_before, step.time)
-    return payload(*numbers, text, step.random, loaded, keep)
+    return payload(*numbers, text, step.random, loaded, encode)
 
 
 def payload(
@@ -135,23 +135,31 @@ def payload(
     text: str,
     random: Mapping[str, State],
     loaded: Mapping[str, State],
-    keep: Keep | None,
+    encode: Encode | None,
 ) -> bytes:
     """Return the payload of a record from what it is made of, as in a Step."""
     raw = text.encode()
     same = loaded is random or (bool(loaded) and loaded == random)
     known = (lr is not None) | (loss_before is not None) << 1 | same << 2
     parts = [NUMBERS.pack(number, micro, epoch, walk, lr or 0.0, loss_before or 0.0, when, known, len(raw)), raw]
-    for side, states in enumerate((random,) if same else (random, loaded)):
-        parts.append(COUNTS[len(states)])
-        for name, state in states.items():
-            if isinstance(state, bytes):
-                parts += (_titled(name, len(state)), state)
-            elif keep is None:
-                parts += (_titled(name, len(state[0]) + len(state[1])), *state)
-            else:
-                parts += (_title(name), STATE.pack(keep(side, name, state[0]), len(state[1])), state[1])
+    encode = encode or in_one_piece
+    parts.append(encode(0, random))
+    if not same:
+        parts.append(encode(1, loaded))
     return b"".join(parts)
+
+
+def in_one_piece(_side: int, states: Mapping[str, State]) -> bytes:
+    """Return states as a record holds them that names no blocks."""
+    return COUNTS[len(states)] + b"".join(encoded(name, state) for name, state in states.items())
+
+
+def encoded(name: str, state: State, block: int = 0) -> bytes:
+    """Return one state as a record holds it: with its words, or with the number of the block that has them."""
+    if block:
+        return _title(name) + STATE.pack(block, len(state[1])) + state[1]  # type: ignore[arg-type, operator]
+    state = state if isinstance(state, bytes) else b"".join(state)
+    return _title(name) + STATE.pack(0, len(state)) + state
 
 
 COUNTS = [bytes((count,)) for count in range(256)]
@@ -161,12 +169,6 @@ COUNTS = [bytes((count,)) for count in range(256)]
 def _title(name: str) -> bytes:
     word = name.encode()
     return bytes((len(word),)) + word
-
-
-@functools.cache
-def _titled(name: str, size: int) -> bytes:
-    """Return what stands before a state in one piece: its name and its length."""
-    return _title(name) + STATE.pack(0, size)
 
 
 def no_block(number: int) -> bytes:

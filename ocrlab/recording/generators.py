@@ -51,7 +51,8 @@ def parts(*, cuda: bool = True) -> dict[str, State]:
     """Return what `take` does, not joined; where nothing was drawn the same dictionary again, not to be changed."""
     if _RAND._bit_generator is not _seen.numpy:
         _see_numpy()
-    marks = [view.raw if view is not None else object() for view in _seen.views]
+    python, numpy, host, gaussians = _seen.views
+    marks = [python.raw, numpy.raw, host.raw, gaussians.raw]
     if marks != _seen.marks or _seen.waiting:
         _renew(marks)
     states = _seen.states
@@ -161,6 +162,14 @@ class _Constant:
     raw = b""
 
 
+class _Unknown:
+    """Stands for a view of what this release has elsewhere: it may have moved each time."""
+
+    @property
+    def raw(self) -> Any:
+        return object()
+
+
 def _view(address: int, size: int) -> Any:
     """Return bytes of memory that are read anew each time `raw` is asked for, without a call of a foreign function."""
     return (ctypes.c_char * size).from_address(address)
@@ -227,7 +236,7 @@ def legacy(state: bytes) -> bytes:
 
 
 _seen = _Seen()
-_seen.views, _seen.full, _seen.marks, _seen.states = [None] * 4, [None] * 3, [], {}
+_seen.views, _seen.full, _seen.marks, _seen.states = [_Unknown()] * 4, [None] * 3, [], {}
 _see_python()
 _see_torch()
 

@@ -32,6 +32,7 @@ SAMPLED = 64  # values of a tensor by which the size of its change is measured
 WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
 LAST = 8  # losses at the beginning and at the end that are compared
 MANY = 64  # losses, or steps, that are counted at a time
+compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass
@@ -167,20 +168,19 @@ class Learning:
     def stepped(self, optimizer: Any, micro: int) -> None:
         """Note that an optimiser has stepped: its gradients are still there."""
         told = self.told
-        if torch.compiler.is_compiling():
+        if compiling():
             return
         told.steps += 1
-        groups = optimizer.param_groups
-        rates = [group.get("lr", 1) for group in groups]
-        rate = rates[0] if len(rates) == 1 and type(rates[0]) is float else None
-        rated = bool(rate) if rate is not None else any(isinstance(lr, Tensor) or lr for lr in rates)
-        if told.players > 1:
-            rate = None  # a loss may well rise, and each has its own
-        elif rate is None:
-            rate = max((lr for lr in rates if isinstance(lr, float)), default=0.0)
+        groups, called = optimizer.param_groups, self.called
+        rate = groups[0].get("lr") if len(groups) == 1 else None
+        if type(rate) is float and told.players <= 1:
+            rated = rate != 0
+        else:
+            rated, rate = self._rates(groups)
+        training = self.moving and (called[0].training or any(part.training for part in called))
         first = groups[0]["params"] if groups else ()
         bare = not (first and first[0].grad is not None) and all(p.grad is None for g in groups for p in g["params"])
-        self.steps.append((rated, rate, self.moving and any(part.training for part in self.called), bare))
+        self.steps.append((rated, rate, training, bare))
         if len(self.steps) >= MANY:
             self._count()
         if self.probes:
@@ -191,6 +191,14 @@ class Learning:
             told.weights[micro] = sums(self.named.values())
             self._probe(optimizer)
             self.before = {}
+
+    def _rates(self, groups: Sequence[Mapping[str, Any]]) -> tuple[bool, float | None]:
+        """Return whether any group has a learning rate, and the largest; None of several players, who have each one."""
+        rates = [group.get("lr", 1) for group in groups]
+        rated = any(isinstance(lr, Tensor) or lr for lr in rates)
+        if self.told.players > 1:
+            return rated, None
+        return rated, max((lr for lr in rates if isinstance(lr, float)), default=0.0)
 
     def _look(self, optimizer: Any) -> None:
         """Note which weights this step moved, and which gradients it had."""

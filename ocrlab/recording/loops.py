@@ -113,26 +113,19 @@ class Loop:
         self.tape.begin(
             number=self.number, micro=self.micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch
         )
-        if self.clean and self.tape.snapshots_on:
+        if self.clean:
             self.tape.snapshot(self.number, self.state)
 
     def state(self) -> dict[str, Any]:
         """Return the state of all parts, in this epoch."""
         return self.held.state(self.epoch)
 
-    def _stepping(self, optimizer: Any, *_: Any) -> None:
-        tape = self.tape
-        if tape is None:
-            self._say_phase("optimiser")
-            return
-        tape.phase("optimiser")
-        if tape.learning is not None and tape.learning.looking:
-            tape.learn("stepping", optimizer)
-
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
+    def _stepping(self, optimizer: Any, given: Any, named: Any) -> None:
         self.steps += 1
         if self.tape is not None:
-            self.tape.learn("stepped", optimizer, self.micro)
+            self.tape.stepping(optimizer, given, named)
+        else:
+            self._say_phase("optimiser")
 
     def ended(self, error: BaseException | None) -> None:
         """Note how the loop was left: how far each walk over its data came, and an exit without an error."""
@@ -151,7 +144,6 @@ class Loop:
         for optimizer in self.held.optimizers:
             with contextlib.suppress(AttributeError):  # of another make
                 self.handles.append(optimizer.register_step_pre_hook(self._stepping))
-                self.handles.append(optimizer.register_step_post_hook(self._stepped))
 
     def stop(self) -> None:
         """Take every hook out."""

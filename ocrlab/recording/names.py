@@ -45,7 +45,7 @@ def of_batch(batch: Any) -> list[str]:
     """Return the names that a batch carries itself (dict or object, in its own words), [] for none."""
     if isinstance(batch, torch.Tensor):
         return []
-    if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
+    if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
         return _of_parts(batch)
     is_mapping = isinstance(batch, Mapping)
     for key in KEYS:

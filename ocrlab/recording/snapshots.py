@@ -49,7 +49,8 @@ class Snapshots:
 
     def due(self, micro: int) -> bool:
         """Tell whether it is time for one; raises what went wrong with the one before."""
-        self._go_on()
+        if self.pending is not None:
+            self._go_on()
         if self.pending is not None or (self.thread is not None and self.thread.is_alive()):
             return False
         if self.problem is not None:

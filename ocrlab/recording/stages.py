@@ -19,6 +19,8 @@ from ocrlab.trace.compiled import HEARD, SLOT
 MOST = 18  # and two on the whole model
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 LOSSES = ("loss", "criterion")
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compiling are two
 
 
 class Stages:
@@ -35,36 +37,28 @@ class Stages:
         self.detach()
         self.on = True
         for name, module in top(model):
-            self._listen(module, self._entry(name))
+            self._listen(module, self._calls(name), self._entry(name))
         _, whole = _unwrapped(model)
-        self._listen(whole, self._phase("forward"), self._phase("loss"))
+        self._listen(whole, self._surrounds, self._phase("forward"), self._phase("loss"))
 
     def detach(self) -> None:
         """Stop listening."""
         while self.undo:
             self.undo.pop()()
 
-    def _listen(self, module: nn.Module, before: Callable[[], None], after: Callable[[], None] | None = None) -> None:
-        """Have `before` and `after` called around the forward of a module."""
+    def _listen(
+        self, module: nn.Module, around: Around, before: Callable[[], None], after: Callable[[], None] | None = None
+    ) -> None:
+        """Have a module called through what `around` makes of its call; by hooks `before` and `after` where there is
+        no room for that.
+        """
         if not _leaves_room(module):
             self.undo.append(module.register_forward_pre_hook(lambda *_: before()).remove)
             if after is not None:
                 self.undo.append(module.register_forward_hook(lambda *_: after()).remove)
             return
         held = module.__dict__.get(SLOT)
-        inner = held or module._call_impl
-
-        def called(*args: Any, **kwargs: Any) -> Any:
-            before()
-            return inner(*args, **kwargs)
-
-        def surrounded(*args: Any, **kwargs: Any) -> Any:
-            before()
-            output = inner(*args, **kwargs)
-            after()  # type: ignore[misc]  # there is one
-            return output
-
-        module.__dict__[SLOT] = ours = called if after is None else surrounded
+        module.__dict__[SLOT] = ours = around(held or module._call_impl)
         setattr(ours, HEARD, getattr(held, HEARD, held))  # not to be taken for torch.compile's
 
         def leave() -> None:
@@ -75,32 +69,61 @@ class Stages:
 
         self.undo.append(leave)
 
+    def _calls(self, name: str) -> Around:
+        """Return what makes of a module's call one that says its name first: flat, as it is called in each step."""
+        page, (data, selector, places) = self.writer.page, self.writer.place(name)
+        loss = self._phase("loss") if _is_loss(name) else None
+
+        def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **kwargs: Any) -> Any:
+                if not compiling() and self.on:  # nothing of ours goes into a compiled graph
+                    try:
+                        side = 1 - page[selector]
+                        page[places[side]] = data
+                        page[selector] = side
+                        if loss is not None:
+                            loss()
+                    except ValueError:  # the ring is closed
+                        self.on = False
+                return inner(*args, **kwargs)
+
+            return called
+
+        return around
+
+    def _surrounds(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a call of the whole model: it is the forward, and then comes the loss."""
+        forward, loss = self._phase("forward"), self._phase("loss")
+
+        def surrounded(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or not self.in_step:
+                return inner(*args, **kwargs)
+            forward()
+            output = inner(*args, **kwargs)
+            loss()
+            return output
+
+        return surrounded
+
     def _entry(self, name: str) -> Callable[[], None]:
-        enter = self.writer.entry(name)
-        is_loss = any(word in name.lower() for word in LOSSES)
-        is_compiling = torch.compiler.is_compiling
-
-        def entered() -> None:
-            if is_compiling() or not self.on:
-                return  # nothing of ours goes into a compiled graph
-            try:
-                enter()
-                if is_loss and self.in_step:
-                    self.writer.phase("loss")
-            except ValueError:  # the ring is closed
-                self.on = False
-
-        return entered
+        """Return what a hook on a stage does."""
+        return self._calls(name)(lambda: None)
 
     def _phase(self, name: str) -> Callable[[], None]:
+        writer = self.writer
+
         def moved() -> None:
-            if self.in_step and self.on and not torch.compiler.is_compiling():
+            if self.in_step and name != writer.said and self.on and not compiling():
                 try:
-                    self.writer.phase(name)
+                    writer.phase(name)
                 except ValueError:
                     self.on = False
 
         return moved
+
+
+def _is_loss(name: str) -> bool:
+    return any(word in name.lower() for word in LOSSES)
 
 
 def top(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ocrlab.flight import handover, learned, record_program, ring, ring_layout
 from ocrlab.flight.ring_layout import ENCODE
-from ocrlab.recording import generators, names, verdicts, walks
+from ocrlab.recording import generators, loading, names, verdicts, walks
 from ocrlab.recording.learning import Learning
-from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
+from ocrlab.recording.loading import Loaded, Loader, Place
 from ocrlab.recording.raw import Raw
 from ocrlab.recording.snapshots import Snapshots
 from ocrlab.recording.stages import Stages
@@ -82,6 +82,7 @@ class Tape:
         learned.forget(self.folder, rank)
         self.micro = -1
         self.loss_before: float | None = None
+        self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
         self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
         self.statm = -1
         with contextlib.suppress(OSError):  # there is none outside of Linux
@@ -109,7 +110,7 @@ class Tape:
         on_batch = self.batch if number == 0 else (lambda _data, _told: None)
         on_walk = self.walk if number == 0 else (lambda _walk: None)
         entry: Loader | Counted
-        if can_be_watched(loader):
+        if loading.can_be_watched(loader):
             place = Place(self.folder.absolute(), self.rank, self.start, number)
             on_wait = (lambda: self.phase("data")) if number == 0 else None
             entry = Loader(loader, place, on_batch, on_walk, on_wait)
@@ -127,14 +128,16 @@ class Tape:
         """Note the beginning of a walk over data without indices."""
         walks.note(self.folder, self.rank, self.start, number)
 
-    @harmless
     def batch(self, data: Any, told: Loaded) -> None:
         """Note a batch that has left its loader, before anybody moves it to a device."""
-        found = names.of_batch(data)
-        if found:
-            told.samples = found
-        if self.raw is not None:
-            told.order["raw"], told.text = self.raw.keep(data), ""
+        if not self.on:
+            return
+        try:
+            told.samples = names.of_batch(data) or told.samples
+            if self.raw is not None:
+                told.order["raw"], told.text = self.raw.keep(data), ""
+        except Exception as error:
+            self.give_up(error)
 
     def begin(self, *, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
         """Write the record of a step whose batch is there, before anything is computed with it."""
@@ -144,19 +147,20 @@ class Tape:
             if self.late:
                 self.settle()
             self.micro = micro
-            if not told.samples:
+            if not told.order:  # nobody has seen this batch leave its loader
                 told.samples = names.of_batch(batch)
-            self.random = generators.parts(cuda=self.cuda)
-            memory, loaded, before, when = self.memory(), told.states, self.loss_before, time.time()
+            cuda = self.cuda and torch.cuda.is_initialized()
+            self.random = generators.parts(cuda=cuda)
+            memory, loaded, before, when = self.memory(cuda), told.states, self.loss_before, time.time()
             self.loss_before = None
             walk, text = told.order.get("walk", 0), self.text(told, memory)
             payload = ring_layout.payload(
-                number, micro, epoch, walk, lr, before, when, text, self.random, loaded, self.writer.keep
+                number, micro, epoch, walk, lr, before, when, text, self.random, loaded, self.writer.states
             )
             if len(payload) > self.writer.room:
                 step = ring.Step(number, micro, epoch, walk, told.samples, lr=lr, loss_before=before, memory=memory)
                 step.random, step.loaded, step.order, step.time = self.random, loaded, told.order, when
-                payload = ring_layout.pack(step, self.writer.room, self.writer.keep)
+                payload = ring_layout.pack(step, self.writer.room, self.writer.states)
             if self.learning is not None and self.cuda:
                 try:
                     self.learning.begin(micro, batch, told.order.get("indices", ""), walk)
@@ -183,7 +187,8 @@ class Tape:
         writer = self.writer
         try:
             if name != writer.said:
-                writer.phase(name)
+                writer.said = name
+                writer.phases[name]()
             if name == "backward":
                 writer.clear()  # the stage that was entered last is the loss's; a recomputed one will say so
         except Exception as error:
@@ -197,22 +202,28 @@ class Tape:
         """Say what is looked at outside of a step."""
         self.writer.sample(name)
 
-    @harmless
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Note the loss of this micro-batch; one on a device is not waited for."""
-        if isinstance(value, Tensor):
-            if value.is_cuda:
-                self.send(value.detach(), scale)
-                return
-            if value.numel() != 1:
-                return
-            value = value.item()
-        elif isinstance(value, Mapping):
-            self.loss(value.get("loss"), scale)
+        if not self.on:
             return
-        if value is not None:
+        try:
+            if isinstance(value, Tensor):
+                if value.is_cuda:
+                    self.send(value.detach(), scale)
+                    return
+                if value.numel() != 1:
+                    return
+                value = value.item()
+            elif isinstance(value, Mapping):
+                self.loss(value.get("loss"), scale)
+                return
+            if value is None:
+                return
             self.loss_before = value = float(value) * scale
             self.writer.loss(value, self.micro)
+        except Exception as error:
+            self.give_up(error)
+        else:
             self.learn("loss", value)
 
     def send(self, value: Tensor, scale: float) -> None:
@@ -233,6 +244,30 @@ class Tape:
             self.loss_before = float(held)
             self.writer.loss(self.loss_before, micro)
             self.learn("loss", self.loss_before)
+
+    def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Note that an optimiser is about to step, called with what its hook is given.
+
+        Where this step is looked at, or makes its gradients itself (a closure), it is noted when it is made.
+        """
+        self.phase("optimiser")
+        learning = self.learning
+        if learning is None or not (self.on and self.cuda):
+            return
+        try:
+            if learning.looking or learning.probes or len(given) > 1 or named:
+                learning.stepping(optimizer)
+                self.stop_waiting()
+                self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove
+            else:
+                learning.stepped(optimizer, self.micro)
+        except Exception as error:
+            self.unlearn(error)
+
+    def stepped(self, optimizer: Any, *_: Any) -> None:
+        """Note that an optimiser has made a step, in a hook for this one alone."""
+        self.stop_waiting()
+        self.learn("stepped", optimizer, self.micro)
 
     def learn(self, method: str, *args: Any) -> None:
         """Let a method of what looks at the learning note something; it is switched off instead of raising."""
@@ -259,19 +294,18 @@ class Tape:
         self.learning.close()
         told, entry = self.learning.told, self.loaders.get(0)
         loader = entry.loader() if isinstance(entry, Loader) else None
-        told.larger, told.generator = more_than_a_batch(loader), copied_generator(loader)
-        told.drawn = self.learning.drawn.sentence(samples_in(loader))
+        told.larger, told.generator = loading.more_than_a_batch(loader), loading.copied_generator(loader)
+        told.drawn = self.learning.drawn.sentence(loading.samples_in(loader))
         told.workers = loader.num_workers if loader is not None else 0
         lines = verdicts.sentences(told, self.learning.model)
         learned.write(self.folder, self.rank, self.start, lines, told.weights, cut=bool(told.ended))
         for line in lines if self.rank == 0 else ():
             say(line)
 
-    @harmless
     def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
         """Take a snapshot of the state before this micro-batch, where it is time for one."""
         try:
-            if self.snapshots_on and self.snapshots.due(self.micro):
+            if self.on and self.snapshots_on and self.snapshots.due(self.micro):
                 self.snapshots.take(content(), micro=self.micro, number=number)
                 if generators.parts(cuda=self.cuda) != self.random:  # a hook of the user has drawn
                     generators.put(self.random)
@@ -286,13 +320,13 @@ class Tape:
         if self.raw is not None:
             self.raw.forget(self.snapshots.kept[0])
 
-    def memory(self) -> dict[str, int]:
+    def memory(self, cuda: bool) -> dict[str, int]:
         """Return the allocator figures: resident bytes of this process, bytes allocated and reserved on each device."""
         now = time.monotonic()
         if now - self.weighed > WEIGH_EVERY and self.statm >= 0:
             self.weighed = now
             self.resident = {"rss": int(os.pread(self.statm, 200, 0).split()[1]) * self.page_bytes}
-        if not (self.cuda and torch.cuda.is_initialized()):
+        if not cuda:
             return self.resident
         figures = dict(self.resident)
         for device in (torch.cuda.current_device(),):  # of each of eight it would take 0.3 ms
@@ -312,6 +346,7 @@ class Tape:
 
     def finish(self) -> None:
         """Take every hook out, and wait for what is being written."""
+        self.stop_waiting()
         self.stages.detach()
         for entry in self.loaders.values():
             entry.stop()
@@ -337,27 +372,6 @@ class Tape:
         for entry in self.loaders.values():
             entry.stop()
         say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
-
-
-def samples_in(loader: Any) -> int:
-    """Return how many samples a loader knows to have, 0 where it does not."""
-    try:
-        return len(loader.dataset)
-    except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
-        return 0
-
-
-def more_than_a_batch(loader: Any) -> bool:
-    """Tell whether a loader is known to have more samples than one batch."""
-    return samples_in(loader) > (getattr(loader, "batch_size", 0) or 1)
-
-
-def copied_generator(loader: Any) -> str:
-    """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
-    if loader is None or not loader.num_workers or loader.worker_init_fn is not None:
-        return ""
-    held = getattr(loader.dataset, "__dict__", {})
-    return next((name for name, value in held.items() if isinstance(value, generators.KINDS)), "")
 
 
 def silence() -> None:

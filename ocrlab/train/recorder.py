@@ -116,16 +116,7 @@ class Recorder(lightning.Callback):
         tape.learning = Learning(self._model(pl_module), trainer.optimizers)
         for optimizer in trainer.optimizers:
             with contextlib.suppress(AttributeError):  # of another make
-                self.undo.append(optimizer.register_step_pre_hook(self._stepping).remove)
-                self.undo.append(optimizer.register_step_post_hook(self._stepped).remove)
-
-    def _stepping(self, optimizer: Any, *_: Any) -> None:
-        if self.tape is not None and self.tape.learning is not None and self.tape.learning.looking:
-            self.tape.learn("stepping", optimizer)
-
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
-        if self.tape is not None:
-            self.tape.learn("stepped", optimizer, self.tape.micro)
+                self.undo.append(optimizer.register_step_pre_hook(tape.stepping).remove)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""

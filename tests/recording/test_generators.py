@@ -71,8 +71,9 @@ def test_torchs_state_is_the_one_that_torch_gives():
 
 
 def test_where_a_release_has_its_states_elsewhere_they_are_asked_for(monkeypatch):
+    lost = generators._Unknown()
     monkeypatch.setattr(generators._seen, "full", [None, generators._seen.full[1], None])
-    monkeypatch.setattr(generators._seen, "views", [None, generators._seen.views[1], None, None])
+    monkeypatch.setattr(generators._seen, "views", [lost, generators._seen.views[1], lost, lost])
     draw()
     states = generators.take()
     assert len(states["torch"]) == generators.LEGACY.size

@@ -178,3 +178,39 @@ def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, m
     finally:
         for tape in tapes:
             tape.finish()
+
+
+def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, capsys):
+    """Before it there are none: that must not be told as a step without gradients. Nor may a hook stay behind."""
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(tmp_path, net, optimizer) as rec:
+        for batch in rec.batches([torch.ones(1, 2)] * 12):
+
+            def closure(batch=batch):
+                optimizer.zero_grad()
+                loss = rec.loss(net(batch).square().sum())
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            optimizer.zero_grad()
+            assert rec.tape.learning.told.steps == rec.micro + 1
+            assert not optimizer._optimizer_step_post_hooks
+        assert rec.tape.learning.told.steps == 12 and rec.tape.learning.told.bare == 0
+    assert "found a gradient" not in capsys.readouterr().err
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_a_step_that_failed_leaves_no_hook_and_is_not_counted_twice(tmp_path):
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(tmp_path, net, optimizer) as rec:
+        for batch in rec.batches([torch.ones(1, 2)] * 4):
+            with contextlib.suppress(ZeroDivisionError):
+                optimizer.step(lambda: 1 / 0)
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+        assert rec.tape.learning.told.steps == 4
+        optimizer.step(lambda: torch.ones(()))
+        assert not optimizer._optimizer_step_post_hooks
