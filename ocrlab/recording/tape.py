@@ -248,14 +248,17 @@ class Tape:
     def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Note that an optimiser is about to step, called with what its hook is given.
 
-        Where this step is looked at, or makes its gradients itself (a closure), it is noted when it is made.
+        Where this step is looked at, or makes its gradients itself (a closure, as Lightning gives it always), it is
+        noted when it is made; and with a closure the forward is still to come.
         """
-        self.phase("optimiser")
+        closure = given[1] if len(given) > 1 else named.get("closure")
+        if closure is None:
+            self.phase("optimiser")
         learning = self.learning
         if learning is None or not (self.on and self.cuda):
             return
         try:
-            if learning.looking or learning.probes or len(given) > 1 or named:
+            if closure is not None or learning.looking or learning.probes:
                 learning.stepping(optimizer)
                 self.stop_waiting()
                 self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove

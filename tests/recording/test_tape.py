@@ -189,7 +189,9 @@ def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, 
 
             def closure(batch=batch):
                 optimizer.zero_grad()
-                loss = rec.loss(net(batch).square().sum())
+                output = net(batch)
+                assert ring.read(ring.find(tmp_path)[0]).now.phase in ("forward", "loss")
+                loss = rec.loss(output.square().sum())
                 loss.backward()
                 return loss
 
