@@ -3,8 +3,9 @@
 What lies on a device travels while the training goes on: later work of the same stream comes after the copy. The
 writer begins at the first step that finds it arrived; it makes no CUDA call, which could spoil a graph being captured.
 
-A snapshot is whole or not there: the older of the two files is replaced, under a temporary name first. How often one is
-taken follows from what the last ones cost.
+A snapshot is whole or not there: the older of the two files is replaced, under a temporary name first. What was
+replaced is kept to be written over by the next one: a file that is new asks the kernel for all of its pages, which takes
+longer than to fill them. How often a snapshot is taken follows from what the last ones cost.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from ocrlab.records import SCHEMA
 SHARE = 0.007  # of the time that a run takes: with what it costs the steps beside it 1 %
 SMALL = 256 << 20  # bytes that the first snapshot waits for, so that it is there before the first step
 MEMORY = 0.25  # of the host's free memory that the copy may take
+# What torch.save's older form holds for `weights_only`; the others (float8, unsigned integers) go into its zip files.
+OLDER: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128)
+OLDER += (torch.complex64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
 
 class Snapshots:
@@ -46,6 +50,9 @@ class Snapshots:
         self.side = 0
         self.last = -1  # micro-batch of the last one taken
         self.kept: list[int] = []  # micro-batches of those that are whole, the older one first
+        for left in folder.glob(f".snapshot-{rank}.*.spare"):  # by a process that was killed
+            left.unlink(missing_ok=True)
+        self.spare = folder / f".snapshot-{rank}.{os.getpid()}.spare"
 
     def due(self, micro: int) -> bool:
         """Tell whether it is time for one; raises what went wrong with the one before."""
@@ -90,6 +97,7 @@ class Snapshots:
             self._go_on()
         if self.thread is not None:
             self.thread.join()
+        self.spare.unlink(missing_ok=True)
 
     def abandon(self) -> list[Any]:
         """Give up what is under way, and return what must not be freed in a dead CUDA context."""
@@ -116,10 +124,10 @@ class Snapshots:
 
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.folder).free
-        if 2 * size > 0.9 * free:
+        if 3 * size > 0.9 * free:
             raise CheckpointError(
-                "There is no room for two snapshots of this training", got=f"{free >> 20} MiB free",
-                need=f"{(2 * size) >> 20} MiB", do="Free some, or set recorder.on=false",
+                "There is no room for two snapshots of this training and a third one being written",
+                got=f"{free >> 20} MiB free", need=f"{(3 * size) >> 20} MiB", do="Free some, or set recorder.on=false",
             )  # fmt: skip
         memory = _available()
         if memory is not None and size > MEMORY * memory:
@@ -168,7 +176,7 @@ class Snapshots:
             with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
             path = self.folder / f"snapshot-{self.rank}-{'ab'[self.side]}.pt"
-            write(held, path)
+            write(held, path, self.spare, older=all(t.dtype in OLDER for t in self.buffers.values()))
             self.kept = [*self.kept[-1:], held["micro"]]
             if self.written is not None:
                 self.written(self.side, held["micro"], held["number"])
@@ -180,21 +188,39 @@ class Snapshots:
         self.dearest = max(cost, 0.5 * self.dearest)
 
 
-def write(content: dict[str, Any], path: Path) -> None:
-    """Write a snapshot whole or not at all, mode 0600; raises OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write(content: dict[str, Any], path: Path, spare: Path, *, older: bool = True) -> None:
+    """Write a snapshot whole or not at all, mode 0600, over the file `spare`, which then is what was there before;
+    `older` chooses the form of torch.save. Raises OSError.
+    """
+    replaced = spare.with_suffix(".old")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            torch.save(content, file)
-            file.flush()
+        with open(os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+            plain: Any = _Plain(file)
+            torch.save(content, plain, _use_new_zipfile_serialization=not older)
+            file.truncate()
             os.fsync(file.fileno())
-        part.replace(path)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch's own words for a full disk say nothing about one
-            raise error.__context__ from error
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(replaced)
+        spare.replace(path)
+        with contextlib.suppress(FileNotFoundError):
+            replaced.replace(spare)
+    except BaseException as error:
+        spare.unlink(missing_ok=True)
+        if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+            raise error.__context__ from error  # the zip writer's own words for a full disk say nothing about one
         raise
-    finally:
-        part.unlink(missing_ok=True)
+
+
+class _Plain:
+    """A file without a descriptor: to one that has it torch writes with the interpreter locked, and a slow disk would
+    hold the training up.
+
+    torch.save's older form goes through this in one piece a tensor. Its zip files take half as long again, for copies
+    and for checksums that torch.load does not look at; both forms are refused where their end is missing.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.write, self.flush = file.write, file.flush
 
 
 def read(path: Path) -> dict[str, Any]:

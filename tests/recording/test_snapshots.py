@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import resource
+import signal
 import threading
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 
 from ocrlab.errors import CheckpointError
 from ocrlab.recording import snapshots
-from ocrlab.recording.snapshots import SHARE, Snapshots
+from ocrlab.recording.snapshots import OLDER, SHARE, Snapshots
 
 
 def test_two_files_take_turns_and_hold_copies(tmp_path):
@@ -38,7 +40,7 @@ def test_two_files_take_turns_and_hold_copies(tmp_path):
 def test_never_two_at_once(tmp_path, monkeypatch):
     go = threading.Event()
     monkeypatch.setattr(snapshots, "SMALL", 0)
-    monkeypatch.setattr(snapshots, "write", lambda *_: go.wait(20))
+    monkeypatch.setattr(snapshots, "write", lambda *_, **__: go.wait(20))
     taken = Snapshots(tmp_path, 0, 0, every=1)
     taken.take({"w": torch.zeros(4)}, micro=0, number=0)
     assert not taken.due(50)
@@ -126,7 +128,7 @@ def test_no_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
 
 
 def test_a_failed_writing_is_told_at_the_next_time(tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(snapshots.torch, "save", full)
@@ -144,14 +146,67 @@ def test_what_is_no_snapshot_is_refused_in_words(tmp_path, data):
         snapshots.read(tmp_path / "snapshot-0-a.pt")
 
 
-def test_a_full_disk_is_told_in_its_own_words(tmp_path, monkeypatch):
-    def full(*_):
-        try:
-            raise OSError(28, "No space left on device")
-        except OSError:
-            raise RuntimeError("[enforce fail at inline_container.cc] . unexpected pos")  # noqa: B904  # as torch does
+@pytest.mark.parametrize("older", [True, False])
+def test_a_full_disk_is_told_in_its_own_words_and_leaves_what_was_there(tmp_path, older):
+    path, spare = tmp_path / "snapshot-0-a.pt", tmp_path / ".spare"
+    snapshots.write({"schema": 1, "w": torch.zeros(4)}, path, spare)
+    ignored, limit = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            snapshots.write({"schema": 1, "w": torch.zeros(100_000)}, path, spare, older=older)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [*tmp_path.iterdir()] == [path] and torch.equal(snapshots.read(path)["w"], torch.zeros(4))
 
-    monkeypatch.setattr(snapshots.torch, "save", full)
-    with pytest.raises(OSError, match="No space"):
-        snapshots.write({}, tmp_path / "snapshot-0-a.pt")
-    assert list(tmp_path.iterdir()) == []
+
+def test_a_snapshot_is_written_over_the_one_that_was_replaced(tmp_path):
+    """Also over a longer one; which bytes lie where is seen by reading it back."""
+    path, spare = tmp_path / "snapshot-0-a.pt", tmp_path / ".spare"
+    inodes, sizes = [], (1000, 500, 20, 3000)
+    for size in sizes:
+        snapshots.write({"schema": 1, "w": torch.full((size,), float(size))}, path, spare)
+        inodes.append(path.stat().st_ino)
+        assert torch.equal(snapshots.read(path)["w"], torch.full((size,), float(size)))
+    assert inodes[2:] == inodes[:2] and inodes[0] != inodes[1]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_killed_process_has_left_is_removed(tmp_path):
+    (tmp_path / ".snapshot-0.77.spare").write_bytes(b"half")
+    (tmp_path / ".snapshot-1.78.spare").write_bytes(b"of another rank")
+    Snapshots(tmp_path, 0, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [".snapshot-1.78.spare"]
+
+
+@pytest.mark.parametrize("kinds", [OLDER, (*OLDER, torch.float8_e4m3fn, torch.uint16)])
+def test_every_type_of_number_comes_back_and_a_cut_file_is_refused(tmp_path, kinds):
+    state = {str(kind): torch.arange(35).reshape(5, 7).to(kind) for kind in kinds}
+    state |= {"none": torch.zeros(0, 3), "turned": torch.ones(4, 6).t(), "one": torch.tensor(2.5)}
+    taken = Snapshots(tmp_path, 0, 0)
+    taken.take(state, micro=0, number=0)
+    path = tmp_path / "snapshot-0-a.pt"
+    read, whole = snapshots.read(path)["state"], path.read_bytes()
+    assert whole.startswith(b"PK") == (kinds != OLDER)
+    for name, tensor in state.items():
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(read[name].to(torch.complex128), tensor.to(torch.complex128))
+    for size in range(0, len(whole), 97):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match="cannot be read as a snapshot"):
+            snapshots.read(path)
+
+
+def test_one_of_an_earlier_ocrlab_is_read(tmp_path):
+    torch.save({"schema": 1, "micro": 3, "state": {"w": torch.ones(2)}}, tmp_path / "snapshot-0-a.pt")
+    assert snapshots.read(tmp_path / "snapshot-0-a.pt")["micro"] == 3
+
+
+def test_a_slow_disk_does_not_hold_the_interpreter(tmp_path, monkeypatch):
+    """torch writes to a file that has a descriptor with the interpreter locked."""
+    given = []
+    save = torch.save
+    monkeypatch.setattr(snapshots.torch, "save", lambda c, file, **k: (given.append(file), save(c, file, **k)))
+    snapshots.write({"w": torch.zeros(4)}, tmp_path / "snapshot-0-a.pt", tmp_path / ".spare")
+    assert not hasattr(given[0], "fileno")
