@@ -4,8 +4,8 @@ What lies on a device travels while the training goes on: later work of the same
 writer begins at the first step that finds it arrived; it makes no CUDA call, which could spoil a graph being captured.
 
 A snapshot is whole or not there: the older of the two files is replaced, under a temporary name first. What was
-replaced is kept to be written over by the next one: a file that is new asks the kernel for all of its pages, which takes
-longer than to fill them. How often a snapshot is taken follows from what the last ones cost.
+replaced is kept to be written over by the next one: a new file asks the kernel for all of its pages, which takes longer
+than to fill them. How often a snapshot is taken follows from what the last ones cost.
 """
 
 from __future__ import annotations
