@@ -169,7 +169,7 @@ class Recorder(Section):
     """The flight recorder: what the last steps were is on disk also after SIGKILL; `ocrlab replay` runs them again."""
 
     on: bool = knob(True, "keep the record")
-    steps: int = knob(256, "of the last steps that are kept", ge=8, le=65536)
+    steps: int = knob(512, "of the last steps that are kept", ge=8, le=65536)
     batches: Literal["ids", "raw"] = knob("ids", "ids: rebuilt from data and seed; raw: the last batches are kept too")
     snapshot_every: int | None = knob(
         None, "optimiser steps between snapshots; none: as often as 1 % of the time allows", ge=1

@@ -162,7 +162,7 @@ def recording(
     extra: Any = None,
     batches: str = "ids",
     snapshot_every: int | None = None,
-    steps: int = 256,
+    steps: int = 512,
     rank: int | None = None,
 ) -> Iterator[Loop]:
     """Record a training loop in `folder`/flight, so that `ocrlab replay folder` can run its last steps again.

@@ -25,7 +25,7 @@ from torch import Tensor
 from ocrlab.errors import CheckpointError
 from ocrlab.records import SCHEMA
 
-SHARE = 0.007  # of the time that a run takes: with what it costs the steps beside it 1 %
+SHARE = 0.003  # of the time that a run takes: with what it costs the steps beside it 1 %
 SMALL = 256 << 20  # bytes that the first snapshot waits for, so that it is there before the first step
 MEMORY = 0.25  # of the host's free memory that the copy may take
 # What torch.save's older form holds for `weights_only`; the others (float8, unsigned integers) go into its zip files.

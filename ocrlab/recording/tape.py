@@ -62,7 +62,7 @@ class Tape:
         rank: int = 0,
         batches: str = "ids",
         every: int | None = None,
-        steps: int = 256,
+        steps: int = 512,
     ) -> None:
         self.folder = Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -25,6 +25,7 @@ from ocrlab.recording.tape import Tape, say
 
 __all__ = ["Recorder", "recording"]
 
+RANKS_EVERY = 192  # micro-batches between two snapshots of several ranks: a replay makes so many again at the most
 WHOLE = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
 
 
@@ -43,7 +44,7 @@ class Recorder(lightning.Callback):
         *,
         batches: str = "ids",
         snapshot_every: int | None = None,
-        steps: int = 256,
+        steps: int = 512,
         kind: str = "lightning",
         epoch_of: Callable[[int], int] | None = None,
         model_of: Callable[[Any], nn.Module] | None = None,
@@ -74,7 +75,7 @@ class Recorder(lightning.Callback):
         folder = self.folder or trainer.log_dir or trainer.default_root_dir
         every = self.every
         if trainer.world_size > 1 and every is None:
-            every = self.steps * 3 // 4  # all ranks at the same step: hooks of the user may wait for each other
+            every = min(self.steps * 3 // 4, RANKS_EVERY)  # all ranks at the same step: hooks of the user may wait for each other
         self.tape = Tape(
             Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
         )
