@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ocrlab.recording.posterior import Posterior
 from ocrlab.trace.contract_answers import ROWS, alike
 from ocrlab.trace.contract_batch import leaves, plain
 
@@ -25,6 +26,7 @@ class Answers:
         self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
         self.rows = 0
         self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
+        self.posterior = Posterior()
         self.handles: list[Any] = []
 
     def open(self) -> None:
@@ -42,6 +44,7 @@ class Answers:
             ours = [t for t in ours if len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return
+            self.posterior.see(given, ours)
             self.looks += 1
             same = alike(ours)
             self.blind = self.blind + 1 if same else 0

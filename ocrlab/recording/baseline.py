@@ -28,7 +28,7 @@ class Baseline:
     def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
         self.called, self.looking = called, looking
         self.output: Tensor | None = None
-        self.target: Tensor | None = None
+        self.given: Sequence[Tensor] = ()  # of the batch: one of them is the target
         self.kinds: set[str] = set()
         self.targets: list[Tensor] = []
         self.classes = 0
@@ -36,26 +36,28 @@ class Baseline:
         self.count = 0
         self.handles: list[Any] = []
 
-    def begin(self, target: Tensor | None) -> None:
-        """Keep the targets of a batch that is looked at; None for one that is not, or that has none."""
+    def begin(self, given: Sequence[Tensor] | None) -> None:
+        """Keep the tensors of a batch that is looked at; None for one that is not."""
         self.close()
-        self.output, self.target = None, target
-        if target is not None and len(self.called) == 1:
+        self.output, self.given = None, given or ()
+        if given and len(self.called) == 1:
             self.handles = [self.called[0].register_forward_hook(self._left)]
 
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and module.training and self.target is not None and self.looking():
+        if not torch.compiler.is_compiling() and module.training and self.given and self.looking():
             self.output = next((t.detach() for _, t in leaves(output) if t.is_floating_point() and plain(t)), None)
 
     def loss(self, value: float) -> None:
         """Note a loss, and of which kind it is."""
         self.count += 1
         self.last.append(value)
-        output, target, self.output = self.output, self.target, None
-        if output is None or target is None or not math.isfinite(value) or target.device != output.device:
+        output, given, self.output = self.output, self.given, None
+        if output is None or not given or not math.isfinite(value):
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            kind = _kind(output.float(), target.detach(), value)
+            there = [t.detach() for t in given if t.device == output.device and t.ndim]
+            kinds = ((_kind(output.float(), t, value), t) for t in there)
+            kind, target = next((pair for pair in kinds if pair[0]), ("", there[0] if there else output))
             self.kinds.add(kind)
             if kind == "classes":
                 self.classes = output.shape[1]

@@ -22,10 +22,12 @@ from ocrlab.recording.anew import Anew
 from ocrlab.recording.answers import Answers
 from ocrlab.recording.baseline import Baseline
 from ocrlab.recording.drawn import Drawn
+from ocrlab.recording.scaled import Scaled
 from ocrlab.recording.scales import Scales
 from ocrlab.recording.verdicts import Step, Told
 from ocrlab.trace import contract_before, contract_rules
 from ocrlab.trace.contract_batch import entries, leaves, plain
+from ocrlab.trace.contract_weights import untrained
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
@@ -60,8 +62,10 @@ class Learning:
         self.drawn, self.anew = Drawn(), Anew()
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
-        small = (p for p in mine if not is_lazy(p) and p.numel() <= WATCHED)
+        small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
         self.watched = min(small, key=torch.numel, default=None)
+        self.scaled = Scaled(max(small, key=torch.numel, default=None))
+        self.begun = list(untrained(self.model))  # BatchNorm that counts hides it later
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = 0
         self.losses: list[float] = []  # that are still to be counted
@@ -123,7 +127,7 @@ class Learning:
         self.looking = not capturing()
         found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)] if self.looking else []
         self.scales.looking = self.looking
-        self.baseline.begin(verdicts.targets_of(found))
+        self.baseline.begin([t for _, t in found])
         if self.looking:
             self.answers.open()
             told.looks += 1
@@ -135,6 +139,13 @@ class Learning:
         self.losses.append(value)
         if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
             self._count()
+            if self.looking:
+                self.answers.posterior.loss(value)
+
+    def scaling(self, loss: Any) -> None:
+        """Look at what backward and the step do with the size of a loss."""
+        if not capturing():
+            self.scaled.loss(loss)
 
     def _count(self) -> None:
         """Count the losses and steps that were put down."""
@@ -164,6 +175,7 @@ class Learning:
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             held = {name: p for name, p in self.named.items() if id(p) in mine and plain(p)}
             self.before = {name: (bits(p), sample(p)) for name, p in held.items()}
+            self.scaled.stepping()
 
     def stepped(self, optimizer: Any, micro: int) -> None:
         """Note that an optimiser has stepped: its gradients are still there."""
@@ -222,6 +234,7 @@ class Learning:
                 self.told.halves_moved += each * int(((now != values) & has).sum())
         step.change = math.sqrt(moved / size) if size else math.inf
         self.told.seen.append(step)
+        self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
         for finding in (*contract_before.modes(self.model), *contract_before.decays([optimizer])):
             if finding.rule != "mode.eval" or self.moving:
                 self.told.standing[finding] = self.told.standing.get(finding, 0) + 1
@@ -253,7 +266,7 @@ class Learning:
         """Take every hook out."""
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
             handle.remove()
-        for part in (self.answers, self.scales, self.baseline):
+        for part in (self.answers, self.scales, self.baseline, self.scaled):
             part.close()
         self.handles, self.probes = [], {}
 
@@ -269,7 +282,10 @@ class Learning:
         self.told.answers = self.answers.sentence()
         self.told.scales, self.told.anew = self.scales.sentence(), self.anew.sentence(self.told.weights)
         self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
-        self.told.hidden = list(contract_rules.unheld(self.model, self.optimizers))
+        self.told.hidden = [*self.begun, *contract_rules.unheld(self.model, self.optimizers)]
+        last = self.told.last_losses
+        posterior = self.answers.posterior.sentence(self.told.batches, sum(last) / max(1, len(last)))
+        self.told.others += filter(None, (self.scaled.sentence(), posterior))
         groups = [group for o in self.optimizers for group in o.param_groups]
         self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 

@@ -86,6 +86,8 @@ class Loop:
         if recorder is not None:
             recorder.loss(loss)
             recorder.phase("backward")
+        if self.tape is not None and self.tape.learning is not None and self.tape.learning.looking:
+            self.tape.learn("scaling", loss)
         return loss
 
     def validating(self) -> contextlib.AbstractContextManager[None]:

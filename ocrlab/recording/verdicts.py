@@ -97,6 +97,7 @@ class Told:
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
+    others: list[str] = field(default_factory=list)  # what is to be said, and was found elsewhere
 
     def see_rate(self, rate: float) -> None:
         """Note the learning rate of a step."""
@@ -139,7 +140,7 @@ def sentences(told: Told, model: nn.Module) -> list[str]:
     first = [told.ended] if told.ended else []
     if not told.batches:
         return [*first, *_no_data(told)]
-    root = [*_steps(told, model), *_rates(told)]
+    root = [*_steps(told, model), *_rates(told), *told.others]
     rest = [*_weights(told, model), *_modes(told), *_data(told), *_losses(told)]
     return [*first, *root, *rest]
 
@@ -160,9 +161,8 @@ def _steps(told: Told, model: nn.Module) -> Iterator[str]:
         yield _stepless(told)
     elif told.steps >= ENOUGH and told.bare == told.steps and told.owned:
         why = "zero_grad() stands between backward() and step(), or step() before backward()"
-        why = (
-            why if told.left else f"{why}, or backward() is missing, or the loss was made anew (torch.tensor, .item())"
-        )
+        if not told.left:
+            why += ", or backward() is missing, or the loss was made anew (torch.tensor, .item())"
         yield f"none of {told.steps} optimiser steps found a gradient: {why}. Order: zero_grad, backward, step"
     if told.steps >= ENOUGH and told.stale >= 2 and not told.fresh:
         sizes = [math.hypot(*step.norms.values()) for step in told.seen if step.norms]

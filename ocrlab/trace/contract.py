@@ -28,7 +28,9 @@ from ocrlab.trace.contract_forward import Forward, Stage
 from ocrlab.trace.contract_noise import Draws, foreign
 from ocrlab.trace.contract_nudge import awake
 from ocrlab.trace.contract_padding import Attention, trained_on
+from ocrlab.trace.contract_pictures import pictures
 from ocrlab.trace.contract_state import Kept, rates, scalar
+from ocrlab.trace.contract_weights import shared, untrained
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
 
@@ -88,7 +90,7 @@ def check(
     named = list(leaves(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += judge(named, ranges, names, "batch")
-    report.findings += before.types(model, named)
+    report.findings += [*before.types(model, named), *untrained(model), *pictures(named)]
     kept, error = Kept(model, optimizers, batch), None
     try:
         error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
@@ -155,7 +157,7 @@ class _Step:
         found += forward.findings
         found += rules.written(self.kept)
         if error is None:
-            found += forward.missing()
+            found += [*forward.missing(), *shared(self.model, forward.alike)]
             total = scalar(back[0])
             wrong = list(rules.loss(total))
             found += wrong
@@ -188,6 +190,7 @@ class _Step:
             rows = next((len(t) for _, t in named if t.ndim), 0)
             self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
             self.report.findings += trained_on(calls.losses.pairs, rows)
+            self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
         self.report.findings += rules.unheld(self.model, self.optimizers)

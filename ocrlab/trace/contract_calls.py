@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
+from ocrlab.trace.contract_axes import Axes
 from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
 from ocrlab.trace.contract_chosen import Chosen
 from ocrlab.trace.contract_losses import LOSSES, Losses, arguments
@@ -42,6 +43,7 @@ class Calls(TorchFunctionMode):
         self.found, self.place, self.names, self.inside = found, place, names, inside
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
         self.losses, self.chosen, self.parts = Losses(found, place), Chosen(), Parts()
+        self.axes = Axes(found, place)
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -61,6 +63,8 @@ class Calls(TorchFunctionMode):
             if name in WIDENING | MINUS and not self.inside():
                 self._compare(name, args, value)
             self.parts.see(name, args, value)
+            with torch._C.DisableTorchFunction():
+                self.axes.see(name, args, kwargs, value)
             return value
         target = arguments(func, args, kwargs)[1]
         self.losses.before(func, args, kwargs, meant=self._is_made(target))

@@ -17,6 +17,7 @@ FAINT_INPUT = 1.00001 / 255  # the most that an image of 0..255 holds when it is
 LARGE_INPUT = 16.0  # mean size of an input: images of 0..255 have about 100, normalised ones 1
 LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
 FLAT = 1e-6  # slope of a sigmoid at 14
+ROWS, COLUMNS = 8, 64  # samples, and columns of their answers: a large vocabulary is often filled up
 FEW = 32  # values from which BatchNorm's mean and variance are those of the data
 
 
@@ -49,6 +50,8 @@ class Forward:
         self.spoilt = 0  # modules with a value that is not finite, after the first
         self.told: set[str] = set()  # rules of which the first module is enough
         self.given: list[Tensor] = []  # what the model returned and a gradient should reach
+        self.calls: list[tuple[list[Tensor], bool]] = []  # of the model: what it got, and whether it gave one tensor
+        self.alike: set[int] = set()  # modules, by id, that give the shape that they get
         self._handles: list[Any] = []
 
     def __enter__(self) -> Forward:
@@ -99,6 +102,9 @@ class Forward:
         kinds = tuple(str(t.dtype).removeprefix("torch.") for _, t in given)
         device, layout = (str(first.device), memory_format(first)) if first is not None else ("", "")
         self.stages.append(Stage(name, type(module).__name__, shapes, kinds, device, layout))
+        came = next((t for _, t in leaves(args)), None)
+        if came is not None and first is not None and came.shape == first.shape:
+            self.alike.add(id(module))
         label = name or "the model itself"
         self._finite(label, module, args, given)
         self._formats(label, module, args, first)
@@ -109,6 +115,7 @@ class Forward:
             do = "Look at strides and padding between the stage before and this one"
             self.findings.append(Finding("shape.stage", label, got, need, do))
         if not name:
+            self.calls.append(([t for _, t in leaves(args)], isinstance(output, Tensor)))
             self.given += [t for _, t in given if t.requires_grad and not t.is_leaf]
             for tensor in self.given:
                 tensor.retain_grad()
@@ -170,6 +177,21 @@ class Forward:
             do = "Look for a name that was written over: the loss may compare the targets with themselves"
             got = "no gradient reaches what the model returned; the loss is made of something else"
             yield Finding("loss.ignores", "the model's output", got, "a loss of the prediction", do)
+        for tensor in self.given:
+            yield from _columns(tensor)
+
+
+def _columns(output: Tensor) -> Iterator[Finding]:
+    """Tell of columns of an output (samples, columns) that a loss leaves out in every sample, and of no others."""
+    if output.grad is None or output.ndim != 2 or len(output) < ROWS or not 1 < output.shape[1] <= COLUMNS:
+        return
+    pushed = output.grad != 0
+    used = pushed[0]
+    if bool((pushed == used).all()) and bool(used.any()) and not bool(used.all()):
+        left = [number for number, on in enumerate(used.tolist()) if not on]
+        got = f"no gradient reaches column {', '.join(map(str, left[:8]))} of {len(used)}, in none of the samples"
+        do = "Look at how the loss cuts the output; where a column is left out on purpose, nothing is wrong"
+        yield Finding("loss.columns", "the model's output", got, "a loss of each column", do, "warn")
 
 
 def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[str, tuple[str, str, str]]]:

@@ -5,7 +5,8 @@ Nothing here raises by itself: such a step runs to its end, and trains what nobo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ from ocrlab.trace.contract_batch import Finding, plain
 
 FEW = 8  # samples whose targets may well be equal by chance: pages without text
 SQUASHED = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
+CUT = {  # functions after which logits are not free
+    "ReluBackward0": ("ReLU", "no class can be below 0, and where it gives 0 no gradient passes"),
+    "TanhBackward0": ("tanh", "all lie between -1 and 1, so that no class can be sure"),
+}
 BOUNDS = {  # the values that the last function of a model can reach
     "SoftmaxBackward0": ("softmax", 0.0, 1.0),
     "SigmoidBackward0": ("sigmoid", 0.0, 1.0),
@@ -30,7 +35,9 @@ DISTANCES = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss,
 PLAIN = (*CLASSES, *DISTANCES, functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits)
 LOSSES = (*PLAIN, functional.ctc_loss, functional.kl_div)
 ARGUMENTS = {functional.ctc_loss: ("log_probs", "targets")}  # of all others: input, target
+WARNED = ("targets.constant", "loss.weights", "loss.logits")  # may be meant
 SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
+APART = 0.25  # of the samples, which have another class in another order
 MANY = 16  # targets of the most frequent class from which on its share is no chance
 TIMES = 3  # so many more targets has one class than another, to be called the more frequent one
 
@@ -78,10 +85,30 @@ class Losses:
                 got = "it enters the loss with a minus sign, so that each step makes it larger"
                 yield Finding("loss.sign", where, got, "a plus sign", do, "warn")
 
+    def mixed(self, calls: Sequence[tuple[list[Tensor], bool]], batch: Sequence[Tensor]) -> Iterator[Finding]:
+        """Yield that the classes of two samples are mixed (mixup, CutMix), and the model gets the batch unmixed.
+
+        `calls` of the model: what it got, and whether it gave one tensor; one that mixes by itself has more to tell.
+        """
+        if len(calls) != 1 or len(calls[0][0]) != 1 or not calls[0][1]:
+            return
+        given = calls[0][0][0]
+        if not any(given is t or (given.shape == t.shape and bool((given == t).all())) for t in batch):
+            return
+        for (where, one, targets), (_, two, others) in itertools.combinations(self.pairs, 2):
+            if one is not two or targets.shape != others.shape or targets.ndim != 1 or targets.is_floating_point():
+                continue
+            apart = float((targets != others).float().mean())
+            if len(targets) >= MANY and apart > APART and bool((targets.sort()[0] == others.sort()[0]).all()):
+                got = "two losses of the same logits, with the classes of the batch and with those in another order;"
+                got += " the model gets the batch as it is"
+                do = "Call the model on the mixed input: lam * x + (1 - lam) * x[order]"
+                yield Finding("targets.mixed", where, got, "an input that is mixed as its targets are", do)
+
 
 def _at(finding: tuple[str, str, str, str], where: str) -> Finding:
     rule, got, need, do = finding
-    return Finding(rule, where, got, need, do, "warn" if rule in ("targets.constant", "loss.weights") else "fail")
+    return Finding(rule, where, got, need, do, "warn" if rule in WARNED else "fail")
 
 
 def arguments(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
@@ -98,6 +125,10 @@ def _squashed(function: Any, input: Tensor) -> Iterator[tuple[str, str, str, str
         name = SQUASHED[last]
         got = f"its input comes from a {name}, and it makes its own: gradients are small, and no output can be sure"
         yield "loss.twice", got, "logits", f"Take the {name} out of the model's forward, and use it only to predict"
+    if function in LOGITS and last in CUT:
+        name, what = CUT[last]
+        got = f"its input comes from a {name}: {what}"
+        yield "loss.logits", got, "logits of any size", f"Take the {name} after the last layer out: logits need none"
     if function is functional.nll_loss and (last in SQUASHED or bool((input > 0).any())):
         got = f"its input holds {float(input.max()):g}: no logarithm of a probability is above 0"
         got = f"its input comes from a {SQUASHED[last]}, without a logarithm" if last in SQUASHED else got

@@ -72,7 +72,21 @@ def test_targets_as_large_as_images_are_not_kept() -> None:
     model = nn.Linear(4, 300)
     seen = Baseline([model], lambda: True)
     wanted = torch.randn(8, 300)
-    seen.begin(wanted)
+    seen.begin([INPUTS[:8], wanted])
     seen.loss(functional.mse_loss(model(INPUTS[:8]), wanted).item())
     assert seen.targets == [] and "" in seen.kinds
     seen.close()
+
+
+def test_targets_that_come_in_a_tree_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    inputs, wanted = (DataLoader(TensorDataset(t), 16, shuffle=True) for t in (INPUTS, TARGETS["squares"]))
+    with recording(tmp_path, model, optimizer) as rec:
+        for _ in rec.epochs(6):
+            for (x,), (y,) in rec.batches(zip(inputs, wanted, strict=True)):
+                optimizer.zero_grad()
+                rec.loss(functional.mse_loss(model(x), y)).backward()
+                optimizer.step()
+    assert "one answer for all samples would give" in "\n".join(learned.read(tmp_path) or [])

@@ -151,3 +151,64 @@ def test_weights_of_classes_in_the_wrong_order(weights: tuple[float, float], nam
     told = [finding for finding in report.findings if finding.rule == "loss.weights"]
     assert bool(told) == named
     assert not named or ("class 0, with 28 of 32" in told[0].got and told[0].judgement == "warn")
+
+
+@pytest.mark.parametrize(
+    ("last", "width", "loss", "targets", "name"),
+    [
+        (nn.ReLU(), 3, functional.cross_entropy, CLASSES, "ReLU"),
+        (nn.ReLU(), 1, functional.binary_cross_entropy_with_logits, MASKS, "ReLU"),
+        (nn.Tanh(), 3, functional.cross_entropy, CLASSES, "tanh"),
+    ],
+)
+def test_logits_that_are_cut_off(
+    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, name: str
+) -> None:
+    told = found(last, width, loss, targets)["loss.logits"]
+    assert name in told.got and name in told.do and told.judgement == "warn"
+
+
+def test_a_rectifier_before_a_mean_and_a_bounded_score_say_nothing() -> None:
+    pooled = nn.Sequential(nn.ReLU(), nn.Unflatten(1, (3, 2)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    assert "loss.logits" not in found(pooled, 6, functional.cross_entropy, CLASSES)
+
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 10 * x.tanh()
+
+    assert "loss.logits" not in found(Scaled(), 3, functional.cross_entropy, CLASSES)
+
+
+ORDER = torch.arange(16).roll(1)
+
+
+def mixed(net: nn.Module, given: Any, share: float = 0.7, *, inputs: bool) -> Tensor:
+    both = share * given[0] + (1 - share) * given[0][ORDER]
+    logits = net(both if inputs else given[0])
+    first, second = (functional.cross_entropy(logits, wanted) for wanted in (given[1], given[1][ORDER]))
+    return share * first + (1 - share) * second
+
+
+def test_classes_that_are_mixed_without_their_inputs() -> None:
+    def rules(loss: Callable[..., Any], model: nn.Module, targets: Tensor = CLASSES) -> set[str]:
+        return {finding.rule for finding in contract.check(model, (INPUTS, targets), loss).findings}
+
+    assert "targets.mixed" in rules(lambda net, given: mixed(net, given, inputs=False), nn.Linear(4, 3))
+    assert "targets.mixed" not in rules(lambda net, given: mixed(net, given, inputs=True), nn.Linear(4, 3))
+
+    class Manifold(nn.Linear):
+        """Mixup of what lies behind the input, which tells with whom."""
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(0.7 * x + 0.3 * x[ORDER]), ORDER
+
+    def within(net: nn.Module, given: Any) -> Tensor:
+        logits, order = net(given[0])
+        return functional.cross_entropy(logits, given[1]) + functional.cross_entropy(logits, given[1][order])
+
+    def annotators(net: nn.Module, given: Any) -> Tensor:
+        logits, second = net(given[0]), torch.where(given[0][:, 0] > 0.5, (given[1] + 1) % 3, given[1])
+        return functional.cross_entropy(logits, given[1]) + functional.cross_entropy(logits, second)
+
+    assert "targets.mixed" not in rules(within, Manifold(4, 3))
+    assert "targets.mixed" not in rules(annotators, nn.Linear(4, 3))
