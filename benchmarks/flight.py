@@ -115,7 +115,7 @@ def cost(options: argparse.Namespace, _details: list[str]) -> list[Row]:
 
     flight_cost.torch.set_num_threads(1)
     found = flight_cost.recorder(20 if options.smoke else 900)
-    share, count = flight_cost.snapshots(100 if options.smoke else 2500)
+    share, count = flight_cost.snapshots(100 if options.smoke else 6000)
     worse = max(found.median, found.mean)
     text = (
         f"{found.median * 1e3:+.3f} ms (mean {found.mean * 1e3:+.3f}, CPU {found.cpu * 1e3:+.3f}), the larger"

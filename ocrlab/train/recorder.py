@@ -75,7 +75,8 @@ class Recorder(lightning.Callback):
         folder = self.folder or trainer.log_dir or trainer.default_root_dir
         every = self.every
         if trainer.world_size > 1 and every is None:
-            every = min(self.steps * 3 // 4, RANKS_EVERY)  # all ranks at the same step: hooks of the user may wait for each other
+            # All ranks at the same step: hooks of the user may wait for each other.
+            every = min(self.steps * 3 // 4, RANKS_EVERY)
         self.tape = Tape(
             Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
         )
