@@ -50,7 +50,7 @@ class Snapshots:
         self.side = 0
         self.last = -1  # micro-batch of the last one taken
         self.kept: list[int] = []  # micro-batches of those that are whole, the older one first
-        for left in folder.glob(f".snapshot-{rank}.*.spare"):  # by a process that was killed
+        for left in folder.glob(f".snapshot-{rank}.*.*"):  # by a process that was killed
             left.unlink(missing_ok=True)
         self.spare = folder / f".snapshot-{rank}.{os.getpid()}.spare"
 

@@ -175,6 +175,7 @@ def test_a_snapshot_is_written_over_the_one_that_was_replaced(tmp_path):
 
 def test_what_a_killed_process_has_left_is_removed(tmp_path):
     (tmp_path / ".snapshot-0.77.spare").write_bytes(b"half")
+    (tmp_path / ".snapshot-0.77.old").write_bytes(b"between two names")
     (tmp_path / ".snapshot-1.78.spare").write_bytes(b"of another rank")
     Snapshots(tmp_path, 0, 0)
     assert [path.name for path in tmp_path.iterdir()] == [".snapshot-1.78.spare"]
