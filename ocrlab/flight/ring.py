@@ -10,15 +10,16 @@ import mmap
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ocrlab.flight.ring_layout import (
     BLOCK,
     BLOCK_BYTES,
     BLOCKS,
+    CHECK,
     COUNTS,
-    END,
     FIRST,
     HEADER,
     LOSS,
@@ -26,18 +27,21 @@ from ocrlab.flight.ring_layout import (
     MARGIN,
     NOW,
     PAGE,
-    RESULT,
-    RESULT_AT,
-    ROOM,
+    PHASE_AT,
     SAVED,
     SAVED_AT,
     SLOT,
-    SUM,
+    STAGE_AT,
+    SUMMED,
     TEXTS,
+    WORD_BYTES,
+    WORDS,
     State,
+    States,
     Step,
     encoded,
-    pack,
+    fitting,
+    last_of,
 )
 from ocrlab.flight.ring_read import Flight, Snapshot, find, name_of, read
 from ocrlab.flight.ring_worker import Worker
@@ -47,7 +51,10 @@ __all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "
 SLOT_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
 TOGETHER = 16  # records whose checksums are written at a time
 FRESH = MARGIN * BLOCKS // 2  # blocks behind the newest, from where on words are written again: steps still name them
-PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")
+PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # the first words
+FORWARD = 1 + PHASES.index("forward")
+MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
+CHANGING = 8  # of them, which are written over where there are more
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -62,66 +69,104 @@ class Writer:
         size = self.blocks_at + self.blocks * BLOCK_BYTES
         self.page = mapped(path, size)
         HEADER.pack_into(self.page, 0, MAGIC, slots, self.slot_bytes, os.getpid(), rank, start, time.time())
-        view = memoryview(self.page)
-        self.floats, self.wholes = view.cast("d"), view.cast("q")  # in a loss's moment struct would be read anew
+        self.bytes = memoryview(self.page)
+        self.floats, self.wholes = self.bytes.cast("d"), self.bytes.cast("q")
         self.count = self.block = 0
-        self.told: tuple[dict[str, tuple[State, int, bytes]], ...] = ({}, {})  # of each side: a state, block, its bytes
+        self.told: list[Told] = [Told(), Told()]  # after and before loading
         self.kept: dict[tuple[int, str], tuple[bytes, int]] = {}  # words of a generator, and the block that has them
-        self.places: dict[int, int] = {}  # offset of the slot of each micro-batch that is kept
-        self.order = [0] * slots
-        self.room = self.slot_bytes - ROOM
-        self.unsummed: list[tuple[int, bytes]] = []  # where the checksum of a payload goes
+        self.places: dict[int, int] = {}  # where the slot of each micro-batch that is kept begins, in eight bytes
+        self.newest = 0  # the slot of the step that is being made
+        self.order = [-1] * slots  # the micro-batch in each
+        self.room = self.slot_bytes - SLOT.size
+        self.unsummed: list[tuple[int, int]] = []  # slots without a checksum, in eight bytes, and how far each goes
         self.together = min(TOGETHER, slots)
-        self.words: dict[str, bytes] = {}
-        self.clear = self.entry("")
-        self.phases = {name: self.entry(name, "phase") for name in PHASES}
-        self.said = ""  # the phase
+        self.words: dict[str, int] = {"": 0}  # and their numbers
+        self.turned = 0  # words that were written over others
+        for name in PHASES:
+            self.word(name)
         self.has_op = False
+
+    def word(self, name: str) -> int:
+        """Return the number of a phase or a stage; of more than there is room for, the last ones change."""
+        number = self.words.get(name)
+        if number is None:
+            number = len(self.words)
+            if number > MOST:
+                number = 1 + MOST - CHANGING + self.turned % CHANGING
+                self.turned += 1
+                del self.words[next(word for word, other in self.words.items() if other == number)]
+            raw = name.encode(errors="replace")[: WORD_BYTES - 1]
+            at = WORDS + (number - 1) * WORD_BYTES
+            self.page[at : at + 1 + len(raw)] = COUNTS[len(raw)] + raw
+            self.words[name] = number
+        return number
 
     def begin(self, step: Step) -> None:
         """Write the record of the step that now begins, in place of the oldest one."""
-        self.put(step.micro, pack(step, self.room, self.states))
+        made = fitting(step, self.room, self.states)
+        known = (step.lr is not None) | (step.loss_before is not None) << 1 | made.same << 2
+        numbers = step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time
+        self.put(*numbers, known, -1, made.text, made.states)
         if step.phase and step.phase != "forward":
             self.phase(step.phase)
 
-    def put(self, micro: int, payload: bytes) -> None:
-        """Write the payload of a step that now begins, of at most `room` bytes."""
-        page, place = self.page, self.count % self.slots
-        self.count = number = self.count + 1
-        at = FIRST + place * self.slot_bytes
-        start = at + SLOT.size + LOSS.size
-        SLOT.pack_into(page, at, number, len(payload), 0)
-        page[start - 1] = 0  # no loss yet
-        page[start : start + len(payload)] = payload
-        END.pack_into(page, start + len(payload), number)
-        self.unsummed.append((at + SLOT.size - SUM.size, payload))
+    def put(
+        self,
+        number: int,
+        micro: int,
+        epoch: int,
+        walk: int,
+        lr: float,
+        before: float,
+        when: float,
+        known: int,
+        position: int,
+        text: bytes,
+        states: bytes,
+    ) -> None:
+        """Write the record of a step that now begins; text and states have `room` bytes, `known` is as in a slot."""
+        page, wholes, floats, place = self.page, self.wholes, self.floats, self.count % self.slots
+        self.count = record = self.count + 1
+        size = len(text) + len(states)
+        i = (FIRST + place * self.slot_bytes) >> 3
+        start = (i << 3) + SLOT.size
+        wholes[i] = record
+        wholes[i + CHECK] = wholes[i + LOSS] = 0
+        wholes[i + 5], wholes[i + 6], wholes[i + 7], wholes[i + 8] = number, micro, epoch, walk
+        floats[i + 9], floats[i + 10], floats[i + 11] = lr, before, when
+        wholes[i + 12], wholes[i + 13], wholes[i + 14], wholes[i + 15] = known, position, len(text), size
+        page[start : start + size] = text + states
+        wholes[i + 1] = record
+        if record > self.slots:
+            self.places.pop(self.order[place], None)
+        self.places[micro], self.order[place], self.newest = i, micro, i
+        self.unsummed.append((i, start + size))
         if len(self.unsummed) == self.together:
             self._sum()
-        if number > self.slots:
-            self.places.pop(self.order[place], None)
-        self.places[micro], self.order[place] = at, micro
         if self.has_op:
             self._text("op", "")
-        self.clear()
-        if self.said != "forward":
-            self.phase("forward")
+        page[STAGE_AT] = 0
+        page[PHASE_AT] = FORWARD
 
     def _sum(self) -> None:
         """Write the checksums of the records that have none yet."""
-        for at, payload in self.unsummed:
-            SUM.pack_into(self.page, at, zlib.crc32(payload))
+        for i, end in self.unsummed:
+            self.wholes[i + CHECK] = zlib.crc32(self.bytes[(i + SUMMED) << 3 : end])
         self.unsummed.clear()
 
-    def states(self, side: int, states: Mapping[str, State]) -> bytes:
+    def states(self, side: int, states: States) -> bytes:
         """Return the states of the generators, after (0) or before (1) the batch was loaded, as a record holds them."""
-        told, oldest, parts = self.told[side], self.block - FRESH, [COUNTS[len(states)]]
-        for name, state in states.items():
-            known = told.get(name)
-            if known is None or known[0] is not state or known[1] <= oldest:
-                block = 0 if isinstance(state, bytes) else self.keep(side, name, state[0])
-                known = told[name] = state, block, encoded(name, state, block)
-            parts.append(known[2])
-        return b"".join(parts)
+        told = self.told[side]
+        still, moving = states
+        if still is told.still and len(moving) == told.more and self.block - told.block < FRESH:
+            return told.raw + moving
+        parts, told.more, told.block, last = [COUNTS[len(still)]], len(moving), self.block, last_of(still)
+        for name, state in still.items():
+            block = 0 if isinstance(state, bytes) else self.keep(side, name, state[0])
+            told.block = min(told.block, block) if block else told.block
+            parts.append(encoded(name, state, block, told.more if name == last else 0))
+        told.still, told.raw = still, b"".join(parts)
+        return told.raw + moving
 
     def keep(self, side: int, name: str, words: bytes) -> int:
         """Write the words of a generator, unless the block of last time has them; returns the number of their block."""
@@ -138,37 +183,12 @@ class Writer:
         return known[1]
 
     def phase(self, name: str) -> None:
-        """Say which part of the step begins, in a word of PHASES; any other word will do as well."""
-        if name != self.said:
-            self.said = name
-            enter = self.phases.get(name)
-            if enter is not None:
-                enter()
-            else:
-                self._text("phase", name)
+        """Say which part of the step begins, mostly in a word of PHASES."""
+        self.page[PHASE_AT] = self.word(name)
 
     def stage(self, name: str) -> None:
         """Say which stage of the model is entered."""
-        self._text("stage", name)
-
-    def place(self, name: str, field: str = "stage") -> tuple[bytes, int, tuple[slice, slice]]:
-        """Return what is to be written where a word is said: its bytes, the place of the selector, its two places."""
-        offset, size = TEXTS[field]
-        raw = name.encode(errors="replace")[: size - 1]
-        selector, data = NOW + offset, bytes((len(raw),)) + raw
-        first, second = (slice(at, at + len(data)) for at in (selector + 1, selector + 1 + size))
-        return data, selector, (first, second)
-
-    def entry(self, name: str, field: str = "stage") -> Callable[[], None]:
-        """Return what says a word, with all that can be made ready beforehand made ready."""
-        page, (data, selector, places) = self.page, self.place(name, field)
-
-        def enter() -> None:
-            side = 1 - page[selector]
-            page[places[side]] = data
-            page[selector] = side
-
-        return enter
+        self.page[STAGE_AT] = self.word(name)
 
     def op(self, name: str) -> None:
         """Say which operator begins (a replay does)."""
@@ -181,19 +201,10 @@ class Writer:
 
     def loss(self, value: float, micro: int | None = None) -> None:
         """Write the loss of a micro-batch, of the newest where none is named."""
-        if not self.count:
-            return
-        if micro is None:
-            micro = self.order[(self.count - 1) % self.slots]
-        page, floats, at = self.page, self.floats, self.places.get(micro)
-        if at is not None:
-            floats[at + SLOT.size >> 3] = value
-            page[at + SLOT.size + 8] = 1
-        side = 1 - page[NOW + RESULT_AT]
-        at = NOW + RESULT_AT + 8 + side * RESULT.size >> 3
-        self.wholes[at], floats[at + 1] = micro, value
-        page[NOW + RESULT_AT] = side
-        page[NOW + RESULT_AT + 1] = 1  # one of the two is filled
+        i = self.newest if micro is None else self.places.get(micro)
+        if i:
+            self.floats[i + LOSS + 1] = value
+            self.wholes[i + LOSS] = 1
 
     def saved(self, side: int, micro: int, number: int) -> None:
         """Write that snapshot a (0) or b (1) of this start is whole, and before which micro-batch it was taken."""
@@ -205,26 +216,28 @@ class Writer:
         """Give the file back; what it says stays."""
         with contextlib.suppress(BufferError, ValueError):
             self._sum()
-            self.floats.release()
-            self.wholes.release()
+            for view in (self.floats, self.wholes, self.bytes):
+                view.release()
             self.page.close()
 
     def _text(self, name: str, text: str) -> None:
-        data = self.words.get(text)
-        if data is None:
-            if len(self.words) > 4096:
-                self.words.clear()
-            raw = text.encode(errors="replace")[:249]
-            data = self.words[text] = bytes((len(raw),)) + raw
         offset, size = TEXTS[name]
-        if len(data) > size:
-            data = bytes((size - 1,)) + data[1:size]
-        page = self.page
+        raw = text.encode(errors="replace")[: size - 1]
         selector = NOW + offset
-        side = 1 - page[selector]
+        side = 1 - self.page[selector]
         at = selector + 1 + side * size
-        page[at : at + len(data)] = data
-        page[selector] = side  # one byte: either the old word or the new one holds, never a half
+        self.page[at : at + 1 + len(raw)] = COUNTS[len(raw)] + raw
+        self.page[selector] = side  # one byte: either the old text or the new one holds, never a half
+
+
+@dataclass
+class Told:
+    """The states of generators that a record held last, as it holds them."""
+
+    still: Mapping[str, State] | None = None
+    raw: bytes = b""
+    more: int = 0  # bytes behind them that change
+    block: int = 0  # the oldest one that they name
 
 
 def mapped(path: Path | str, size: int) -> mmap.mmap:

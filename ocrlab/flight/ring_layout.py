@@ -1,14 +1,17 @@
 """What a ring file holds, byte by byte, and the record of a step; writer and reader stand on it.
 
-    page 0   header: magic, slots, bytes of a slot, process, rank, start
-    page 1   where the step is now: five fields, each written beside its last value and then switched to
-    then     slots: number, length, checksum, loss, payload, number again
-    then     blocks: number, length, checksum, the words of a random generator
+    page 0       header: magic, slots, bytes of a slot, process, rank, start
+    page 1       where the step is now: the numbers of two words, phase and stage, in a byte each; the operator and the
+                 sample, each written beside its last value and then switched to
+    pages 2..7   the words: names of phases and stages
+    then         slots: number, number again, checksum, loss, the step's numbers, payload
+    then         blocks: number, length, checksum, the words of a random generator
 
-A process that dies leaves the pages to the kernel, so that nothing of this needs a sync. What it was writing when it
-died is seen by the numbers at both ends. Checksums, which tell a damaged file, come some records later, and the words
-of a generator are written once for all steps in which they stay the same: by the next step the ring, and code that is
-used once in each, have left the caches, and a kB or a checksum costs some microseconds.
+A process that dies leaves the pages to the kernel, so that nothing of this needs a sync. A slot's number is written
+first, and again last: what was being written when the process died is seen by that. Checksums, which tell a damaged
+file, come some records later, and the words of a generator are written once for all steps in which they stay the same:
+by the next step the ring, and code that is used once in each, have left the caches. Numbers lie at multiples of eight
+bytes, where a memoryview writes them without struct: its first use in a step would cost as much as ten of them.
 """
 
 from __future__ import annotations
@@ -22,25 +25,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MAGIC = b"OCRLABR2"
+MAGIC = b"OCRLABR3"
 HEADER = struct.Struct("<8sIIqIId")  # magic, slots, bytes of a slot, pid, rank, start, seconds since 1970
 PAGE = 4096
-NOW, FIRST = PAGE, 2 * PAGE  # offset of the page of now, of the first slot
-SLOT = struct.Struct("<QII")  # number of the record, bytes of the payload, its CRC-32 (0: not there yet)
-LOSS = struct.Struct("<dB")  # outside of the checksum, because it comes later; the byte says that it has come
-END = struct.Struct("<Q")
-SUM = struct.Struct("<I")
-NUMBERS = struct.Struct("<qqqqdddBI")  # number, micro, epoch, walk, lr, loss before, time, which are known, JSON bytes
-STATE = struct.Struct("<QI")  # the block with the words of a state, 0 for none, and the bytes of its rest
+NOW, WORDS, FIRST = PAGE, 2 * PAGE, 8 * PAGE  # offset of the page of now, of the words, of the first slot
+WORD_BYTES = 256  # of one: its length, and then it
+PHASE_AT, STAGE_AT = NOW, NOW + 1  # the number of a word, 0 for none
+# What lies where in a slot, in numbers of eight bytes. Number of the record, and again; checksum of all that follows
+# the loss (0: not there yet); whether a loss has come, and it; optimiser step, micro-batch, epoch, walk, learning rate,
+# loss before, time, which of these are known, place in the walk (-1: nobody knows), bytes of the text and of the
+# payload: the text and then the states.
+SLOT = struct.Struct("<QQQQdqqqqdddQqQQ")
+CHECK, LOSS, SUMMED = 2, 3, 5  # where the checksum, the loss, and what is checked begin
 BLOCK = struct.Struct("<QII")  # number, bytes, CRC-32
 BLOCK_BYTES = 2560  # of one
 BLOCKS = 6  # that a step may fill: three generators, before its batch was loaded and after it
 MARGIN = 64  # steps whose blocks are kept beyond those of the slots, for a reader whose writer goes on
-ROOM = SLOT.size + LOSS.size + END.size  # of a slot, besides the payload
+STATE = struct.Struct("<QI")  # the block with the words of a state, 0 for none, and the bytes of its rest
 
-TEXTS = {"phase": (64, 24), "stage": (192, 250), "op": (704, 250), "sample": (1216, 250)}  # offset, bytes of one value
-RESULT = struct.Struct("<qd")  # micro, loss
-RESULT_AT = 1728  # selector, then two of them
+TEXTS = {"op": (704, 250), "sample": (1216, 250)}  # offset, bytes of one value
 SAVED = struct.Struct("<Bqq")  # whether it is there, micro and number of the step that it was taken before
 SAVED_AT = 1792  # snapshot a, and b 32 bytes behind it
 
@@ -62,8 +65,10 @@ def _encoding() -> Callable[[Any], str]:
 ENCODE = _encoding()
 
 
-State = bytes | tuple[bytes, bytes]
-Encode = Callable[[int, Mapping[str, State]], bytes]  # states as a record holds them, 0 after loading, 1 before
+State = bytes | tuple[bytes, bytes]  # the words, the same object for as long as they are the same, and the rest
+# The states of the generators, and the rest of the last one by itself: that moves in each step with a dropout.
+States = tuple[Mapping[str, State], bytes]
+Encode = Callable[[int, States], bytes]  # states as a record holds them, 0 after loading, 1 before
 
 
 class Torn(ValueError):
@@ -99,17 +104,28 @@ class Step:
     left_out: list[str] = field(default_factory=list)  # what did not fit into the slot
 
 
-def pack(step: Step, room: int, encode: Encode | None = None) -> bytes:
-    """Return a step as at most `room` bytes; what does not fit is left out and said so: samples, order, states."""
-    payload = packed(step, text_of(step.samples, step.memory, step.order), step.loaded, encode)
-    if len(payload) <= room:
-        return payload
+@dataclass
+class Payload:
+    """What a record holds besides numbers: its text and the states of the generators, as many as fit."""
+
+    text: bytes
+    states: bytes
+    same: bool  # the states before loading are those after it
+
+
+def fitting(step: Step, room: int, encode: Encode | None = None) -> Payload:
+    """Return what of a step fits into `room` bytes; what does not is left out and said so: samples, order, states."""
+    encode = encode or in_one_piece
+    made = payload(text_of(step.samples, step.memory, step.order), (step.random, b""), (step.loaded, b""), encode)
+    if len(made.text) + len(made.states) <= room:
+        return made
     few = step.samples[:16]
-    payload = packed(step, text_of(few, step.memory, step.order, ["samples"]), step.loaded, encode)
-    if len(payload) <= room:
-        return payload
+    made.text = text_of(few, step.memory, step.order, ["samples"]).encode()
+    if len(made.text) + len(made.states) <= room:
+        return made
     text = text_of([name[:60] for name in few], step.memory, {}, ["samples", "order", "loaded"])
-    return packed(step, text, {}, encode)[:room]
+    made = payload(text, (step.random, b""), ({}, b""), encode)
+    return Payload(made.text, made.states[: room - len(made.text)], made.same)
 
 
 def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], left_out: Sequence[str] = ()) -> str:
@@ -118,48 +134,35 @@ def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], l
     return ENCODE(texts | {"left_out": left_out} if left_out else texts)
 
 
-def packed(step: Step, text: str, loaded: Mapping[str, State], encode: Encode | None) -> bytes:
-    """Return the payload of a record, with `text` in place of what a step says in words."""
-    numbers = (step.number, step.micro, step.epoch, step.walk, step.lr, step.loss_before, step.time)
-    return payload(*numbers, text, step.random, loaded, encode)
+def payload(text: str, random: States, loaded: States, encode: Encode) -> Payload:
+    """Return what a record holds, of states after (`random`) and before (`loaded`) the batch was loaded."""
+    if loaded is random or (loaded[0] and loaded == random):
+        return Payload(text.encode(), encode(0, random), True)
+    return Payload(text.encode(), encode(0, random) + encode(1, loaded), False)
 
 
-def payload(
-    number: int,
-    micro: int,
-    epoch: int,
-    walk: int,
-    lr: float | None,
-    loss_before: float | None,
-    when: float,
-    text: str,
-    random: Mapping[str, State],
-    loaded: Mapping[str, State],
-    encode: Encode | None,
-) -> bytes:
-    """Return the payload of a record from what it is made of, as in a Step."""
-    raw = text.encode()
-    same = loaded is random or (bool(loaded) and loaded == random)
-    known = (lr is not None) | (loss_before is not None) << 1 | same << 2
-    parts = [NUMBERS.pack(number, micro, epoch, walk, lr or 0.0, loss_before or 0.0, when, known, len(raw)), raw]
-    encode = encode or in_one_piece
-    parts.append(encode(0, random))
-    if not same:
-        parts.append(encode(1, loaded))
-    return b"".join(parts)
-
-
-def in_one_piece(_side: int, states: Mapping[str, State]) -> bytes:
+def in_one_piece(_side: int, states: States) -> bytes:
     """Return states as a record holds them that names no blocks."""
-    return COUNTS[len(states)] + b"".join(encoded(name, state) for name, state in states.items())
+    still, moving = states
+    last = last_of(still)
+    parts = [encoded(name, state, more=len(moving) if name == last else 0) for name, state in still.items()]
+    return COUNTS[len(parts)] + b"".join(parts) + moving
 
 
-def encoded(name: str, state: State, block: int = 0) -> bytes:
-    """Return one state as a record holds it: with its words, or with the number of the block that has them."""
+def last_of(states: Mapping[str, State]) -> str:
+    """Return the name of the last state, behind which lies what moves; '' for none."""
+    return [*states][-1] if states else ""
+
+
+def encoded(name: str, state: State, block: int = 0, more: int = 0) -> bytes:
+    """Return one state as a record holds it: with its words, or with the number of the block that has them.
+
+    `more` bytes of its rest are put behind it later.
+    """
     if block:
-        return _title(name) + STATE.pack(block, len(state[1])) + state[1]  # type: ignore[arg-type, operator]
+        return _title(name) + STATE.pack(block, len(state[1]) + more) + state[1]  # type: ignore[arg-type, operator]
     state = state if isinstance(state, bytes) else b"".join(state)
-    return _title(name) + STATE.pack(0, len(state)) + state
+    return _title(name) + STATE.pack(0, len(state) + more) + state
 
 
 COUNTS = [bytes((count,)) for count in range(256)]
@@ -174,23 +177,6 @@ def _title(name: str) -> bytes:
 def no_block(number: int) -> bytes:
     """Return the words of a block where there are none; raises Torn."""
     raise Torn(f"no block {number}")
-
-
-def unpack(payload: bytes, block: Callable[[int], bytes] = no_block) -> Step:
-    """Return the step of a payload, the words of its states from `block`; raises Torn."""
-    try:
-        number, micro, epoch, walk, rate, before, when, known, size = NUMBERS.unpack_from(payload)
-        at = NUMBERS.size
-        texts = json.loads(payload[at : at + size])
-        random, at = _states(payload, at + size, block)
-        loaded = dict(random) if known & 4 else _states(payload, at, block)[0]
-    except (struct.error, ValueError, IndexError) as error:
-        raise Torn(str(error)) from error
-    step = Step(number, micro, epoch, walk, samples=texts["samples"], random=random, order=texts["order"], time=when)
-    step.lr, step.loss_before = (rate if known & 1 else None), (before if known & 2 else None)
-    step.memory, step.left_out = texts["memory"], texts.get("left_out", [])
-    step.loaded = loaded
-    return step
 
 
 def _states(payload: bytes, at: int, block: Callable[[int], bytes]) -> tuple[dict[str, State], int]:
@@ -210,17 +196,27 @@ def _states(payload: bytes, at: int, block: Callable[[int], bytes]) -> tuple[dic
 
 def read_slot(slot: bytes, block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
     """Return the number and the step of a slot, None for one that was never used; raises Torn."""
-    number, size, check = SLOT.unpack_from(slot)
-    start = SLOT.size + LOSS.size
-    if not number and not size:
+    number, again, check, known, loss, *numbers, told, position, text, size = SLOT.unpack_from(slot)
+    if not number and not again:
         return None
-    payload = slot[start : start + size]
-    end = END.unpack_from(slot, start + size)[0] if size <= len(slot) - ROOM else None
-    if number != end or (check and zlib.crc32(payload) != check):
-        raise Torn(f"record {number} ends as {end}")
-    step = unpack(payload, block)
-    loss, known = LOSS.unpack_from(slot, SLOT.size)
-    step.loss = loss if known else None
+    if number != again or size > len(slot) - SLOT.size or text > size:
+        raise Torn(f"record {number} ends as {again}, with {size} bytes")
+    if check and zlib.crc32(slot[8 * SUMMED : SLOT.size + size]) != check:
+        raise Torn(f"record {number} is damaged")
+    step, rate, before, when = Step(*numbers[:4]), *numbers[4:]
+    payload = slot[SLOT.size : SLOT.size + size]
+    try:
+        texts = json.loads(payload[:text])
+        step.samples, step.memory, step.order = texts["samples"], texts["memory"], texts["order"]
+        step.left_out = texts.get("left_out", [])
+        if position >= 0 and "order" not in step.left_out:
+            step.order |= {"walk": step.walk, "position": position}
+        random, at = _states(payload, text, block)
+        step.loaded = dict(random) if told & 4 else _states(payload, at, block)[0]
+    except (struct.error, ValueError, LookupError, TypeError) as error:
+        raise Torn(str(error)) from error
+    step.random, step.time, step.loss = random, when, loss if known else None
+    step.lr, step.loss_before = (rate if told & 1 else None), (before if told & 2 else None)
     return number, step
 
 

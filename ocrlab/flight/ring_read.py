@@ -17,11 +17,13 @@ from ocrlab.flight.ring_layout import (
     MARGIN,
     NOW,
     PAGE,
-    RESULT,
-    RESULT_AT,
+    PHASE_AT,
     SAVED,
     SAVED_AT,
+    STAGE_AT,
     TEXTS,
+    WORD_BYTES,
+    WORDS,
     Step,
     Torn,
     block_of,
@@ -103,7 +105,7 @@ def read(path: Path | str) -> Flight:
         flight.torn += 0 < len(slot) < size
     flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
     if flight.steps:
-        flight.now = _now(flight.steps[-1], head, flight)
+        flight.now = _now(flight.steps[-1], head)
         flight.steps[-1] = flight.now
     flight.sample = _text(head, "sample")
     flight.workers = workers(path.parent, flight.rank, flight.start)
@@ -117,7 +119,8 @@ def _header(path: Path, head: bytes) -> tuple[Flight, int, int]:
     except struct.error:
         magic, slots, size = b"", 0, 0
     if magic != MAGIC or not slots or size < PAGE or slots * size > LARGEST or len(head) < FIRST:
-        raise DataError(f"{path} is not a ring", got=f"a file that starts with {head[:8]!r}", need=f"{MAGIC!r}")
+        do = "Replay it with the ocrlab that recorded it" if magic[:7] == MAGIC[:7] != magic else ""
+        raise DataError(f"{path} is not a ring", got=f"a file that starts with {head[:8]!r}", need=f"{MAGIC!r}", do=do)
     return Flight(path, pid, rank, start, when), slots, size
 
 
@@ -132,13 +135,17 @@ def _settled(file: object, head: bytes) -> bytes:
     return head
 
 
-def _now(step: Step, head: bytes, flight: Flight) -> Step:
+def _now(step: Step, head: bytes) -> Step:
     """Return the newest step with what the page of now says about it."""
-    phase, stage, op = (_text(head, name) for name in ("phase", "stage", "op"))
-    at = NOW + RESULT_AT
-    micro, loss = RESULT.unpack_from(head, at + 8 + (head[at] & 1) * RESULT.size)
-    late = loss if micro == step.micro and head[at + 1] else None  # written, and not yet in its slot
-    return replace(step, phase=phase, stage=stage, op=op, loss=late if step.loss is None else step.loss)
+    phase, stage = (_word(head, head[at]) for at in (PHASE_AT, STAGE_AT))
+    return replace(step, phase=phase, stage=stage, op=_text(head, "op"))
+
+
+def _word(head: bytes, number: int) -> str:
+    """Return word `number` of phases and stages, '' for 0."""
+    at = WORDS + (number - 1) * WORD_BYTES
+    there = number > 0 and at + WORD_BYTES <= FIRST
+    return head[at + 1 : at + 1 + head[at]].decode(errors="replace") if there else ""
 
 
 def _snapshots(folder: Path, head: bytes, rank: int) -> list[Snapshot]:

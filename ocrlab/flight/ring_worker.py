@@ -10,12 +10,11 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.flight.ring_layout import ENCODE, State
+from ocrlab.flight.ring_layout import ENCODE, States, last_of
 
 MAGIC = b"OCRLABW1"
 SIZE = 256 * 1024
@@ -70,15 +69,16 @@ class Page:
         SAMPLE.pack_into(self.page, SAMPLE_AT + 8 + side * SAMPLE.size, time.time(), len(text), text)
         self.page[SAMPLE_AT] = side
 
-    def batch(self, order: dict[str, Any], loaded: Mapping[str, State]) -> None:
+    def batch(self, order: dict[str, Any], loaded: States) -> None:
         """Say which batch is being loaded, and the states of the generators before it."""
         if self.held:
             return
-        text = ENCODE({"order": order, "loaded": [*loaded]}).encode()
-        parts = [LENGTH.pack(len(text)), text]
-        for state in loaded.values():
-            state = state if isinstance(state, bytes) else b"".join(state)
-            parts += [LENGTH.pack(len(state)), state]
+        still, moving = loaded
+        text = ENCODE({"order": order, "loaded": [*still]}).encode()
+        parts, last = [LENGTH.pack(len(text)), text], last_of(still)
+        for name, state in still.items():
+            pieces = [*((state,) if isinstance(state, bytes) else state), *((moving,) if name == last else ())]
+            parts += [LENGTH.pack(sum(map(len, pieces))), *pieces]
         data = b"".join(parts)
         if len(data) > BATCH_BYTES - BATCH.size:
             text = b'{"order":{"left_out":true},"loaded":[]}'

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ocrlab.flight.ring_layout import State, States
+
 WORDS = 2496  # bytes of the words of a Mersenne Twister
 GAUSS = struct.Struct("<Bd")
 PYTHON = struct.Struct("<625IBd")  # Mersenne Twister and its position, whether a second Gaussian waits, that
@@ -29,57 +31,67 @@ NUMPY = struct.Struct("<IBd")  # behind the words: position, whether a second Ga
 LEGACY = struct.Struct("<Qiii4x624Q8xd8xi4xfB3x")
 HEAD = struct.Struct("<QiB3xI")
 POD = struct.Struct("<QiB3xI624I4xfB3xdB")  # and as it lies in memory (at::mt19937_data_pod, then two optionals)
+GAUSSIANS = struct.Struct("<fB3xdB")  # these
 DENSE = struct.Struct("<624IQiBIfBdB")  # and as we keep it: the words, then the rest
 KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 VERSION = 3  # of random.getstate() since Python 3.2
 NAMES = ("python", "numpy", "torch")
 
-State = bytes | tuple[bytes, bytes]  # the words, the same object for as long as they are the same, and the rest
-
 
 def take(*, cuda: bool = True) -> dict[str, bytes]:
     """Return the states of Python's, NumPy's and torch's generators; of CUDA's too where that is in use."""
-    return {name: whole(state) for name, state in parts(cuda=cuda).items()}
+    return whole(parts(cuda=cuda))
 
 
-def whole(state: State) -> bytes:
-    """Return a state in one piece."""
-    return state if isinstance(state, bytes) else b"".join(state)
+def whole(states: States) -> dict[str, bytes]:
+    """Return states in one piece each, torch's in the form that we keep."""
+    still, moving = states
+    found = _joined(still)
+    if "torch" in found:
+        found["torch"] = dense(found["torch"] + moving)
+    return found
 
 
-def parts(*, cuda: bool = True) -> dict[str, State]:
-    """Return what `take` does, not joined; where nothing was drawn the same dictionary again, not to be changed."""
-    if _RAND._bit_generator is not _seen.numpy:
+def _joined(states: Mapping[str, State]) -> dict[str, bytes]:
+    return {name: state if isinstance(state, bytes) else b"".join(state) for name, state in states.items()}
+
+
+def parts(*, cuda: bool = True) -> States:
+    """Return what `take` does in parts, what a draw of torch moves by itself; the same ones where nothing was drawn."""
+    seen = _seen
+    if _RAND._bit_generator is not seen.numpy:
         _see_numpy()
-    python, numpy, host, gaussians = _seen.views
-    marks = [python.raw, numpy.raw, host.raw, gaussians.raw]
-    if marks != _seen.marks or _seen.waiting:
+    python, numpy, words, head, gaussians = seen.views
+    marks = python.raw, numpy.raw, words.raw
+    moving = head.raw + gaussians.raw
+    if marks != seen.marks or seen.waiting:
         _renew(marks)
-    states = _seen.states
+        seen.states = seen.states[0], moving
+    elif moving != seen.states[1]:
+        seen.states = seen.states[0], moving
     if cuda and torch.cuda.is_initialized():
-        states = dict(states)
-        for index, state in enumerate(torch.cuda.get_rng_state_all()):
-            states[f"cuda{index}"] = state.numpy().tobytes()
-    return states
+        all_cuda = {f"cuda{i}": s.numpy().tobytes() for i, s in enumerate(torch.cuda.get_rng_state_all())}
+        return {**all_cuda, **seen.states[0]}, moving  # torch's last: what moves is put behind it
+    return seen.states
 
 
 def put(given: Mapping[str, State]) -> None:
-    """Put the generators back to what `take` or `parts` returned; what it does not hold stays as it is."""
-    _seen.marks = []
-    states = {name: whole(state) for name, state in given.items()}
-    if "python" in states:
-        *internal, has_gauss, gauss = PYTHON.unpack(states["python"])
+    """Put the generators back to what `take` returned or a record holds; what it does not hold stays as it is."""
+    _seen.marks = ()
+    given = _joined(given)
+    if "python" in given:
+        *internal, has_gauss, gauss = PYTHON.unpack(given["python"])
         random.setstate((VERSION, tuple(internal), gauss if has_gauss else None))
-    if "numpy" in states:
-        keys = np.frombuffer(states["numpy"], np.uint32, 624)
-        position, has, cached = NUMPY.unpack_from(states["numpy"], keys.nbytes)
+    if "numpy" in given:
+        keys = np.frombuffer(given["numpy"], np.uint32, 624)
+        position, has, cached = NUMPY.unpack_from(given["numpy"], keys.nbytes)
         np.random.set_state(("MT19937", keys, position, has, cached))  # noqa: NPY002
-    if "torch" in states:
-        torch.set_rng_state(_tensor(states["torch"]))
-    if any(name.startswith("cuda") for name in states) and torch.cuda.is_available():
+    if "torch" in given:
+        torch.set_rng_state(_tensor(given["torch"]))
+    if any(name.startswith("cuda") for name in given) and torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
-            if f"cuda{index}" in states:
-                torch.cuda.set_rng_state(_tensor(states[f"cuda{index}"]), index)
+            if f"cuda{index}" in given:
+                torch.cuda.set_rng_state(_tensor(given[f"cuda{index}"]), index)
 
 
 _RAND: Any = np.random.mtrand._rand  # type: ignore[attr-defined]  # what np.random's functions draw from
@@ -90,17 +102,17 @@ class _Seen:
     """Where the generators of this process lie, and where they were when they were looked at last."""
 
     numpy: Any = None  # the bit generator; somebody may put another one in its place
-    views: list[Any]  # position and some words of Python's, of NumPy's, of torch's, and the Gaussians of that
-    full: list[Any]  # the words of each, torch's among them; None where this release has them elsewhere
-    marks: list[Any]
-    states: dict[str, State]
+    views: list[Any]  # position and some words of Python's, of NumPy's; of torch's some words, its beginning and end
+    full: list[Any]  # the words of each; None where this release has them elsewhere
+    marks: tuple[Any, ...] = ()
+    states: States = ({}, b"")
     waiting: bool = False  # a second Gaussian of NumPy or Python, which is drawn without moving anything
 
 
-def _renew(marks: list[Any]) -> None:
+def _renew(marks: tuple[Any, ...]) -> None:
     """Ask the generators that moved, or may have, for their states."""
-    old = _seen.marks or [None] * len(marks)
-    states = dict(_seen.states)
+    old = _seen.marks or (None, None, None)
+    states = dict(_seen.states[0])
     waiting = False
     if marks[0] != old[0] or _seen.waiting:
         states["python"], waiting = _python(marks[0], old[0])
@@ -108,14 +120,14 @@ def _renew(marks: list[Any]) -> None:
         state, second = _numpy(marks[1], old[1])
         states.pop("numpy", None) if state is None else states.update(numpy=state)
         waiting = waiting or second
-    if marks[2] != old[2] or marks[3] != old[3]:
-        states["torch"] = _torch(marks[2], old[2], marks[3])
-    _seen.marks, _seen.states, _seen.waiting = marks, states, waiting
+    host = states.pop("torch", None)
+    states["torch"] = host if host is not None and marks[2] == old[2] else _torch()  # the last one
+    _seen.marks, _seen.states, _seen.waiting = marks, (states, b""), waiting
 
 
 def _words(name: str, same: bool, view: Any) -> bytes:
     """Return the words of a generator: the object of last time where they are the same."""
-    old = _seen.states.get(name)
+    old = _seen.states[0].get(name)
     return old[0] if same and isinstance(old, tuple) else view.raw
 
 
@@ -138,28 +150,19 @@ def _numpy(mark: Any, old: Any) -> tuple[State | None, bool]:
     return (words, NUMPY.pack(position, has_gauss, cached)), bool(has_gauss)
 
 
-def _torch(mark: Any, old: Any, gaussians: Any) -> State:
-    """Return the state of torch's generator of the host."""
-    if _seen.full[2] is None:
-        return torch.default_generator.get_state().numpy().tobytes()
-    words = _words("torch", old is not None and mark[20:] == old[20:], _seen.full[2])
-    single = gaussians[:5] if gaussians[4] else bytes(5)
-    double = gaussians[8:] if gaussians[16] else bytes(9)
-    return words, b"".join((mark[:13], mark[16:20], single, double))
+def _torch() -> State:
+    """Return the words of torch's generator of the host, or its state where what moves is not known by itself."""
+    return torch.default_generator.get_state().numpy().tobytes() if _seen.full[2] is None else (_seen.full[2].raw, b"")
 
 
 def _see_numpy() -> None:
     """Note NumPy's global generator, of which only a Mersenne Twister has a state that can be kept."""
-    _seen.numpy, _seen.marks = _RAND._bit_generator, []
+    _seen.numpy, _seen.marks = _RAND._bit_generator, ()
     if type(_seen.numpy) is np.random.MT19937:
         address = int(_seen.numpy.ctypes.state_address)  # the words, then the position
         _seen.views[1], _seen.full[1] = _view(address + WORDS + 4 - MARK, MARK), _view(address, WORDS)
     else:
-        _seen.views[1] = _Constant
-
-
-class _Constant:
-    raw = b""
+        _seen.views[1] = NOTHING
 
 
 class _Unknown:
@@ -199,14 +202,14 @@ def _see_torch() -> None:
         return
     for draws, kind in ((5, torch.float32), (700, torch.float64), (1, torch.float64), (2, torch.float32)):
         torch.randn(draws, generator=mine, dtype=kind)
-        state = POD.unpack(ctypes.string_at(_address(mine) + offset, POD.size))
-        head, words, (single, has_single, double, has_double) = state[:4], state[4:628], state[628:]
-        gaussians = (single if has_single else 0.0, has_single, double if has_double else 0.0, has_double)
-        if _offset(mine) != offset or legacy(DENSE.pack(*words, *head, *gaussians)) != _given(mine):
+        state = ctypes.string_at(_address(mine) + offset, POD.size)
+        end = HEAD.size + WORDS
+        held = state[HEAD.size : end] + state[:MARK] + state[-MARK:]
+        if _offset(mine) != offset or legacy(dense(held)) != _given(mine):
             return
     address = _address(torch.default_generator) + offset
-    _seen.views[2:] = [_view(address, 40), _view(address + 24 + WORDS, POD.size - 24 - WORDS)]
-    _seen.full[2] = _view(address + 20, WORDS)
+    _seen.views[2:] = [_view(address + at, MARK) for at in (HEAD.size, 0, POD.size - MARK)]
+    _seen.full[2] = _view(address + HEAD.size, WORDS)
 
 
 def _given(generator: torch.Generator) -> bytes:
@@ -229,6 +232,16 @@ def _offset(generator: torch.Generator) -> int | None:
     return offset if known else None
 
 
+def dense(state: bytes) -> bytes:
+    """Return torch's state in the form that we keep, also if it is words, beginning and end as they lie in memory."""
+    if len(state) != WORDS + 2 * MARK:
+        return state
+    words, head = state[:WORDS], HEAD.unpack_from(state, WORDS)
+    single, has_single, double, has_double = GAUSSIANS.unpack_from(state, len(state) - GAUSSIANS.size)
+    gaussians = (single if has_single else 0.0, has_single, double if has_double else 0.0, has_double)
+    return DENSE.pack(*struct.unpack("<624I", words), *head, *gaussians)
+
+
 def legacy(state: bytes) -> bytes:
     """Return a dense state of torch's generator as torch takes it."""
     *words, seed, left, seeded, following, single, has_single, double, has_double = DENSE.unpack(state)
@@ -236,11 +249,13 @@ def legacy(state: bytes) -> bytes:
 
 
 _seen = _Seen()
-_seen.views, _seen.full, _seen.marks, _seen.states = [_Unknown()] * 4, [None] * 3, [], {}
+NOTHING = _view(0, 0)
+_seen.views, _seen.full = [_Unknown(), _Unknown(), _Unknown(), NOTHING, NOTHING], [None] * 3
 _see_python()
 _see_torch()
 
 
 def _tensor(state: bytes) -> torch.Tensor:
+    state = dense(state)
     whole = legacy(state) if len(state) == DENSE.size else state
     return torch.frombuffer(bytearray(whole), dtype=torch.uint8)

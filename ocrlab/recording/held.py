@@ -61,6 +61,12 @@ class Held:
 
     def rate(self) -> float | None:
         """Return the learning rate of the first optimiser, None for none; one on a device is not fetched."""
+        try:
+            usual = self.optimizers[0].param_groups[0]["lr"]
+            if type(usual) is float:
+                return usual
+        except (IndexError, KeyError, AttributeError):
+            pass
         for optimizer in self.optimizers:
             for group in getattr(optimizer, "param_groups", ()):
                 value = group.get("lr")

@@ -34,6 +34,7 @@ SAMPLED = 64  # values of a tensor by which the size of its change is measured
 WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
 LAST = 8  # losses at the beginning and at the end that are compared
 MANY = 64  # losses, or steps, that are counted at a time
+CLOSELY, SOME = 64, 7  # so many first batches are compared with the one before, then two of so many
 compiling = torch.compiler.is_dynamo_compiling
 
 
@@ -66,8 +67,10 @@ class Learning:
         self.watched = min(small, key=torch.numel, default=None)
         self.scaled = Scaled(max(small, key=torch.numel, default=None))
         self.begun = list(untrained(self.model))  # BatchNorm that counts hides it later
+        self.witness: dict[Any, Tensor | None] = {}  # by optimiser
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
-        self.steps_then = 0
+        self.steps_then = self.batches_then = 0
+        self.walk, self.due = -1, 0
         self.losses: list[float] = []  # that are still to be counted
         self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
 
@@ -103,20 +106,29 @@ class Learning:
         if module.training and not torch.compiler.is_compiling():
             self.told.validated_training += 1
 
-    def begin(self, micro: int, batch: Any, indices: str = "", walk: int = 0) -> None:
-        """Note that a batch of a walk over the data came, made of these indices."""
+    def begin(self, micro: int, batch: Any, walk: int = 0) -> None:
+        """Note that a batch of a walk over the data came; only asked from micro-batch `due` on, or in a new walk."""
         told = self.told
-        told.batches += 1
-        if walk != self.anew.walk and not capturing():
+        if walk != self.walk and not capturing():
+            self.walk = walk
             self.anew.begin(walk, told.steps, lambda: sums(self.named.values()))
-        if indices:
-            self.drawn.note(indices)
         if self.watched is not None:
             new, old = self.watched.grad, self.gradient
-            if new is not old:
-                told.thrown += new is not None and old is not None and self.steps_then == told.steps
-                self.gradient = new
-            self.steps_then = told.steps
+            if told.batches == self.batches_then + 1:
+                told.followed += 1
+                another = new is not old and new is not None and old is not None
+                told.thrown += another and self.steps_then == told.steps
+            self.gradient, self.steps_then, self.batches_then = new, told.steps, told.batches
+        self._look_in(micro, batch)
+        after = micro + 1
+        if self.looking or after < CLOSELY or micro % SOME == 0:
+            self.due = after
+        else:
+            self.due = min(1 << micro.bit_length(), after + -after % SOME)
+
+    def _look_in(self, micro: int, batch: Any) -> None:
+        """Begin or end a look at a step."""
+        told = self.told
         if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
             if self.looking:
                 self.looking = self.scales.looking = False
@@ -134,9 +146,9 @@ class Learning:
             told.contents.append(tuple(bits(t) for _, t in found))
             told.see_batch(found)
 
-    def loss(self, value: float) -> None:
-        """Note a loss."""
-        self.losses.append(value)
+    def loss(self) -> None:
+        """Note the losses that were put down, where this step is looked at, one is not finite, or they are many."""
+        value = self.losses[-1]
         if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
             self._count()
             if self.looking:
@@ -190,9 +202,11 @@ class Learning:
         else:
             rated, rate = self._rates(groups)
         training = self.moving and (called[0].training or any(part.training for part in called))
-        first = groups[0]["params"] if groups else ()
-        bare = not (first and first[0].grad is not None) and all(p.grad is None for g in groups for p in g["params"])
-        self.steps.append((rated, rate, training, bare))
+        witness = self.witness.get(optimizer)  # had a gradient last time
+        if witness is None or witness.grad is None:
+            witness = next((p for g in groups for p in g["params"] if p.grad is not None), None)
+            self.witness[optimizer] = witness
+        self.steps.append((rated, rate, training, witness is None))
         if len(self.steps) >= MANY:
             self._count()
         if self.probes:

@@ -20,20 +20,27 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ocrlab.flight.ring_layout import ENCODE
+from ocrlab.flight.ring_layout import ENCODE, State, States
 from ocrlab.flight.ring_worker import Page
 from ocrlab.recording import generators
 from ocrlab.recording.names import naming, plain
 
 
-@dataclass
+@dataclass(slots=True)
 class Loaded:
     """One batch as it left its loader: what rebuilds it, and the random states before it was loaded."""
 
-    order: dict[str, Any] = field(default_factory=dict)
-    states: Mapping[str, generators.State] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=dict)  # what its worker tells of it
+    states: States = ({}, b"")
     samples: list[str] = field(default_factory=list)
-    text: str = ""  # the order as JSON, where it is known already
+    text: str = ""  # the base as JSON, where it is known already
+    walk: int = 0
+    position: int = -1  # in the walk; -1: nobody has seen this batch leave its loader
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What rebuilds the batch."""
+        return self.base if self.position < 0 else {**self.base, "walk": self.walk, "position": self.position}
 
 
 @dataclass
@@ -51,7 +58,7 @@ class Order:
     """A batch to be made again, in place of its indices."""
 
     indices: Any
-    states: Mapping[str, generators.State]
+    states: Mapping[str, State]
 
 
 class Tagged:
@@ -261,9 +268,7 @@ class Loader:
         told = Loaded()
         if isinstance(data, Tagged):
             data, told = data.data, data.told
-        told.order = {**told.order, "walk": self.walk, "position": self.count}
-        if told.text:
-            told.text = f'{told.text[:-1]},"walk":{self.walk},"position":{self.count}}}'
+        told.walk, told.position = self.walk, self.count
         self.count += 1
         self.taken.append(told)
         if self.on_batch is not None:

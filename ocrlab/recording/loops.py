@@ -86,8 +86,8 @@ class Loop:
         if recorder is not None:
             recorder.loss(loss)
             recorder.phase("backward")
-        if self.tape is not None and self.tape.learning is not None and self.tape.learning.looking:
-            self.tape.learn("scaling", loss)
+            if recorder is self.tape and recorder.learning is not None and recorder.learning.looking:
+                recorder.learn("scaling", loss)
         return loss
 
     def validating(self) -> contextlib.AbstractContextManager[None]:
@@ -109,14 +109,13 @@ class Loop:
         """Write the record of a micro-batch, and take a snapshot when it is time and no gradient waits."""
         self.micro += 1
         self.steps = 0
-        if self.tape is None or not self.tape.on:
+        tape, micro = self.tape, self.micro
+        if tape is None or not tape.on:
             return
         told = told_by.taken.popleft() if told_by is not None and told_by.taken else Loaded()
-        self.tape.begin(
-            number=self.number, micro=self.micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch
-        )
-        if self.clean:
-            self.tape.snapshot(self.number, self.state)
+        tape.begin(number=self.number, micro=micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch)
+        if self.clean and micro > tape.snapshots.quiet:
+            tape.snapshot(self.number, self.state)
 
     def state(self) -> dict[str, Any]:
         """Return the state of all parts, in this epoch."""

@@ -43,7 +43,13 @@ LONGEST = 200
 
 def of_batch(batch: Any) -> list[str]:
     """Return the names that a batch carries itself (dict or object, in its own words), [] for none."""
-    if isinstance(batch, torch.Tensor):
+    kind = type(batch)
+    if kind is torch.Tensor:
+        return []
+    if kind is tuple or kind is list:
+        for part in batch:
+            if type(part) is not torch.Tensor:
+                return _of_parts(batch)
         return []
     if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
         return _of_parts(batch)

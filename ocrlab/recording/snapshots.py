@@ -27,6 +27,7 @@ from ocrlab.records import SCHEMA
 
 SHARE = 0.003  # of the time that a run takes: with what it costs the steps beside it 1 %
 SMALL = 256 << 20  # bytes that the first snapshot waits for, so that it is there before the first step
+ASK_EVERY = 8  # micro-batches between two looks at the clock
 MEMORY = 0.25  # of the host's free memory that the copy may take
 # What torch.save's older form holds for `weights_only`; the others (float8, unsigned integers) go into its zip files.
 OLDER: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128)
@@ -49,6 +50,7 @@ class Snapshots:
         self.cuda: Callable[[], bool] = lambda: True  # whether CUDA may be called
         self.side = 0
         self.last = -1  # micro-batch of the last one taken
+        self.quiet = -1  # micro-batch up to which nobody needs to ask whether it is time
         self.kept: list[int] = []  # micro-batches of those that are whole, the older one first
         for left in folder.glob(f".snapshot-{rank}.*.*"):  # by a process that was killed
             left.unlink(missing_ok=True)
@@ -67,10 +69,14 @@ class Snapshots:
             return True
         since = micro - self.last
         if self.every is not None:
+            self.quiet = self.last + self.every - 1
             return since >= self.every
         if since >= self.most:  # the ring forgets what came after the last one
             return True
-        return self.spent + self.dearest <= SHARE * (time.monotonic() - self.begun)
+        if self.spent + self.dearest <= SHARE * (time.monotonic() - self.begun):
+            return True
+        self.quiet = min(micro + ASK_EVERY, self.last + self.most) - 1
+        return False
 
     def take(self, content: dict[str, Any], *, micro: int, number: int) -> None:
         """Copy a state to the host and have it written; raises CheckpointError where there is no room for it."""
@@ -82,7 +88,7 @@ class Snapshots:
         held: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
         held["state"] = self._copied(content, "state", left_out)
         held["left_out"] = left_out
-        self.last = micro
+        self.last, self.quiet = micro, -1
         self.pending = held, time.perf_counter() - began, self._behind()
         if first and sum(t.nbytes for t in self.buffers.values()) <= SMALL:
             self.close()

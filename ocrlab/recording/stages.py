@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ocrlab.flight.ring import Writer
+from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
 from ocrlab.trace.compiled import HEARD, SLOT
 
 MOST = 18  # and two on the whole model
@@ -71,18 +72,16 @@ class Stages:
 
     def _calls(self, name: str) -> Around:
         """Return what makes of a module's call one that says its name first: flat, as it is called in each step."""
-        page, (data, selector, places) = self.writer.page, self.writer.place(name)
-        loss = self._phase("loss") if _is_loss(name) else None
+        page, number = self.writer.page, self.writer.word(name)
+        loss = self.writer.word("loss") if _is_loss(name) else 0
 
         def around(inner: Callable[..., Any]) -> Callable[..., Any]:
             def called(*args: Any, **kwargs: Any) -> Any:
                 if not compiling() and self.on:  # nothing of ours goes into a compiled graph
                     try:
-                        side = 1 - page[selector]
-                        page[places[side]] = data
-                        page[selector] = side
-                        if loss is not None:
-                            loss()
+                        page[STAGE_AT] = number
+                        if loss and self.in_step:
+                            page[PHASE_AT] = loss
                     except ValueError:  # the ring is closed
                         self.on = False
                 return inner(*args, **kwargs)
@@ -110,12 +109,12 @@ class Stages:
         return self._calls(name)(lambda: None)
 
     def _phase(self, name: str) -> Callable[[], None]:
-        writer = self.writer
+        page, number = self.writer.page, self.writer.word(name)
 
         def moved() -> None:
-            if self.in_step and name != writer.said and self.on and not compiling():
+            if self.in_step and self.on and not compiling():
                 try:
-                    writer.phase(name)
+                    page[PHASE_AT] = number
                 except ValueError:
                     self.on = False
 

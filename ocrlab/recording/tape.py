@@ -5,7 +5,6 @@ No error in here reaches the training: it is said once, and the recorder is off 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -20,17 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.flight import handover, learned, record_program, ring, ring_layout
-from ocrlab.flight.ring_layout import ENCODE
+from ocrlab.flight.ring_layout import ENCODE, PHASE_AT, STAGE_AT
 from ocrlab.recording import generators, loading, names, verdicts, walks
-from ocrlab.recording.learning import Learning
+from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.loading import Loaded, Loader, Place
+from ocrlab.recording.memory import Memory
 from ocrlab.recording.raw import Raw
 from ocrlab.recording.snapshots import Snapshots
 from ocrlab.recording.stages import Stages
 from ocrlab.recording.walks import Counted
 from ocrlab.trace import sticky
 
-WEIGH_EVERY = 0.1  # seconds between two looks at the resident memory, which the kernel takes 10 us for
+CUDA = vars(torch.cuda)  # what is_initialized looks at first
 LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -84,12 +84,9 @@ class Tape:
         self.loss_before: float | None = None
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
         self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
-        self.statm = -1
-        with contextlib.suppress(OSError):  # there is none outside of Linux
-            self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self.weighed, self.resident = -WEIGH_EVERY, dict[str, int]()
-        self.memory_told = self.resident, "{}"  # as JSON
-        self.page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self.memory = Memory()
+        self.told: tuple[Any, Any, bytes] = None, None, b""  # of the last record: its batch's JSON, memory, its text
+        self.memory_text = ""
         LIVING.add(self)
 
     @harmless
@@ -107,8 +104,7 @@ class Tape:
         same = known is not None and (known.loader() if isinstance(known, Loader) else known.loader) is loader
         if known is not None and same:
             return known
-        on_batch = self.batch if number == 0 else (lambda _data, _told: None)
-        on_walk = self.walk if number == 0 else (lambda _walk: None)
+        on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
         entry: Loader | Counted
         if loading.can_be_watched(loader):
             place = Place(self.folder.absolute(), self.rank, self.start, number)
@@ -116,7 +112,7 @@ class Tape:
             entry = Loader(loader, place, on_batch, on_walk, on_wait)
             entry.start()
         else:
-            entry = Counted(loader, on_batch, on_walk)
+            entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)
         if known is not None:
             known.stop()
             entry.walk = known.walk
@@ -135,7 +131,7 @@ class Tape:
         try:
             told.samples = names.of_batch(data) or told.samples
             if self.raw is not None:
-                told.order["raw"], told.text = self.raw.keep(data), ""
+                told.base, told.text = {**told.base, "raw": self.raw.keep(data)}, ""
         except Exception as error:
             self.give_up(error)
 
@@ -147,26 +143,39 @@ class Tape:
             if self.late:
                 self.settle()
             self.micro = micro
-            if not told.order:  # nobody has seen this batch leave its loader
+            if told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
                 told.samples = names.of_batch(batch)
-            cuda = self.cuda and torch.cuda.is_initialized()
-            self.random = generators.parts(cuda=cuda)
-            memory, loaded, before, when = self.memory(cuda), told.states, self.loss_before, time.time()
+            cuda = self.cuda and CUDA.get("_initialized", True) and torch.cuda.is_initialized()
+            self.random = random = generators.parts(cuda=cuda)
+            when, before, loaded = time.time(), self.loss_before, told.states
+            memory = self.memory.at(when, cuda)
+            writer, states, known = self.writer, self.writer.states(0, random), 4
+            if loaded is not random and not (loaded[0] and loaded == random):
+                states, known = states + writer.states(1, loaded), 0
+            if told.text and told.text is self.told[0] and memory is self.told[1] and not told.samples:
+                text = self.told[2]
+            else:
+                text = self.text(told, memory).encode()
+                self.told = told.text, memory, text
+            known |= (lr is not None) | (before is not None) << 1
+            if len(text) + len(states) > writer.room:
+                step = ring.Step(number, micro, epoch, samples=told.samples, memory=memory, order=told.base)
+                step.random, step.loaded = generators.whole(random), generators.whole(loaded)
+                made = ring_layout.fitting(step, writer.room)
+                text, states, known = made.text, made.states, known & 3 | made.same << 2
+            learning = self.learning
+            if learning is not None and self.cuda:
+                learning.told.batches += 1
+                if micro >= learning.due or told.walk != learning.walk:
+                    try:
+                        learning.begin(micro, batch, told.walk)
+                    except Exception as error:
+                        self.unlearn(error)
+                if told.base is not walks.BASE:
+                    learning.drawn.note(told.base.get("indices", ""))
+            at = told.walk, told.position
+            writer.put(number, micro, epoch, at[0], lr or 0.0, before or 0.0, when, known, at[1], text, states)
             self.loss_before = None
-            walk, text = told.order.get("walk", 0), self.text(told, memory)
-            payload = ring_layout.payload(
-                number, micro, epoch, walk, lr, before, when, text, self.random, loaded, self.writer.states
-            )
-            if len(payload) > self.writer.room:
-                step = ring.Step(number, micro, epoch, walk, told.samples, lr=lr, loss_before=before, memory=memory)
-                step.random, step.loaded, step.order, step.time = self.random, loaded, told.order, when
-                payload = ring_layout.pack(step, self.writer.room, self.writer.states)
-            if self.learning is not None and self.cuda:
-                try:
-                    self.learning.begin(micro, batch, told.order.get("indices", ""), walk)
-                except Exception as error:
-                    self.unlearn(error)
-            self.writer.put(micro, payload)
             self.stages.in_step = True
         except Exception as error:
             self.give_up(error)
@@ -174,27 +183,26 @@ class Tape:
     def text(self, told: Loaded, memory: dict[str, int]) -> str:
         """Return what the record of a step says in words, made of parts that are known already where they are."""
         if not told.text:
-            return ring_layout.text_of(told.samples, memory, told.order)
-        if memory is not self.memory_told[0]:
-            self.memory_told = memory, ENCODE(memory)
+            return ring_layout.text_of(told.samples, memory, told.base)
+        if memory is not self.told[1]:
+            self.memory_text = ENCODE(memory)
         samples = ENCODE(told.samples) if told.samples else "[]"
-        return f'{{"samples":{samples},"memory":{self.memory_told[1]},"order":{told.text}}}'
+        return f'{{"samples":{samples},"memory":{self.memory_text},"order":{told.text}}}'
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""
         if not self.on:
             return
-        writer = self.writer
         try:
-            if name != writer.said:
-                writer.said = name
-                writer.phases[name]()
+            page = self.writer.page
+            page[PHASE_AT] = self.writer.words[name]
             if name == "backward":
-                writer.clear()  # the stage that was entered last is the loss's; a recomputed one will say so
+                page[STAGE_AT] = 0  # the stage that was entered last is the loss's; a recomputed one will say so
         except Exception as error:
             self.give_up(error)
         self.stages.in_step = name == "forward"  # the model may be run again in a backward
-        if self.learning is not None and (name == "validation") != self.learning.validating:
+        learning = self.learning
+        if learning is not None and learning.validating != (name == "validation"):
             self.learn("validate", name == "validation")
 
     @harmless
@@ -220,11 +228,17 @@ class Tape:
             if value is None:
                 return
             self.loss_before = value = float(value) * scale
-            self.writer.loss(value, self.micro)
+            self.writer.loss(value)
+            learning = self.learning
+            if learning is None or not self.cuda:
+                return
+            learning.losses.append(value)
+            if not learning.looking and value - value == 0 and len(learning.losses) < MANY:
+                return  # they are counted together
         except Exception as error:
             self.give_up(error)
         else:
-            self.learn("loss", value)
+            self.learn("loss")
 
     def send(self, value: Tensor, scale: float) -> None:
         """Start the way of a loss from its device to the host; inside of a CUDA graph it has no value yet."""
@@ -243,7 +257,9 @@ class Tape:
             micro, held, _ = self.late.popleft()
             self.loss_before = float(held)
             self.writer.loss(self.loss_before, micro)
-            self.learn("loss", self.loss_before)
+            if self.learning is not None:
+                self.learning.losses.append(self.loss_before)
+                self.learn("loss")
 
     def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Note that an optimiser is about to step, called with what its hook is given.
@@ -311,7 +327,7 @@ class Tape:
             if self.on and self.snapshots_on and self.snapshots.due(self.micro):
                 self.snapshots.take(content(), micro=self.micro, number=number)
                 if generators.parts(cuda=self.cuda) != self.random:  # a hook of the user has drawn
-                    generators.put(self.random)
+                    generators.put(generators.whole(self.random))
         except Exception as error:
             self.snapshots_on = False
             self.failed(error)
@@ -322,23 +338,6 @@ class Tape:
         self.writer.saved(side, micro, number)
         if self.raw is not None:
             self.raw.forget(self.snapshots.kept[0])
-
-    def memory(self, cuda: bool) -> dict[str, int]:
-        """Return the allocator figures: resident bytes of this process, bytes allocated and reserved on each device."""
-        now = time.monotonic()
-        if now - self.weighed > WEIGH_EVERY and self.statm >= 0:
-            self.weighed = now
-            self.resident = {"rss": int(os.pread(self.statm, 200, 0).split()[1]) * self.page_bytes}
-        if not cuda:
-            return self.resident
-        figures = dict(self.resident)
-        for device in (torch.cuda.current_device(),):  # of each of eight it would take 0.3 ms
-            counts = torch.cuda.memory_stats_as_nested_dict(device)
-            for figure in ("allocated_bytes", "reserved_bytes"):
-                if figure in counts:
-                    figures[f"cuda{device}.{figure[:-6]}"] = int(counts[figure]["all"]["current"])
-                    figures[f"cuda{device}.{figure[:-6]}_peak"] = int(counts[figure]["all"]["peak"])
-        return figures
 
     def failed(self, error: BaseException) -> None:
         """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
@@ -364,8 +363,7 @@ class Tape:
         if self.on:
             self.on = False
             self.writer.close()
-            if self.statm >= 0:
-                os.close(self.statm)
+            self.memory.close()
 
     def give_up(self, error: Exception) -> None:
         """Switch off for good, with a word about why."""

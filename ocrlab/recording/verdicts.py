@@ -21,8 +21,7 @@ MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
 LONG = 20  # losses that are the same to the last bit
 HALF = 0.5  # of all steps with a learning rate of 0
-FAINT = 1e-6  # of the largest learning rate
-LOW = 0.9e-3  # of the largest learning rate: a thousandth is where schedules by tenths end
+FAINT, LOW = 1e-6, 0.9e-3  # of the largest learning rate; a thousandth is where schedules by tenths end
 WARMED = 50  # steps from which on a warm-up should have ended
 NOTHING = 1e-7  # share by which weights change in a step that does nothing: float32 can tell 6e-8
 ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that of the beginning
@@ -62,7 +61,8 @@ class Told:
     low: int = 0  # steps with less than a thousandth of the largest learning rate
     rises: int = 0
     zeroed: int = 0  # looks in which a gradient arrived, and was 0 in the step
-    thrown: int = 0  # batches whose gradient was another's at the next batch, without a step
+    followed: int = 0  # batches whose gradient was looked at again at the next one, and thrown: it was another one
+    thrown: int = 0
     trained: int = 0  # steps in train mode
     evaled: int = 0  # steps in eval mode, behind the first one in train mode
     workers: int = 0
@@ -176,9 +176,9 @@ def _steps(told: Told, model: nn.Module) -> Iterator[str]:
             f"gradients came, and every one was 0 when the optimiser stepped, in all {told.zeroed} looks: zero_grad()"
             " stands between backward() and step(). Order: zero_grad, backward, step"
         )
-    if told.steps and told.batches >= LONG and told.thrown > HALF * told.batches:
+    if told.steps and told.batches >= LONG and told.thrown > HALF * told.followed:
         yield (
-            f"in {told.thrown} of {told.batches} batches zero_grad() threw a gradient away that no step had used:"
+            f"in {told.thrown} of {told.followed} batches zero_grad() threw a gradient away that no step had used:"
             f" {told.steps} steps were made. Is optimizer.step() outside of the loop over the batches?"
         )
 

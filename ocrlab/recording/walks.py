@@ -12,18 +12,26 @@ from typing import Any
 
 from ocrlab.errors import DataError
 from ocrlab.flight.files import write_json
+from ocrlab.flight.ring_layout import ENCODE
 from ocrlab.recording import generators
 from ocrlab.recording.loading import Loaded
 from ocrlab.records import from_json
 
 KEPT = 4  # walks whose beginning is kept
+BASE = {"kind": "walk"}
+TEXT = ENCODE(BASE)
 
 
 class Counted:
     """A loader of any kind whose batches are counted; everything else is asked of the loader itself."""
 
-    def __init__(self, loader: Iterable[Any], on_batch: Callable[[Any, Loaded], None], on_walk: Callable[[int], None]):
-        self.loader, self.on_batch, self.on_walk = loader, on_batch, on_walk
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        on_walk: Callable[[int], None] | None = None,
+        on_batch: Callable[[Any, Loaded], None] | None = None,
+    ) -> None:
+        self.loader, self.on_walk, self.on_batch = loader, on_walk, on_batch
         self.taken: deque[Loaded] = deque()
         self.walk = -1
 
@@ -38,7 +46,8 @@ class Counted:
     def __iter__(self) -> Iterator[Any]:
         self.walk += 1
         self.taken.clear()
-        self.on_walk(self.walk)
+        if self.on_walk is not None:
+            self.on_walk(self.walk)
         position, iterator = 0, iter(self.loader)
         while True:
             states = generators.parts(cuda=False)
@@ -46,9 +55,9 @@ class Counted:
                 batch = next(iterator)
             except StopIteration:
                 return
-            text = f'{{"kind":"walk","walk":{self.walk},"position":{position}}}'
-            told = Loaded({"kind": "walk", "walk": self.walk, "position": position}, states, text=text)
-            self.on_batch(batch, told)
+            told = Loaded(BASE, states, [], TEXT, self.walk, position)
+            if self.on_batch is not None:
+                self.on_batch(batch, told)
             self.taken.append(told)
             position += 1
             yield batch

@@ -123,7 +123,7 @@ class Recorder(lightning.Callback):
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
         if self.tape is not None:
-            self.tape.snapshots.last = -1
+            self.tape.snapshots.last = self.tape.snapshots.quiet = -1
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
@@ -139,7 +139,8 @@ class Recorder(lightning.Callback):
         number = trainer.global_step
         tape.begin(number=number, micro=micro, epoch=epoch, lr=rate(trainer.optimizers), told=told, batch=batch)
         loop = trainer.fit_loop.epoch_loop
-        if (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0:
+        fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
+        if fresh and micro > tape.snapshots.quiet:
             tape.snapshot(number, lambda: resume_state(trainer))
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ocrlab.errors import DataError
 from ocrlab.flight import ring
-from ocrlab.flight.ring_layout import BLOCK, BLOCK_BYTES, BLOCKS, FIRST, MARGIN, ROOM, Torn, pack, read_slot, unpack
+from ocrlab.flight.ring_layout import BLOCK, BLOCK_BYTES, BLOCKS, FIRST, MARGIN, Torn, fitting, read_slot
 
 
 def step(i: int, **more) -> ring.Step:
@@ -56,7 +56,7 @@ def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path
     assert ring.read(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
 
 
-@pytest.mark.parametrize("cut", [0, 30, 5000, -8])
+@pytest.mark.parametrize("cut", [0, 8, 44, 116, 5000])
 def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
     path = tmp_path / "ring-0-0.bin"
     writer = ring.Writer(path, slots=4)
@@ -64,7 +64,7 @@ def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
         writer.begin(step(i))
     writer.close()
     data = bytearray(path.read_bytes())
-    at = FIRST + 2 * ring.SLOT_BYTES + (cut if cut >= 0 else ROOM + len(pack(step(2), ring.SLOT_BYTES)) + cut)
+    at = FIRST + 2 * ring.SLOT_BYTES + cut
     data[at : at + 4] = b"\xff\xfe\xfd\xfc"
     path.write_bytes(data)
     found = ring.read(path)
@@ -114,14 +114,47 @@ def test_a_damaged_block_is_a_torn_record(tmp_path):
     assert ([s.micro for s in ring.read(path).steps], ring.read(path).torn) == ([0, 2], 1)
 
 
-def test_a_step_too_large_for_its_slot_keeps_its_numbers():
+def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
     big = step(3)
     big.samples = [f"/a/long/path/of/page_{i}.png" for i in range(5000)]
     big.order = {"indices": repr(list(range(5000)))}
-    read = unpack(pack(big, 20_000))
+    assert len(fitting(big, 20_000).text) + len(fitting(big, 20_000).states) <= 20_000
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=2)
+    writer.begin(big)
+    read = ring.read(tmp_path / "ring-0-0.bin").steps[0]
     assert (read.number, read.micro, len(read.samples)) == (1, 3, 16)
     assert "order" in read.left_out
     assert read.random == big.random
+
+
+def test_a_step_that_was_never_finished_is_torn(tmp_path):
+    """Its number stands at the beginning, and the one before at the end of what a record writes."""
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    for i in range(5):
+        writer.begin(step(i))
+    writer.wholes[FIRST >> 3] = 9
+    found = ring.read(tmp_path / "ring-0-0.bin")
+    assert ([s.micro for s in found.steps], found.torn) == ([1, 2, 3], 1)
+
+
+def test_more_words_than_there_is_room_for(tmp_path):
+    """The first ones stay, the last ones change: each is right until eight more were said."""
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    writer.begin(step(0))
+    first = writer.word("encoder.layer1")
+    for i in range(300):
+        writer.stage(name := f"{'block.' * 50}"[: i % 290] + str(i))
+        now = ring.read(tmp_path / "ring-0-0.bin").now
+        assert (now.stage, now.phase) == (name[:255], "forward")
+    assert writer.word("encoder.layer1") == first and len(writer.words) <= 1 + ring.MOST
+    writer.stage("encoder.layer1")
+    assert ring.read(tmp_path / "ring-0-0.bin").now.stage == "encoder.layer1"
+
+
+def test_a_ring_of_another_ocrlab_is_named(tmp_path):
+    (tmp_path / "ring-0-0.bin").write_bytes(b"OCRLABR2" + bytes(9 * 4096))
+    with pytest.raises(DataError, match="Replay it with the ocrlab that recorded it"):
+        ring.read(tmp_path / "ring-0-0.bin")
 
 
 @pytest.mark.parametrize("data", [b"", b"OCRLABR1", b"\0" * 9000, b"OCRLABR1" + b"\xff" * 9000])

@@ -10,21 +10,21 @@ from ocrlab.flight.ring_worker import Page, workers
 def test_the_newest_sample_and_batch_are_read(tmp_path):
     page = Page(tmp_path, 0, 2, 0, 1)
     for i in range(5):
-        page.batch({"indices": f"[{i}]"}, {"torch": bytes([i]) * 5056})
+        page.batch({"indices": f"[{i}]"}, ({"numpy": b"n", "torch": (bytes([i]) * 5056, b"r")}, b"m"))
         page.sample(f"page_{i}.png")
     (worker,) = workers(tmp_path, 0, 2)
     assert (worker.pid, worker.worker, worker.sample) == (os.getpid(), 1, "page_4.png")
     assert worker.order == {"indices": "[4]"}
-    assert worker.loaded == {"torch": b"\x04" * 5056}
+    assert worker.loaded == {"numpy": b"n", "torch": b"\x04" * 5056 + b"rm"}
     assert workers(tmp_path, 0, 1) == []
     assert next(tmp_path.iterdir()).stat().st_mode & 0o777 == 0o600
 
 
 def test_the_batch_that_failed_stays(tmp_path):
     page = Page(tmp_path, 0, 0, 0, 0)
-    page.batch({"indices": "[7]"}, {})
+    page.batch({"indices": "[7]"}, ({}, b""))
     page.fail("page_7.png")
-    page.batch({"indices": "[8]"}, {})
+    page.batch({"indices": "[8]"}, ({}, b""))
     page.sample("page_8.png")
     (worker,) = workers(tmp_path, 0, 0)
     assert (worker.failed, worker.sample, worker.order) == ("page_7.png", "page_8.png", {"indices": "[7]"})
@@ -32,7 +32,7 @@ def test_the_batch_that_failed_stays(tmp_path):
 
 def test_a_batch_too_large_is_left_out_and_a_broken_page_is_skipped(tmp_path):
     page = Page(tmp_path, 0, 0, 0, 0)
-    page.batch({"indices": repr(list(range(40_000)))}, {})
+    page.batch({"indices": repr(list(range(40_000)))}, ({}, b""))
     (tmp_path / "worker-0-0-0-1.bin").write_bytes(b"OCRLABW1")
     (worker,) = workers(tmp_path, 0, 0)
     assert worker.order == {"left_out": True}

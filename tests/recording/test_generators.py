@@ -73,7 +73,7 @@ def test_torchs_state_is_the_one_that_torch_gives():
 def test_where_a_release_has_its_states_elsewhere_they_are_asked_for(monkeypatch):
     lost = generators._Unknown()
     monkeypatch.setattr(generators._seen, "full", [None, generators._seen.full[1], None])
-    monkeypatch.setattr(generators._seen, "views", [lost, generators._seen.views[1], lost, lost])
+    monkeypatch.setattr(generators._seen, "views", [lost, generators._seen.views[1], lost, *[generators.NOTHING] * 2])
     draw()
     states = generators.take()
     assert len(states["torch"]) == generators.LEGACY.size
@@ -89,11 +89,15 @@ def test_the_same_objects_say_that_nothing_was_drawn_or_no_turn_begun():
     assert generators.parts() is first
     torch.rand(1)
     second = generators.parts()
-    assert second is not first and second["python"] is first["python"] and second["torch"] != first["torch"]
-    assert second["torch"][0] is first["torch"][0], "the same words"
-    torch.rand(700)
+    assert second[0] is first[0] and second[1] != first[1], "the same words, and what moves by itself"
+    random.random()
     third = generators.parts()
-    assert third["torch"][0] != first["torch"][0] and generators.whole(third["torch"]) == generators.take()["torch"]
+    assert third[0]["python"] != first[0]["python"] and third[0]["torch"] is first[0]["torch"]
+    torch.rand(700)
+    fourth = generators.parts()
+    assert fourth[0]["torch"] != first[0]["torch"] and fourth[0]["python"] is third[0]["python"]
+    assert generators.whole(fourth) == generators.take()
+    assert [*fourth[0]][-1] == "torch", "what moves is put behind the last one"
 
 
 def test_another_generator_in_the_place_of_numpys(monkeypatch):
