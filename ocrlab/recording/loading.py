@@ -216,6 +216,10 @@ class Loader:
         self.count = 0  # of batches in this walk
         self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
 
+    def told(self) -> Loaded:
+        """Return what is known of the oldest batch that nobody has asked about yet."""
+        return self.taken.popleft() if self.taken else Loaded()
+
     def start(self) -> None:
         """Put ourselves into the loader; undone by `stop`."""
         loader = self.loader()

@@ -59,7 +59,7 @@ class Loop:
         self.walks.append(walk)
         for batch in told_by if isinstance(told_by, Counted) else loader:
             walk[0] += 1
-            self.begin(batch, told_by)
+            self.begin(batch, Loaded() if told_by is None else told_by.told())
             try:
                 yield batch
             finally:
@@ -105,14 +105,13 @@ class Loop:
         if recorder is not None:
             recorder.phase(name)
 
-    def begin(self, batch: Any, told_by: Any) -> None:
+    def begin(self, batch: Any, told: Loaded) -> None:
         """Write the record of a micro-batch, and take a snapshot when it is time and no gradient waits."""
         self.micro += 1
         self.steps = 0
         tape, micro = self.tape, self.micro
         if tape is None or not tape.on:
             return
-        told = told_by.taken.popleft() if told_by is not None and told_by.taken else Loaded()
         tape.begin(number=self.number, micro=micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch)
         if self.clean and micro > tape.snapshots.quiet:
             tape.snapshot(self.number, self.state)

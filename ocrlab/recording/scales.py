@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from ocrlab.recording import hearing
 from ocrlab.trace.contract_batch import leaves, plain
 
 CALLS = 32  # calls of each kind that are looked at
@@ -17,6 +18,7 @@ VALUES = 1 << 16  # of a batch, evenly spread
 SAMPLES = 16  # from which on a mean says something
 WIDER = 3.0  # times the spread of the other: training augments, but no augmentation does this
 BEYOND = 3.0  # spreads between the two means
+compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass
@@ -53,15 +55,26 @@ class Seen:
 
 
 class Scales:
-    """Hooks on what is called as a model; `looking` says whether this is a training step to look at."""
+    """Listens to what is called as a model; `looking` says whether this is a training step to look at."""
 
     def __init__(self, called: Sequence[nn.Module]) -> None:
         self.looking, self.kept = False, {id(part): (Seen(), Seen()) for part in called}
-        self.handles = [part.register_forward_pre_hook(self._entered, with_kwargs=True) for part in called]
+        self.undo = [self._listen(part) for part in called]
+
+    def _listen(self, module: nn.Module) -> Callable[[], None]:
+        def around(inner: hearing.Call) -> hearing.Call:
+            def called(*args: Any, **kwargs: Any) -> Any:
+                if not compiling() and (self.looking or not module.training):
+                    self._entered(module, args, kwargs)
+                return inner(*args, **kwargs)
+
+            return called
+
+        hook = lambda module, args, kwargs: around(lambda *_, **__: None)(*args, **kwargs)  # noqa: E731
+        undo = hearing.listen(module, around)
+        return undo or module.register_forward_pre_hook(hook, with_kwargs=True).remove
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if (module.training and not self.looking) or torch.compiler.is_compiling():
-            return
         training, validating = self.kept[id(module)]
         graded = torch.is_grad_enabled()
         seen = training if module.training and graded else None
@@ -96,6 +109,5 @@ class Scales:
 
     def close(self) -> None:
         """Take every hook out."""
-        for handle in self.handles:
-            handle.remove()
-        self.handles = []
+        while self.undo:
+            self.undo.pop()()

@@ -1,9 +1,4 @@
-"""Which stage of a model was entered last: at most twenty of its modules are heard, for one or two microseconds each.
-
-A forward hook would make the call of its module take torch's slow way: five to ten microseconds each, with caches as
-cold as within a training step. A module asks first for what `Module.compile` leaves to be called in place of itself,
-and that is what we leave; torch drops it from copies and pickles of a module.
-"""
+"""Which stage of a model was entered last: at most twenty of its modules are heard, for about a microsecond each."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from torch import nn
 
 from ocrlab.flight.ring import Writer
 from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
-from ocrlab.trace.compiled import HEARD, SLOT
+from ocrlab.recording import hearing
 
 MOST = 18  # and two on the whole model
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
@@ -53,22 +48,13 @@ class Stages:
         """Have a module called through what `around` makes of its call; by hooks `before` and `after` where there is
         no room for that.
         """
-        if not _leaves_room(module):
-            self.undo.append(module.register_forward_pre_hook(lambda *_: before()).remove)
-            if after is not None:
-                self.undo.append(module.register_forward_hook(lambda *_: after()).remove)
+        undo = hearing.listen(module, around)
+        if undo is not None:
+            self.undo.append(undo)
             return
-        held = module.__dict__.get(SLOT)
-        module.__dict__[SLOT] = ours = around(held or module._call_impl)
-        setattr(ours, HEARD, getattr(held, HEARD, held))  # not to be taken for torch.compile's
-
-        def leave() -> None:
-            if module.__dict__.get(SLOT) is ours:  # nobody has compiled it meanwhile
-                del module.__dict__[SLOT]
-                if held is not None:
-                    module.__dict__[SLOT] = held
-
-        self.undo.append(leave)
+        self.undo.append(module.register_forward_pre_hook(lambda *_: before()).remove)
+        if after is not None:
+            self.undo.append(module.register_forward_hook(lambda *_: after()).remove)
 
     def _calls(self, name: str) -> Around:
         """Return what makes of a module's call one that says its name first: flat, as it is called in each step."""
@@ -92,14 +78,21 @@ class Stages:
 
     def _surrounds(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """Return a call of the whole model: it is the forward, and then comes the loss."""
-        forward, loss = self._phase("forward"), self._phase("loss")
+        page, forward, loss = self.writer.page, self.writer.word("forward"), self.writer.word("loss")
 
         def surrounded(*args: Any, **kwargs: Any) -> Any:
             if compiling() or not self.in_step:
                 return inner(*args, **kwargs)
-            forward()
+            try:
+                page[PHASE_AT] = forward
+            except ValueError:  # the ring is closed
+                self.in_step = False
             output = inner(*args, **kwargs)
-            loss()
+            try:
+                if self.in_step:
+                    page[PHASE_AT] = loss
+            except ValueError:
+                self.in_step = False
             return output
 
         return surrounded
@@ -165,19 +158,6 @@ def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
         elif not isinstance(child, torch.jit.ScriptModule):
             found.append((prefix + name, child))
     return found
-
-
-def _leaves_room(module: nn.Module) -> bool:
-    """Tell whether a module is called in torch's own way, and no copy of it will be that takes along what we leave.
-
-    DataParallel's replicas do: what they call would be the first card's module. It runs in a process of its own with
-    several cards.
-    """
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    usual = type(module).__call__ is nn.Module.__call__ and type(module).__name__ != "OptimizedModule"
-    if not usual or getattr(nn.Module, SLOT, module) is not None:
-        return False
-    return distributed or torch.cuda.device_count() <= 1
 
 
 def _whole(module: nn.Module) -> bool:

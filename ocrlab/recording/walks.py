@@ -5,7 +5,6 @@ To make it again a replay puts the random states back to those before the walk, 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ class Counted:
         on_batch: Callable[[Any, Loaded], None] | None = None,
     ) -> None:
         self.loader, self.on_walk, self.on_batch = loader, on_walk, on_batch
-        self.taken: deque[Loaded] = deque()
+        self.now = Loaded()  # the batch at hand
         self.walk = -1
 
     def __getattr__(self, name: str) -> Any:
@@ -45,22 +44,25 @@ class Counted:
 
     def __iter__(self) -> Iterator[Any]:
         self.walk += 1
-        self.taken.clear()
+        self.now = now = Loaded(BASE, text=TEXT, walk=self.walk)
         if self.on_walk is not None:
             self.on_walk(self.walk)
-        position, iterator = 0, iter(self.loader)
+        iterator = iter(self.loader)
         while True:
             states = generators.parts(cuda=False)
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
-            told = Loaded(BASE, states, [], TEXT, self.walk, position)
+            now.states = states
+            now.position += 1
             if self.on_batch is not None:
-                self.on_batch(batch, told)
-            self.taken.append(told)
-            position += 1
+                self.on_batch(batch, now)
             yield batch
+
+    def told(self) -> Loaded:
+        """Return what is known of the batch that came last."""
+        return self.now
 
     def stop(self) -> None:
         """Nothing has to be taken out of the loader."""

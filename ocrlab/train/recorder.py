@@ -135,7 +135,7 @@ class Recorder(lightning.Callback):
             return
         epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
         watched = None if self.several else tape.loaders.get(0)
-        told = watched.taken.popleft() if watched is not None and watched.taken else Loaded()
+        told = Loaded() if watched is None else watched.told()
         number = trainer.global_step
         tape.begin(number=number, micro=micro, epoch=epoch, lr=rate(trainer.optimizers), told=told, batch=batch)
         loop = trainer.fit_loop.epoch_loop
@@ -179,7 +179,7 @@ class Recorder(lightning.Callback):
     ) -> None:
         if self.tape is not None:
             watched = self.tape.loaders.get(1)
-            told = watched.taken.popleft() if watched is not None and watched.taken else Loaded()
+            told = Loaded() if watched is None else watched.told()
             self.tape.sample(f"validation batch {batch_idx}: {', '.join(told.samples[:8])}")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -116,8 +116,8 @@ def test_kept_batches_are_bounded(tmp_path):
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
     counted = walks.Counted([1, 2], lambda walk: walks.note(tmp_path, 0, 0, walk))
-    assert (list(counted), len(counted)) == ([1, 2], 2)
-    assert [told.order["position"] for told in counted.taken] == [0, 1]
+    assert [(batch, counted.told().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
+    assert len(counted) == 2
     assert set(walks.noted(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
     with pytest.raises(DataError, match="another walk"):
         walks.noted(tmp_path, 0, 0, 4)
