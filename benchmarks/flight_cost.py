@@ -1,7 +1,8 @@
-"""What the recorder costs: rows of flight.py. Two trainings in one process, a step of each in turn.
+"""What the recorder costs: rows of flight.py. Two trainings in one process, some steps of each in turn.
 
 A step of one side is compared with the step of the other beside it, so that what else the machine does takes part in
-both; whole blocks of steps differ by more than the recorder costs.
+both; whole blocks of steps differ by more than the recorder costs. The first steps of a turn find the caches full of
+the other training, which a training that runs alone never does, and are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ AROUND = 12  # steps before a snapshot lies on the disk, in which it is taken an
 SPIN = 0.012  # of it, beside a small network
 NEVER = 10**9
 WARM = 70  # steps at the beginning, in which the recorder looks often at what is learned
+TURN, SETTLE = 8, 2  # steps of a side in turn, and how many of them do not count
 OUTLIERS = 0.05  # of the steps at either end, in which the machine did something else
 
 
@@ -48,7 +50,11 @@ def recorder(steps: int) -> Cost:
     wall, mean, cpu, whole = [], [], [], []
     for first in (False, True):
         with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
-            found = in_turn(*(training(Path(folder), on, steps // 2 + WARM, NEVER) for on in (first, not first)))
+            both = (
+                training(Path(folder), on, (steps // 2 + WARM) * TURN // (TURN - SETTLE), NEVER)
+                for on in (first, not first)
+            )
+            found = in_turn(*both)
         alone, recorded = found[::-1] if first else found
         added = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(alone, recorded, strict=True)][WARM:]
         wall.append(statistics.median(seconds for seconds, _ in added))
@@ -92,15 +98,16 @@ Figures = tuple[float, float]  # seconds of a step, and of the CPU
 
 
 def in_turn(one: Iterator[Figures], two: Iterator[Figures]) -> tuple[list[Figures], list[Figures]]:
-    """Take both sides' steps in turn, in every second pair the other one first; returns their figures."""
+    """Take turns of both sides' steps, in every second pair the other side first; returns their figures."""
     found: tuple[list[Figures], list[Figures]] = ([], [])
     sides = ((one, found[0]), (two, found[1]))
     with contextlib.suppress(StopIteration):
         for number in itertools.count():
             for side, figures in sides if number % 2 == 0 else sides[::-1]:
-                figures.append(next(side))
+                figures.extend([next(side) for _ in range(TURN)][SETTLE:])
     for side in (one, two):
-        next(side, None)  # the other one ends, too
+        for _ in side:  # what no whole turn was left of
+            pass
     return found
 
 

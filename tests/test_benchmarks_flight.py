@@ -187,14 +187,16 @@ def test_costs_are_differences_of_sides_in_turn(part: Any) -> None:
     order: list[str] = []
 
     def side(name: str, seconds: float) -> Iterator[tuple[float, float]]:
-        for _ in range(3):
+        for i in range(20):
             order.append(name)
-            yield seconds, 2 * seconds
+            yield seconds + i % 8 // 2, 2 * seconds
         order.append(f"{name} ended")
 
     sides = cost.in_turn(side("a", 2.0), side("b", 3.0))
-    assert sides == ([(2.0, 4.0)] * 3, [(3.0, 6.0)] * 3)
-    assert order == ["a", "b", "b", "a", "a", "b", "b ended", "a ended"]
+    assert sides == tuple([(own + i, 2 * own) for i in (1, 1, 2, 2, 3, 3)] * 2 for own in (2.0, 3.0)), (
+        "without the first"
+    )
+    assert "".join(order) == "a" * 8 + "b" * 16 + "a" * 12 + "a ended" + "b" * 4 + "b ended"
 
 
 def test_a_mean_is_without_the_outliers_of_both_ends(part: Any) -> None:

@@ -31,6 +31,8 @@ from ocrlab.flight.ring_layout import (
     SAVED,
     SAVED_AT,
     SLOT,
+    SLOT_BYTES,
+    SMALL,
     STAGE_AT,
     SUMMED,
     TEXTS,
@@ -48,7 +50,7 @@ from ocrlab.flight.ring_worker import Worker
 
 __all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "name_of", "read"]
 
-SLOT_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
+LARGE_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
 TOGETHER = 16  # records whose checksums are written at a time
 FRESH = MARGIN * BLOCKS // 2  # blocks behind the newest, from where on words are written again: steps still name them
 PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # the first words
@@ -62,13 +64,13 @@ class Writer:
     """The ring of this process, in a new file; raises OSError, also for a disk that has no room for all of it."""
 
     def __init__(
-        self, path: Path | str, *, slots: int = 256, rank: int = 0, start: int = 0, slot_bytes: int = SLOT_BYTES
+        self, path: Path | str, *, slots: int = 256, rank: int = 0, start: int = 0, room: int = LARGE_BYTES
     ) -> None:
-        self.slots, self.slot_bytes = slots, -(-slot_bytes // PAGE) * PAGE
-        self.blocks_at, self.blocks = FIRST + slots * self.slot_bytes, (slots + MARGIN) * BLOCKS
-        size = self.blocks_at + self.blocks * BLOCK_BYTES
-        self.page = mapped(path, size)
-        HEADER.pack_into(self.page, 0, MAGIC, slots, self.slot_bytes, os.getpid(), rank, start, time.time())
+        self.slots, self.room = slots, -(-room // PAGE) * PAGE
+        self.blocks_at, self.blocks = FIRST + slots * SLOT_BYTES, (slots + MARGIN) * BLOCKS
+        self.large_at = self.blocks_at + self.blocks * BLOCK_BYTES
+        self.page = mapped(path, self.large_at + slots * self.room)
+        HEADER.pack_into(self.page, 0, MAGIC, slots, self.room, os.getpid(), rank, start, time.time())
         self.bytes = memoryview(self.page)
         self.floats, self.wholes = self.bytes.cast("d"), self.bytes.cast("q")
         self.count = self.block = 0
@@ -77,8 +79,7 @@ class Writer:
         self.places: dict[int, int] = {}  # where the slot of each micro-batch that is kept begins, in eight bytes
         self.newest = 0  # the slot of the step that is being made
         self.order = [-1] * slots  # the micro-batch in each
-        self.room = self.slot_bytes - SLOT.size
-        self.unsummed: list[tuple[int, int]] = []  # slots without a checksum, in eight bytes, and how far each goes
+        self.unsummed: list[tuple[int, int, int]] = []  # slots without a checksum, in eight bytes, and their payloads
         self.together = min(TOGETHER, slots)
         self.words: dict[str, int] = {"": 0}  # and their numbers
         self.turned = 0  # words that were written over others
@@ -128,8 +129,8 @@ class Writer:
         page, wholes, floats, place = self.page, self.wholes, self.floats, self.count % self.slots
         self.count = record = self.count + 1
         size = len(text) + len(states)
-        i = (FIRST + place * self.slot_bytes) >> 3
-        start = (i << 3) + SLOT.size
+        i = (FIRST + place * SLOT_BYTES) >> 3
+        start = (i << 3) + SLOT.size if size <= SMALL else self.large_at + place * self.room
         wholes[i] = record
         wholes[i + CHECK] = wholes[i + LOSS] = 0
         wholes[i + 5], wholes[i + 6], wholes[i + 7], wholes[i + 8] = number, micro, epoch, walk
@@ -140,7 +141,7 @@ class Writer:
         if record > self.slots:
             self.places.pop(self.order[place], None)
         self.places[micro], self.order[place], self.newest = i, micro, i
-        self.unsummed.append((i, start + size))
+        self.unsummed.append((i, start, start + size))
         if len(self.unsummed) == self.together:
             self._sum()
         if self.has_op:
@@ -150,8 +151,9 @@ class Writer:
 
     def _sum(self) -> None:
         """Write the checksums of the records that have none yet."""
-        for i, end in self.unsummed:
-            self.wholes[i + CHECK] = zlib.crc32(self.bytes[(i + SUMMED) << 3 : end])
+        for i, start, end in self.unsummed:
+            numbers = self.bytes[(i + SUMMED) << 3 : (i << 3) + SLOT.size]
+            self.wholes[i + CHECK] = zlib.crc32(self.bytes[start:end], zlib.crc32(numbers))
         self.unsummed.clear()
 
     def states(self, side: int, states: States) -> bytes:
@@ -260,7 +262,7 @@ def mapped(path: Path | str, size: int) -> mmap.mmap:
     return page
 
 
-def create(folder: Path | str, *, rank: int = 0, slots: int = 256, slot_bytes: int = SLOT_BYTES) -> tuple[Writer, int]:
+def create(folder: Path | str, *, rank: int = 0, slots: int = 256) -> tuple[Writer, int]:
     """Make the ring of a new start in `folder` and drop the oldest ones; returns it and the number of the start.
 
     Raises OSError.
@@ -273,4 +275,4 @@ def create(folder: Path | str, *, rank: int = 0, slots: int = 256, slot_bytes: i
         for page in folder.glob(f"worker-{rank}-{name_of(old)[1]}-*.bin"):
             page.unlink(missing_ok=True)
     path = folder / f"ring-{rank}-{start}.bin"
-    return Writer(path, slots=slots, rank=rank, start=start, slot_bytes=slot_bytes), start
+    return Writer(path, slots=slots, rank=rank, start=start), start

@@ -4,13 +4,16 @@
     page 1       where the step is now: the numbers of two words, phase and stage, in a byte each; the operator and the
                  sample, each written beside its last value and then switched to
     pages 2..7   the words: names of phases and stages
-    then         slots: number, number again, checksum, loss, the step's numbers, payload
+    then         slots: number, number again, checksum, loss, the step's numbers, a payload that is small enough
     then         blocks: number, length, checksum, the words of a random generator
+    then         the payloads of slots that are too large for them
 
 A process that dies leaves the pages to the kernel, so that nothing of this needs a sync. A slot's number is written
 first, and again last: what was being written when the process died is seen by that. Checksums, which tell a damaged
 file, come some records later, and the words of a generator are written once for all steps in which they stay the same:
-by the next step the ring, and code that is used once in each, have left the caches. Numbers lie at multiples of eight
+by the next step the ring, and code that is used once in each, have left the caches. Slots are small, so that several
+share a page: the kernel, which writes the file to the disk every half minute, then lets the first write to each page
+cost 10 to 50 microseconds. Numbers lie at multiples of eight
 bytes, where a memoryview writes them without struct: its first use in a step would cost as much as ten of them.
 """
 
@@ -36,6 +39,8 @@ PHASE_AT, STAGE_AT = NOW, NOW + 1  # the number of a word, 0 for none
 # loss before, time, which of these are known, place in the walk (-1: nobody knows), bytes of the text and of the
 # payload: the text and then the states.
 SLOT = struct.Struct("<QQQQdqqqqdddQqQQ")
+SLOT_BYTES = 1024
+SMALL = SLOT_BYTES - SLOT.size  # bytes of a payload that lies in its slot
 CHECK, LOSS, SUMMED = 2, 3, 5  # where the checksum, the loss, and what is checked begin
 BLOCK = struct.Struct("<QII")  # number, bytes, CRC-32
 BLOCK_BYTES = 2560  # of one
@@ -194,17 +199,21 @@ def _states(payload: bytes, at: int, block: Callable[[int], bytes]) -> tuple[dic
     return states, at
 
 
-def read_slot(slot: bytes, block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
-    """Return the number and the step of a slot, None for one that was never used; raises Torn."""
+def read_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
+    """Return the number and the step of a slot, None for one that was never used; raises Torn.
+
+    `large` is where its payload lies if that is too large for the slot.
+    """
     number, again, check, known, loss, *numbers, told, position, text, size = SLOT.unpack_from(slot)
     if not number and not again:
         return None
-    if number != again or size > len(slot) - SLOT.size or text > size:
+    held = slot[SLOT.size :] if size <= SMALL else large
+    if number != again or not text <= size <= len(held):
         raise Torn(f"record {number} ends as {again}, with {size} bytes")
-    if check and zlib.crc32(slot[8 * SUMMED : SLOT.size + size]) != check:
+    payload = held[:size]
+    if check and zlib.crc32(payload, zlib.crc32(slot[8 * SUMMED : SLOT.size])) != check:
         raise Torn(f"record {number} is damaged")
     step, rate, before, when = Step(*numbers[:4]), *numbers[4:]
-    payload = slot[SLOT.size : SLOT.size + size]
     try:
         texts = json.loads(payload[:text])
         step.samples, step.memory, step.order = texts["samples"], texts["memory"], texts["order"]

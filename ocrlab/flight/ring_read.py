@@ -20,6 +20,7 @@ from ocrlab.flight.ring_layout import (
     PHASE_AT,
     SAVED,
     SAVED_AT,
+    SLOT_BYTES,
     STAGE_AT,
     TEXTS,
     WORD_BYTES,
@@ -89,20 +90,20 @@ def read(path: Path | str) -> Flight:
             flight, slots, size = _header(path, head)
             head = _settled(file, head)
             file.seek(FIRST)
-            kept = [file.read(size) for _ in range(slots)]
+            kept = [file.read(SLOT_BYTES) for _ in range(slots)]
             blocks = file.read((slots + MARGIN) * BLOCKS * BLOCK_BYTES)
+            large = [file.read(size) for _ in range(slots)]
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
     found: list[tuple[int, Step]] = []
-    for slot in kept:
+    for slot, payload in zip(kept, large, strict=True):
         try:
-            record = read_slot(slot, lambda number: block_of(blocks, number)) if len(slot) == size else None
+            record = read_slot(slot, payload, lambda number: block_of(blocks, number)) if slot else None
         except Torn:
             record = None
             flight.torn += 1
         if record:
             found.append(record)
-        flight.torn += 0 < len(slot) < size
     flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
     if flight.steps:
         flight.now = _now(flight.steps[-1], head)

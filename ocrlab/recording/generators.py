@@ -56,7 +56,7 @@ def _joined(states: Mapping[str, State]) -> dict[str, bytes]:
     return {name: state if isinstance(state, bytes) else b"".join(state) for name, state in states.items()}
 
 
-def parts(*, cuda: bool = True) -> States:
+def parts(cuda: bool = True) -> States:
     """Return what `take` does in parts, what a draw of torch moves by itself; the same ones where nothing was drawn."""
     seen = _seen
     if _RAND._bit_generator is not seen.numpy:

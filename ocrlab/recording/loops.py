@@ -112,7 +112,7 @@ class Loop:
         tape, micro = self.tape, self.micro
         if tape is None or not tape.on:
             return
-        tape.begin(number=self.number, micro=micro, epoch=self.epoch, lr=self.held.rate(), told=told, batch=batch)
+        tape.begin(self.number, micro, self.epoch, self.held.rate(), told, batch)
         if self.clean and micro > tape.snapshots.quiet:
             tape.snapshot(self.number, self.state)
 

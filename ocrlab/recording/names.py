@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
+from torch import Tensor
 from torch.utils.data import Subset
 
 LISTS: tuple[str, ...] = (
@@ -44,11 +44,11 @@ LONGEST = 200
 def of_batch(batch: Any) -> list[str]:
     """Return the names that a batch carries itself (dict or object, in its own words), [] for none."""
     kind = type(batch)
-    if kind is torch.Tensor:
+    if kind is Tensor:
         return []
     if kind is tuple or kind is list:
         for part in batch:
-            if type(part) is not torch.Tensor:
+            if type(part) is not Tensor:
                 return _of_parts(batch)
         return []
     if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
@@ -65,7 +65,7 @@ def of_batch(batch: Any) -> list[str]:
 def _of_parts(batch: Sequence[Any]) -> list[str]:
     """Return the names in the parts of a batch; whole numbers alone are labels rather than names."""
     for part in batch:
-        if isinstance(part, torch.Tensor):
+        if isinstance(part, Tensor):
             continue
         texts = of_batch(part) if _carries(part) else _texts(part)
         if texts and not all(text.lstrip("-").isdigit() for text in texts):
@@ -117,7 +117,7 @@ def plain(index: Any) -> Any:
         return index.item()
     if isinstance(index, dict):
         return {plain(key): plain(value) for key, value in index.items()}
-    if isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 0:
+    if isinstance(index, Tensor | np.ndarray) and index.ndim == 0:
         return index.item()
     raise TypeError(f"an index of type {type(index).__name__} cannot be written down")
 
@@ -133,7 +133,7 @@ def _texts(found: Any) -> list[str]:
     """Return a list of names or whole numbers as texts; [] for anything else."""
     if isinstance(found, str | os.PathLike):
         return [_short(found)]
-    if isinstance(found, torch.Tensor):
+    if isinstance(found, Tensor):
         if found.ndim > 1 or found.dtype.is_floating_point or found.is_complex() or found.device.type != "cpu":
             return []  # a device would have to be waited for
         return [str(number) for number in found.reshape(-1).tolist()]

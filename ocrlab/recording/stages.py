@@ -59,20 +59,22 @@ class Stages:
     def _calls(self, name: str) -> Around:
         """Return what makes of a module's call one that says its name first: flat, as it is called in each step."""
         page, number = self.writer.page, self.writer.word(name)
-        loss = self.writer.word("loss") if _is_loss(name) else 0
+        loss = self._phase("loss")
 
         def around(inner: Callable[..., Any]) -> Callable[..., Any]:
             def called(*args: Any, **kwargs: Any) -> Any:
                 if not compiling() and self.on:  # nothing of ours goes into a compiled graph
                     try:
                         page[STAGE_AT] = number
-                        if loss and self.in_step:
-                            page[PHASE_AT] = loss
                     except ValueError:  # the ring is closed
                         self.on = False
                 return inner(*args, **kwargs)
 
-            return called
+            def called_for_a_loss(*args: Any, **kwargs: Any) -> Any:
+                loss()
+                return called(*args, **kwargs)
+
+            return called_for_a_loss if _is_loss(name) else called
 
         return around
 

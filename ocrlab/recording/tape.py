@@ -135,7 +135,7 @@ class Tape:
         except Exception as error:
             self.give_up(error)
 
-    def begin(self, *, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
+    def begin(self, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
         """Write the record of a step whose batch is there, before anything is computed with it."""
         if not self.on:
             return
@@ -146,7 +146,7 @@ class Tape:
             if told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
                 told.samples = names.of_batch(batch)
             cuda = self.cuda and CUDA.get("_initialized", True) and torch.cuda.is_initialized()
-            self.random = random = generators.parts(cuda=cuda)
+            self.random = random = generators.parts(cuda)
             when, before, loaded = time.time(), self.loss_before, told.states
             memory = self.memory.at(when, cuda)
             writer, states, known = self.writer, self.writer.states(0, random), 4

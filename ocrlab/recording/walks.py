@@ -49,7 +49,7 @@ class Counted:
             self.on_walk(self.walk)
         iterator = iter(self.loader)
         while True:
-            states = generators.parts(cuda=False)
+            states = generators.parts(False)
             try:
                 batch = next(iterator)
             except StopIteration:

@@ -13,7 +13,7 @@ import pytest
 
 from ocrlab.errors import DataError
 from ocrlab.flight import ring
-from ocrlab.flight.ring_layout import BLOCK, BLOCK_BYTES, BLOCKS, FIRST, MARGIN, Torn, fitting, read_slot
+from ocrlab.flight.ring_layout import BLOCK, BLOCK_BYTES, BLOCKS, FIRST, MARGIN, SLOT_BYTES, Torn, fitting, read_slot
 
 
 def step(i: int, **more) -> ring.Step:
@@ -56,7 +56,7 @@ def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path
     assert ring.read(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
 
 
-@pytest.mark.parametrize("cut", [0, 8, 44, 116, 5000])
+@pytest.mark.parametrize("cut", [0, 8, 44, 116, "large"])
 def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
     path = tmp_path / "ring-0-0.bin"
     writer = ring.Writer(path, slots=4)
@@ -64,7 +64,8 @@ def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
         writer.begin(step(i))
     writer.close()
     data = bytearray(path.read_bytes())
-    at = FIRST + 2 * ring.SLOT_BYTES + cut
+    large = writer.large_at + 2 * writer.room + 5000
+    at = large if cut == "large" else FIRST + 2 * SLOT_BYTES + cut
     data[at : at + 4] = b"\xff\xfe\xfd\xfc"
     path.write_bytes(data)
     found = ring.read(path)
@@ -109,7 +110,7 @@ def test_a_damaged_block_is_a_torn_record(tmp_path):
         writer.begin(ring.Step(i, i, random={"python": (bytes([i]) * 2496, b"rest")}))
     writer.close()
     data = bytearray(path.read_bytes())
-    data[FIRST + 4 * ring.SLOT_BYTES + 2 * BLOCK_BYTES + BLOCK.size + 9] ^= 1
+    data[FIRST + 4 * SLOT_BYTES + 2 * BLOCK_BYTES + BLOCK.size + 9] ^= 1
     path.write_bytes(data)
     assert ([s.micro for s in ring.read(path).steps], ring.read(path).torn) == ([0, 2], 1)
 
@@ -125,6 +126,17 @@ def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
     assert (read.number, read.micro, len(read.samples)) == (1, 3, 16)
     assert "order" in read.left_out
     assert read.random == big.random
+
+
+def test_small_and_large_records_lie_beside_each_other(tmp_path):
+    """A payload that fits into its slot is there, another one behind all slots; also where a slot changes its kind."""
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=3)
+    steps = [ring.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * i}) for i in range(40)]
+    for i, one in enumerate(steps):
+        writer.begin(one)
+        found = ring.read(tmp_path / "ring-0-0.bin")
+        assert found.torn == 0
+        assert [(s.samples, s.random) for s in found.steps] == [(s.samples, s.random) for s in steps[: i + 1][-3:]]
 
 
 def test_a_step_that_was_never_finished_is_torn(tmp_path):
@@ -168,10 +180,10 @@ def test_random_bytes_in_the_slots_never_raise_anything_else(tmp_path):
     path = tmp_path / "ring-0-0.bin"
     ring.Writer(path, slots=4).close()
     head = path.read_bytes()[:FIRST]
-    path.write_bytes(head + random.Random(0).randbytes(4 * ring.SLOT_BYTES))
+    path.write_bytes(head + random.Random(0).randbytes(4 * SLOT_BYTES))
     assert ring.read(path).torn == 4
     with pytest.raises(Torn):
-        read_slot(b"\x01" + bytes(4095))
+        read_slot(b"\x01" + bytes(1023))
 
 
 def test_a_full_disk_refuses_at_the_start_and_leaves_nothing(tmp_path, monkeypatch):
