@@ -42,7 +42,6 @@ class Loop:
         self.number = 0  # the optimiser step that is being made
         self.epoch = 0
         self.clean = True  # no gradient waits: the last micro-batch ended with a step, or there was none
-        self.steps = 0  # calls of step() in this micro-batch
         self.handles: list[Any] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
@@ -63,7 +62,7 @@ class Loop:
             try:
                 yield batch
             finally:
-                self.clean = bool(self.steps) or not self.held.optimizers
+                self.clean = (self.tape is not None and self.tape.stepped_now) or not self.held.optimizers
                 self.number += self.clean  # an optimiser step, if the micro-batch that ends made one
             if self.tape is not None:
                 self.tape.phase("data")
@@ -108,7 +107,6 @@ class Loop:
     def begin(self, batch: Any, told: Loaded) -> None:
         """Write the record of a micro-batch, and take a snapshot when it is time and no gradient waits."""
         self.micro += 1
-        self.steps = 0
         tape, micro = self.tape, self.micro
         if tape is None or not tape.on:
             return
@@ -120,12 +118,8 @@ class Loop:
         """Return the state of all parts, in this epoch."""
         return self.held.state(self.epoch)
 
-    def _stepping(self, optimizer: Any, given: Any, named: Any) -> None:
-        self.steps += 1
-        if self.tape is not None:
-            self.tape.stepping(optimizer, given, named)
-        else:
-            self._say_phase("optimiser")
+    def _stepping(self, *_: Any) -> None:
+        self._say_phase("optimiser")
 
     def ended(self, error: BaseException | None) -> None:
         """Note how the loop was left: how far each walk over its data came, and an exit without an error."""
@@ -141,9 +135,10 @@ class Loop:
 
     def start(self) -> None:
         """Listen to the optimisers."""
+        stepping = self._stepping if self.tape is None else self.tape.stepping
         for optimizer in self.held.optimizers:
             with contextlib.suppress(AttributeError):  # of another make
-                self.handles.append(optimizer.register_step_pre_hook(self._stepping))
+                self.handles.append(optimizer.register_step_pre_hook(stepping))
 
     def stop(self) -> None:
         """Take every hook out."""

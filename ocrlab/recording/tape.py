@@ -81,6 +81,7 @@ class Tape:
         self.learning: Learning | None = None
         learned.forget(self.folder, rank)
         self.micro = -1
+        self.stepped_now = False  # an optimiser has, in this micro-batch
         self.loss_before: float | None = None
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
         self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
@@ -142,7 +143,7 @@ class Tape:
         try:
             if self.late:
                 self.settle()
-            self.micro = micro
+            self.micro, self.stepped_now = micro, False
             if told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
                 told.samples = names.of_batch(batch)
             cuda = self.cuda and CUDA.get("_initialized", True) and torch.cuda.is_initialized()
@@ -267,6 +268,7 @@ class Tape:
         Where this step is looked at, or makes its gradients itself (a closure, as Lightning gives it always), it is
         noted when it is made; and with a closure the forward is still to come.
         """
+        self.stepped_now = True
         closure = given[1] if len(given) > 1 else named.get("closure")
         if closure is None:
             self.phase("optimiser")
