@@ -174,8 +174,8 @@ class Tape:
                         self.unlearn(error)
                 if told.base is not walks.BASE:
                     learning.drawn.note(told.base.get("indices", ""))
-            at = told.walk, told.position
-            writer.put(number, micro, epoch, at[0], lr or 0.0, before or 0.0, when, known, at[1], text, states)
+            figures = lr or 0.0, before or 0.0, when
+            writer.put(number, micro, epoch, told.walk, *figures, known, told.position, text, states)
             self.loss_before = None
             self.stages.in_step = True
         except Exception as error:
