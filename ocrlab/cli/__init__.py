@@ -42,6 +42,7 @@ EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs bey
 ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # whoever writes is not told of which file
+SPACE = " Needed: a disk with space (df -h shows it). Free some, or write to another one."
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -136,9 +137,10 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
         brings = error.name if error.name in ALONE else f"'ocrlab[{extra}]'"
         print(f"ocrlab: {error.name} is not installed; pip install {brings} brings it", file=sys.stderr)
     elif isinstance(error, OSError) and error.strerror:
-        refused = "A file could not be written" if error.errno in FULL else "The system refused"
-        what = f"{error.filename} cannot be used" if error.filename else refused
-        print(f"ocrlab: {harmless(what)}. Given: {error.strerror}.", file=sys.stderr)
+        full = error.errno in FULL
+        what = f"{error.filename or 'A file'} could not be written" if full else f"{error.filename} cannot be used"
+        what = what if full or error.filename else "The system refused"
+        print(f"ocrlab: {harmless(what)}. Given: {error.strerror}.{SPACE if full else ''}", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"

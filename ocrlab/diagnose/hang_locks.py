@@ -28,6 +28,8 @@ FETCHES = re.compile(
 SAME_VALUES = 0.7  # a loop in which no variable changes; what it does to objects and files cannot be seen
 MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no stack tells it from a long computation
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
+EVENT_LOOP = re.compile(r"(^|/)(asyncio/base_events|trio/_core/_run)\.py$")
+ON_A_FILE = re.compile(r"^(?:flock|fcntl) \d+ (.+?)(?:, held by (.+))?$")
 
 
 def judge(
@@ -60,8 +62,7 @@ def judge(
     if _sleeps_on_a_lock(main, file):
         return [_lock(stack, stacks, others, log)]
     if file.endswith(MESSAGES):
-        why = f"it waits in {at} for a message of another process that does not come"
-        return [Finding("hang.deadlock", 0.5, pid, why, frames[:6])]
+        return [_message(stack, stacks, bool(others), at)]
     if address := spots.far_end(main):
         return [_far_away(main, pid, address)]
     if inner and not spots.is_library(inner[0]):
@@ -79,6 +80,27 @@ def _far_away(main: Thread, pid: int, address: str) -> Finding:
     fetches = any(FETCHES.search(short(frame.file)) for frame in main.frames)
     why = f"it waits in {at} for {address} to answer, without a time limit"
     return Finding("io.download" if fetches else "hang.deadlock", 0.8 if fetches else 0.6, pid, why, main.frames[:6])
+
+
+def _message(stack: Stack, stacks: list[Stack], works: bool, at: str) -> Finding:
+    """Return what a process waits to hear of: its own tasks, a pipe that nobody can write into any more, another one.
+
+    `works` is whether another thread of it does something of its own, as one that feeds a queue.
+    """
+    main, pid = stack.threads[0], stack.process.pid
+    files = [short(frame.file) for frame in main.frames]
+    if any(map(EVENT_LOOP.search, files)):
+        why = f"the event loop that runs in {at} waits, and no task of it goes on"
+        return Finding("hang.deadlock", 0.5, pid, why, main.frames[:6])
+    if main.call.endswith(", written by nobody else") and not works:
+        ended = [str(one.process.pid) for one in stacks if one.process.parent == pid and one.process.state == "Z"]
+        why = f"it waits in {at} for a message, and no process is left that could send one"
+        why += f": of its processes {', '.join(ended[:4])} ended" if ended else ""
+        return Finding("hang.deadlock", 0.9, pid, why, main.frames[:6])
+    whose = "a message of another process that does not come"
+    if not any(file.endswith(MESSAGES[0]) for file in files):
+        whose = "a socket or a pipe that does not become ready"
+    return Finding("hang.deadlock", 0.5, pid, f"it waits in {at} for {whose}", main.frames[:6])
 
 
 def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> Finding:
@@ -103,8 +125,11 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
     if dead:
         why = f"the main thread waits in {at}, and thread {dead[1]} has died: {dead[2][:120]}"
         return Finding("hang.deadlock", 0.8, pid, why, frames[:6])
-    what = "a lock on a file" if main.call.startswith(("flock", "fcntl")) else "a lock"
-    return Finding("hang.deadlock", 0.7, pid, f"the main thread waits for {what} in {at}", frames[:6])
+    file = ON_A_FILE.match(main.call)
+    held = f" in {at}, held by process {file[2]}" if file and file[2] else f" in {at}"
+    what = f"a lock on the file {file[1]}" if file else "a lock"
+    sure = 0.8 if file and file[2] else 0.7
+    return Finding("hang.deadlock", sure, pid, f"the main thread waits for {what}{held}", frames[:6])
 
 
 def _lost_by_a_pool(stack: Stack, stacks: list[Stack]) -> bool:

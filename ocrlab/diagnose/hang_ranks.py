@@ -11,6 +11,7 @@ from collections import Counter
 from ocrlab.diagnose import spots
 from ocrlab.diagnose.spots import Finding
 from ocrlab.probes.frames import Stack
+from ocrlab.probes.stacks import short
 
 COLLECTIVES = re.compile(
     r"^_?(all_reduce|reduce|broadcast|barrier|monitored_barrier|all_gather\w*|gather\w*|scatter\w*|reduce_scatter\w*|"
@@ -19,6 +20,7 @@ COLLECTIVES = re.compile(
 MEETING = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_create_c10d_store|TCPStore|new_group")
 DISTRIBUTED = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|ocrlab/train/agreement\.py")
 BACKWARD = re.compile(r"torch/autograd/(graph|__init__)\.py")
+SPAWNED = re.compile(r"(^|/)multiprocessing/spawn\.py$")  # multiprocessing's and torch's: no lock was copied by a fork
 IN_BACKWARD = "all_reduce (DDP's, in backward)"  # it waits in C++, below this frame
 
 
@@ -71,11 +73,14 @@ def _collective(stack: Stack) -> str:
 
 
 def _sleeps_in_backward(stack: Stack) -> bool:
-    """Tell whether a rank neither computes nor does anything else in its backward pass: it waits for the others."""
+    """Tell whether a rank neither computes nor does anything else in its backward pass: it waits for the others.
+
+    Ranks that mp.spawn starts tell their rank only to torch, and look like workers from outside.
+    """
     main = stack.threads[0]
     frames = spots.python(main.frames)
-    idle = stack.process.role == "rank" and not main.active and bool(frames)
-    return idle and BACKWARD.search(frames[0].file) is not None
+    rank = stack.process.role == "rank" or any(SPAWNED.search(short(frame.file)) for frame in frames)
+    return rank and not main.active and bool(frames) and BACKWARD.search(frames[0].file) is not None
 
 
 def _may_be_rank(stack: Stack, stacks: list[Stack], inside: dict[int, str]) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
+from ocrlab.diagnose import catalogue
 from ocrlab.records import Cause, Incident
 
 SENDER = 'journalctl -k --since "1 hour ago" | grep -iE "oom|killed"'
@@ -13,7 +13,6 @@ READS = (
     "ext.signal`, which has the command that catches the sender, tells who"
 )
 COPIES = "COMMAND with num_workers=0    (fits: copies in the workers; killed again: the main process)"
-LOOP = re.compile(r"^the main thread (?:sleeps, wakes and sleeps again|is busy)")
 LEFT = {
     "host.oom_kill": f"{SENDER}    ({READS})",
     "ext.signal": f"{SENDER}    ({READS})",
@@ -32,12 +31,13 @@ def told(causes: list[Cause], incident: Incident) -> list[Cause]:
     if not watched(incident):
         return causes
     left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
-    return [one if _loops(one) else replace(one, experiment=left.get(one.id, one.experiment)) for one in causes]
+    return [replace(one, experiment=left.get(one.id, one.experiment)) if _general(one) else one for one in causes]
 
 
-def _loops(cause: Cause) -> bool:
-    """Tell whether the main thread was seen in a loop: no lock is to be looked for."""
-    return cause.id == "hang.deadlock" and any(LOOP.search(one.text) for one in cause.evidence)
+def _general(cause: Cause) -> bool:
+    """Tell whether the experiment is that of the cause, and not of the form in which it was seen here."""
+    entry = catalogue.load().entries.get(cause.id)
+    return entry is not None and cause.experiment == entry.experiment
 
 
 def watched(incident: Incident) -> bool:

@@ -111,6 +111,8 @@ def _last_words(incident: Incident, texts: list[Page]) -> str:
 def _last_line(incident: Incident, texts: list[Page]) -> str:
     """Return how a program ended that had nothing to say, and what it said before."""
     wanted = "; if the program failed, the first error line with its traceback"
+    if incident.status == "log":
+        wanted += "; if it stands still, its stacks: py-spy dump --pid PID > stacks.txt, or ocrlab watch -- COMMAND"
     if incident.status != "failed" or incident.exit_code is None or incident.signal:
         return wanted
     last = next((text.text.rstrip().rpartition("\n")[2].strip() for text in texts if text.text.strip()), "")

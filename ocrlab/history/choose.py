@@ -50,8 +50,11 @@ class Condition:
 
 
 def condition(word: str) -> Condition | None:
-    """Return the condition that a word of the command line is, None for a word that is none."""
+    """Return the condition that a word of the command line is, None for a word that is none; raises ConfigError."""
     found = CONDITION.fullmatch(word)
+    if found and found["sign"] in SIGNS and not isinstance(said(found["value"]), int | float):
+        got = repr(found["value"])
+        raise ConfigError(f"{word} compares with no number", got=got, need="a number, as in 'hmean>0.9'")
     return Condition(found["key"], found["sign"], found["value"]) if found else None
 
 

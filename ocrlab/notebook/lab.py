@@ -31,6 +31,8 @@ from ocrlab.report.kernel import STACKS
 from ocrlab.report.view import View, together
 from ocrlab.watch.supervise import Options
 
+ENOUGH = 500  # optimiser steps, as in 03_train: fewer have taught no detector from random weights to find text
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -143,7 +145,7 @@ class Lab:
             return ""
         if run.checkpoint and all(judgement.word == "PASS" for judgement in self.judgements):
             return f"ocrlab predict --checkpoint {clean(str(run.checkpoint))} PAGES --out found"
-        longer = 2 * self.config.trainer.max_steps
+        longer = max(2 * self.config.trainer.max_steps, ENOUGH)
         return f"ocrlab train --config {clean(str(run.folder))}/config.yaml trainer.max_steps={longer}"
 
     def after_cell(self, result: Any) -> None:

@@ -41,7 +41,7 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
         drawn.append(pictures.picture(image, f"page {sample.name} with {text}", layers, caption))
     boxes = sum(len(sample.polygons) for sample in index.samples)
     left_out = sum(count for reason, count in index.dropped.items() if reason != "none")
-    finding = f"{len(index.samples)} pages in split {split}, {boxes / len(index.samples):.0f} boxes on each"
+    finding = f"{len(index.samples)} pages in split {split}, {boxes / len(index.samples):.0f} boxes a page on average"
     note = f"{left_out} boxes and {len(index.problems)} pages could not be used." if left_out or index.problems else ""
     return pictures.row(finding, drawn, pictures.legend(every), note)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -21,6 +22,9 @@ from ocrlab.predict.stream import Source, checked, flow
 from ocrlab.probes import host
 from ocrlab.records import Prediction
 from ocrlab.train import checkpoint, pages
+
+NEWEST = ", the newest successful run"
+WEAK = 0.5  # hmean@0.5 below which a run's detector is hardly the one that somebody wants to use
 
 
 @dataclass
@@ -41,7 +45,8 @@ class Detector:
         run. Raises CheckpointError, and ConfigError for a device that is not there.
         """
         found, origin = choose(path, Path(runs))
-        net, config, _ = checkpoint.load_detector(found)
+        net, config, card = checkpoint.load_detector(found)
+        origin += _doubt(card) if origin.endswith(NEWEST) else ""
         try:
             net = net.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device
@@ -99,7 +104,15 @@ def choose(path: Path | str | None, runs: Path) -> tuple[Path, str]:
         found = newest_checkpoint(runs)
     except CheckpointError:
         return pretrained.find(), f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
-    return found, f"{found}, the newest successful run"
+    return found, f"{found}{NEWEST}"
+
+
+def _doubt(card: Mapping[str, Any]) -> str:
+    """Return what is said of a detector that nobody named, where it has not learned to find text."""
+    hmean = (card.get("metrics") or {}).get("hmean@0.5")
+    if not isinstance(hmean, float) or hmean >= WEAK:
+        return ""
+    return f", which reached only hmean@0.5 {hmean:.2f} (`{pretrained.NAME}` as checkpoint is the shipped one)"
 
 
 def newest_checkpoint(runs: Path) -> Path:

@@ -25,7 +25,10 @@ PRIVATE = ("data", "train_split", "val_split", "runs", "name", "tracking", "runt
 
 
 def save(content: dict[str, Any], path: Path) -> None:
-    """Write `content` under a temporary name, sync, read it back, rename; raises OSError when the disk says no."""
+    """Write `content` under a temporary name, sync, read it back, rename; raises OSError when the disk says no.
+
+    Its file name is that of the checkpoint: torch's writer of zip files tells only that a position is wrong.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -35,6 +38,11 @@ def save(content: dict[str, Any], path: Path) -> None:
             os.fsync(file.fileno())
         torch.load(temporary, map_location="meta", weights_only=True, mmap=True)  # what cannot be read back is no file
         temporary.replace(path)
+    except (OSError, RuntimeError) as error:
+        disk = error if isinstance(error, OSError) else error.__context__
+        if isinstance(disk, OSError) and disk.errno:
+            raise OSError(disk.errno, disk.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # some file systems cannot sync a folder

@@ -13,7 +13,7 @@ from ocrlab.errors import RunError
 from ocrlab.flight import handover, learned
 from ocrlab.probes import signals, tree
 from ocrlab.records import Incident, Verdict
-from ocrlab.watch import incident, last_words, place, ranks
+from ocrlab.watch import advice, incident, last_words, place, ranks
 from ocrlab.watch.child import Child, Refused
 from ocrlab.watch.kills import Kills
 from ocrlab.watch.session import LINGER, OBEYED, Session
@@ -153,7 +153,7 @@ class Case:
             self.session.say(f"ocrlab watch: {told}; what was said of that stays: {incident.short(self.suspected)}")
         elif self.verdict is None or not self.hung:
             found = self._gather(status)
-            self.verdict = incident.judge(found)
+            self.verdict = self._judge(folder, found)
             place = self._write(folder, self.verdict, found)
             self._say(self._what(code, name), self.verdict, place)
         self._fail(folder, status, name)
@@ -219,7 +219,7 @@ class Case:
         folder = self._home()
         found = self._gather("hung" if sure else "suspected")
         self.stuck = {name: text for name, text in found.texts.items() if name == incident.STACKS}
-        self.verdict = incident.judge(found)
+        self.verdict = self._judge(folder, found)
         self.suspected = self._write(folder, self.verdict, found)
         self._say(f"{what}; the program goes on", self.verdict, self.suspected)
 
@@ -228,13 +228,21 @@ class Case:
         self.hung = True
         folder = self._home()
         found = self._gather("hung")
-        self.verdict = incident.judge(found)
+        self.verdict = self._judge(folder, found)
         place = self._write(folder, self.verdict, found)
         best = self.verdict.causes[0].confidence if self.verdict.causes else 0.0
         unsure = self.options.on_hang == "kill" and not self.session.quiet.has_heartbeat and best < EVEN
         doubt = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
         self._say(f"the program {why} it is ended{doubt}", self.verdict, place)
         self.session.end(now)
+
+    def _judge(self, folder: flight.RunFolder, found: Incident) -> Verdict:
+        """Return the verdict, with experiments that can be typed as they stand: a person's own command, this run."""
+        record = advice.recorded(folder.path, handover.record_told(self.scratch))
+        ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
+        return advice.fitted(
+            incident.judge(found), () if ours else self.command, incident.short(record) if record else ""
+        )
 
     def _say(self, what: str, verdict: Verdict, place: Path) -> None:
         self.session.say(incident.summary(what, verdict, place, handover.record_told(self.scratch)))

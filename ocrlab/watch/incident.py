@@ -19,7 +19,7 @@ from ocrlab.flight import heartbeat
 from ocrlab.probes import kernel_log, signals, stacks, tree
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redact import clean
-from ocrlab.watch import kernel
+from ocrlab.watch import advice, kernel
 from ocrlab.watch.child import Child
 from ocrlab.watch.kills import Kills
 from ocrlab.watch.quiet import Quiet
@@ -127,10 +127,8 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
-    for run in (place.parent, record):
-        if run is not None and next(run.glob("flight/ring-*.bin"), None) is not None:
-            lines.append(f"  replay   ocrlab replay {shlex.quote(short(run))}")
-            break
+    run = advice.recorded(place.parent, record)
+    lines += [f"  replay   ocrlab replay {shlex.quote(short(run))}"] if run else []
     return clean("\n".join(lines))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,8 @@ MOST = 400  # samples; of more, every second one is dropped
 PATIENCE = 2.0  # seconds that the driver has to say who holds the cards, when the program has ended already
 OUT = re.compile(rb"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
 DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")
+INFINITE = float("inf")
+SPACE = re.compile(r"^Max address space\s+(\d+) ", re.MULTILINE)
 FIELD = re.compile(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", re.MULTILINE)
 
 
@@ -33,6 +34,7 @@ class Memory:
     shm: list[int] = field(default_factory=list)
     processes: list[dict[str, Any]] = field(default_factory=list)  # as they were last seen alive
     group: dict[str, int] | None = None
+    space: float = INFINITE  # the least address space that one of them may have (RLIMIT_AS)
     due: float = 0.0  # seconds after the start of the next sample
     asked: Stream | None = None
 
@@ -58,6 +60,7 @@ class Memory:
         self.tree.append(sum(one["anonymous"] for one in held) + max(one["shared"] for one in held))
         self.shm.append(_used("/dev/shm"))
         self.group = cgroup.memory_use(pid).value or self.group
+        self.space = min(self.space, *(_space(one["pid"]) for one in held))
         if len(self.seconds) > MOST:
             for kept in (self.seconds, self.tree, self.shm):
                 del kept[1:-1:2]
@@ -73,9 +76,8 @@ class Memory:
         if self.seconds:
             told["memory"] = {"seconds": self.seconds, "tree": self.tree, "shm": self.shm, "group": self.group}
             told["memory"]["processes"] = self.processes[:32]
-        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if soft != resource.RLIM_INFINITY:
-            told["address_space_bytes"] = soft
+        if self.space != INFINITE:
+            told["address_space_bytes"] = int(self.space)
         if self.asked is not None:
             self.asked.came.wait(PATIENCE)
             found = self.asked.latest()
@@ -105,6 +107,15 @@ def _status(pid: int) -> dict[str, int]:
         "anonymous": found.get("RssAnon", found["VmRSS"]),
         "shared": found.get("RssShmem", 0),
     }
+
+
+def _space(pid: int) -> float:
+    """Return how much address space a process may have; a program may have limited itself, or a worker of it."""
+    try:
+        found = SPACE.search(Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return INFINITE
+    return float(found[1]) if found else INFINITE
 
 
 def _used(folder: str) -> int:

@@ -178,8 +178,8 @@ def test_a_reader_that_went_away_is_no_traceback():
         ("train --keys", ">&- 2>&- <&-", 0, ""),
         ("trian", "2>&-", 2, ""),
         ("trian --json", ">&-", 2, "ocrlab: 'trian' is not a command"),
-        ("train --keys", ">/dev/full", 1, "ocrlab: stdout cannot be used. Given: No space left on device."),
-        ("--version", ">/dev/full", 1, "ocrlab: stdout cannot be used. Given: No space left on device."),
+        ("train --keys", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
+        ("--version", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
     ],
 )
 def test_a_stdout_that_is_closed_or_full_is_no_traceback(words, streams, status, told, tmp_path):

@@ -37,6 +37,12 @@ FORMS = (
         "--runtime nvidia",
     ),
     ("ImportError: cannot import name 'x' from 'triton.compiler'", "build.abi", "brings its own"),
+    (
+        "FATAL: [Errno 2] No such file or directory: 'outputs/exp1/crash/state_4.json'",
+        "io.missing",
+        "hide the first error",
+    ),
+    ("EOFError: EOF when reading a line", "hang.stopped", "yes | COMMAND"),
     ("ValueError: some characters cannot be found in 'vocab'.", "data.annotation", "alphabet"),
     ("KeyError: \"Label 'Q' was not included in the training dataset\"", "data.annotation", "list of classes"),
     ("KeyError: 'pytorch-lightning_version'", "ckpt.mismatch", "bare weights"),
@@ -80,3 +86,11 @@ def test_frames_of_eight_ranks_that_mix_are_read_in_a_moment() -> None:
     causes = classify(Incident(texts={"log_tail.txt": log})).causes
     assert time.process_time() - before < 3
     assert causes[0].id == "host.fd_limit"
+
+
+@pytest.mark.parametrize("path", ["data/bedroom/img.png", "data/train.txt", "dumbbells/7.jpg"])
+def test_a_file_of_the_data_is_not_taken_for_one_that_a_handler_writes(path: str) -> None:
+    log = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    best = classify(Incident("failed", 1, texts={"log_tail.txt": log})).causes[0]
+    assert best.id == "io.missing"
+    assert "first error" not in best.fix

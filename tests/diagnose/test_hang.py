@@ -72,7 +72,7 @@ take(a, b)
             "import threading\ndef f():\n    while True: pass\nt = threading.Thread(target=f)\nt.start()\nt.join()\n",
             "busy",
         ),
-        ("import multiprocessing\nmultiprocessing.Queue().get()\n", "message of another process"),
+        ("import multiprocessing\nmultiprocessing.Queue().get()\n", "no process is left that could send one"),
         (
             "import subprocess\nsubprocess.Popen(['python3', '-c', 'print(10**6 * \"x\")'], stdout=-1).wait()",
             "full pipe",
@@ -273,6 +273,26 @@ def test_ranks_in_other_collectives_are_told_apart() -> None:
     [same, *_] = hang.find(stacktext.parse(rank(7, "barrier") + rank(8, "barrier")), {})
     assert same.id == "dist.network"
     assert same.confidence <= 0.5
+
+
+def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else() -> None:
+    started = [
+        Frame("_wrap", "torch/multiprocessing/spawn.py", 89),
+        Frame("spawn_main", "multiprocessing/spawn.py", 122),
+    ]
+    backward = [Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 1113), Frame("run", "/x/train.py", 7)]
+
+    def rank(pid: int, frames: list[Frame], call: str) -> Stack:
+        process = tree.Process(pid, parent=5, state="S", command="python -c from multiprocessing.spawn", role="worker")
+        return Stack(process, [Thread(pid, "MainThread", frames=frames, call=call)], "py-spy", "futex")
+
+    waits = rank(6, backward + started, "futex private")
+    saves = rank(7, [Frame("save", "/x/train.py", 30), *started], "clock_nanosleep")
+    [best, *_] = hang.find([waits, saves], {})
+    assert (best.id, best.pid) == ("dist.timeout_desync", 7)
+    assert "1 of 2 ranks wait in all_reduce (DDP's, in backward), but process 7 is in save (/x/train.py:30)" in best.why
+    alone = rank(6, backward, "futex private")
+    assert "dist.timeout_desync" not in {one.id for one in hang.find([alone], {})}, "a lock that fork copied, perhaps"
 
 
 def test_a_trackers_idle_threads_are_not_blamed() -> None:

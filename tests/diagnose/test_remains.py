@@ -38,6 +38,14 @@ def test_who_has_only_a_log_is_told_to_watch(status: str) -> None:
     assert any("counter" in thing for thing in verdict.missing)
 
 
+def test_a_form_of_a_hang_keeps_the_experiment_that_belongs_to_it() -> None:
+    why = "the main thread waits for a lock on the file cache.lock in open_cache (data.py:6), held by process 12"
+    hang = {"id": "hang.deadlock", "confidence": 0.8, "pid": 7, "why": why, "evidence": []}
+    best = classify(Incident("hung", facts={"main_pid": 7, "hang": hang}, texts={"stacks.txt": ""})).causes[0]
+    assert best.experiment.startswith("lslocks")
+    assert "LOCK_NB" in best.fix
+
+
 def test_a_loop_is_looked_at_for_what_changes_in_it_and_not_for_its_lock() -> None:
     why = "the main thread sleeps, wakes and sleeps again in fetch (fit.py:8)"
     hang = {"id": "hang.deadlock", "confidence": 0.4, "pid": 7, "why": why, "evidence": []}

@@ -144,3 +144,9 @@ def test_thousands_are_ordered_at_once() -> None:
     begun = time.process_time()
     assert choose.ordered(runs, "hmean")[0].name == "4999"
     assert time.process_time() - begun < 1  # it was 3 s
+
+
+@pytest.mark.parametrize("word", ["hmean>abc", "hmean>>1", "batch_size<="])
+def test_more_and_less_need_a_number(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"compares with no number.*'hmean>0\.9'"):
+        choose.condition(word)

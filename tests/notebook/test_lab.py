@@ -127,6 +127,8 @@ def test_a_run_that_is_not_good_enough_should_go_on(shown: Shown, namespace: dic
     lab.training = trained(runs / "x")
     lab.outcome("hmean@0.5", 0.4, limit=0.85, warn=0.7)
     assert lab.next_command().endswith(f"/x/config.yaml trainer.max_steps={2 * lab.config.trainer.max_steps}")
+    lab.config.trainer.max_steps = 20
+    assert lab.next_command().endswith(" trainer.max_steps=500")
 
 
 def test_a_notebook_may_know_the_next_command_better(shown: Shown, namespace: dict[str, Any]) -> None:

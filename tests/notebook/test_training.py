@@ -42,7 +42,7 @@ def progress() -> live.Live:
 def test_pages_and_their_boxes(config: Config) -> None:
     view = training.pages(config, count=2)
     assert view.html.count("<svg") == 2
-    assert re.fullmatch(r"48 pages in split train, \d+ boxes on each", view.text)
+    assert re.fullmatch(r"48 pages in split train, \d+ boxes a page on average", view.text)
     assert len(view.html) < 250_000
 
 

@@ -15,6 +15,7 @@ from ocrlab import pretrained
 from ocrlab.errors import CheckpointError, ConfigError, DataError, ShapeError
 from ocrlab.predict import Detector, newest_checkpoint, threads
 from ocrlab.predict.pack import pack
+from ocrlab.train.checkpoint import load_detector, save_detector
 
 
 @pytest.fixture
@@ -53,7 +54,16 @@ def test_the_newest_successful_run_comes_first(ships, tiny):
     finished(Path("runs"), "4-another-program", None)
     assert newest_checkpoint(Path("runs")) == best
     found = Detector.load()
-    assert (found.checkpoint, found.origin) == (best, f"{best}, the newest successful run")
+    assert found.checkpoint == best
+    assert found.origin.startswith(f"{best}, the newest successful run, which reached only hmean@0.5 0.25 (`receipts`")
+
+
+def test_a_run_that_has_learned_is_not_doubted(ships, tiny, tmp_path):
+    good, (net, config, _) = tmp_path / "good.ckpt", load_detector(tiny)
+    save_detector(net, good, config, 7, {"hmean@0.5": 0.9})
+    best = finished(Path("runs"), "1-good", good)
+    assert Detector.load().origin == f"{best}, the newest successful run"
+    assert "reached" not in Detector.load(tiny).origin, "somebody chose it"
 
 
 def test_the_shipped_one_can_be_asked_for_by_name(ships, tiny):

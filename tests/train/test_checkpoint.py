@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,17 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Pat
     (tmp_path / ".notes.tmp").touch()
     checkpoint.sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", "last.ckpt"]
+
+
+def test_a_full_disk_is_told_by_its_own_words_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    checkpoint.save({"a": torch.zeros(4)}, path)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*/last\.ckpt'"):
+            checkpoint.save({"a": torch.zeros(1 << 18)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["last.ckpt"]

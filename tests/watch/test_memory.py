@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,3 +81,14 @@ def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.Monk
     told = read.incident(str(tmp_path / "run")).facts["memory"]
     assert told["tree"][-1] > 64 * MIB, told
     assert len(told["seconds"]) == len(told["tree"])
+
+
+def test_a_limit_that_a_program_sets_itself_is_seen() -> None:
+    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); print(1, flush=True); input()"
+    kept = memory.Memory()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        kept.look(0.0, os.getpid())
+        child.communicate(b"\n")
+    assert kept.facts()["address_space_bytes"] == 3 << 30
