@@ -53,6 +53,7 @@ class Restored:
         self.feeding = Feed([*self.steps, *pending], self.folder, place, self.recorded.start, self.over)
         self.index = -1
         self.now: Step | None = None
+        self.batch: Any = None
         self.seen: float | None = None
         self.tensor: Tensor | None = None  # the loss itself: its storage tells whose NaN it is
         self.results: list[dict[str, Any]] = []
@@ -94,6 +95,9 @@ class Restored:
         end, newest = self.recorded.now, self.steps[-1]
         if end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
             return []
+        if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
+            order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
+            return [Step(newest.number + 1, newest.micro + 1, newest.epoch, newest.walk, order=order)]
         done = {str(step.order.get("indices")) for step in self.recorded.steps}
         waiting = [w for w in self.recorded.workers if w.loader == 0 and w.order.get("indices") and w.loaded]
         waiting = [w for w in waiting if w.order["indices"] not in done or w.failed]
@@ -123,9 +127,9 @@ class Restored:
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self.feeding.batches(loader):
-            step = self.begin(batch)
+            step = self.begin(batch, kept=False)
             loop.micro, loop.number, loop.epoch = step.micro, step.number, step.epoch
-            yield batch
+            yield self.batch
             self.end()
 
     def start_loop(self, held: Any) -> None:
@@ -133,8 +137,11 @@ class Restored:
         self.held = held
         self.start(held.models, held.optimizers)
 
-    def begin(self, batch: Any, micro: int | None = None) -> Step:
-        """Put the random states to those of the next recorded step; ends the process behind the last one."""
+    def begin(self, batch: Any, micro: int | None = None, *, kept: bool = True) -> Step:
+        """Put the random states to those of the next recorded step; ends the process behind the last one.
+
+        `batch` is then what the step is made with; where the caller's object is `kept`, that one.
+        """
         self.index += 1
         if self.index >= len(self.steps):
             self.over()
@@ -147,12 +154,13 @@ class Restored:
             generators.put(self.now.random)
         self.seen = self.tensor = None
         self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
-        self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro)
+        self.batch = self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro, kept=kept)
         return self.now
 
     def over(self) -> None:
         """End the process if the last recorded step is done."""
-        if self.now is None and len(self.results) >= len(self.steps) + self.waiting:
+        waiting = 0 if self.feeding.is_short else self.waiting
+        if self.now is None and len(self.results) >= len(self.steps) + waiting:
             self.finish()
 
     def phase(self, name: str) -> None:
@@ -195,7 +203,7 @@ class Restored:
         if self.is_finished:
             return
         if self.trace is not None:
-            self.trace.failed(error)
+            self.trace.failed(error, self.tensor if self.tensor is not None else self.seen)
             self.trace.close()
         self._write(finished=False, error=flight.describe(error))
 

@@ -60,7 +60,10 @@ class Step:
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[Birth] = []  # what its inputs held
         self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
+        self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.read = ""  # the line that has read a bad value last
+        self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
         self.before_step: list[Birth] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
 
     def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
@@ -121,13 +124,14 @@ class Step:
         if self.blind or self.dead:
             return
         with self.guarded():
-            place = {**self.here(name), "op": name, "line": line()}
+            here = self.here(name)
+            place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
             place["inputs"] = [kind(tensor) for tensor in inputs[:SHOWN]]
             self._tell(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
                 self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
             for tensor in inputs:
-                self.values.read(tensor)
+                self.read = place["line"] if self.values.read(tensor) else self.read
             if self.outside is None and not _capturing():
                 found = traced_ranges.first(name, args, kwargs)
                 if found is not None:
@@ -140,6 +144,9 @@ class Step:
             self.page.done()
             if changed and not _capturing():
                 self.values.result(name, inputs, changed, self.place)
+                if name.endswith("_"):
+                    told = f"`{name}` at {self.place.get('line')}"
+                    self.written.update((pointer(tensor), told) for tensor in changed)
                 who = self._who(name)
                 self.makers.update((where, who) for tensor in changed if (where := pointer(tensor)))
 
@@ -236,8 +243,12 @@ class Step:
             self._wait()
             self._tell({**self.here(), "op": "", "inputs": []})
 
-    def _backward_began(self) -> None:
+    def _backward_began(self, tensors: Any) -> None:
         self.after_backward = False
+        with self.guarded():
+            for _, tensor in traced_batch.tensors(tensors):
+                if self.loss is None and not self.dead and not _capturing() and bad(tensor):
+                    self.loss = self.values.of(tensor)
 
     def _backward_ended(self) -> None:
         self.after_backward = True

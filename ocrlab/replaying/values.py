@@ -95,11 +95,13 @@ class Values:
         """Return what the births of this step are known by in another one."""
         return {_sign(birth) for birth in self.order}
 
-    def read(self, tensor: Tensor) -> None:
-        """Take in that an operator reads one value: a program often decides by it, and raises."""
+    def read(self, tensor: Tensor) -> bool:
+        """Take in that an operator reads one value, and tell whether it is bad: programs decide by one, and raise."""
         birth = self.births.get(pointer(tensor)) if tensor.numel() == 1 else None
-        if birth is not None and bad(tensor):
-            self.latest = birth
+        if birth is None or not bad(tensor):
+            return False
+        self.latest = birth
+        return True
 
     def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
         """Take in what an operator has made; in-place ones give the tensors that they have changed."""
@@ -202,6 +204,8 @@ def root(birth: Birth) -> Birth:
 def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
     operator = operator.strip("_")
+    if operator.startswith("ctc_loss") and birth.value == "+Inf" and birth.parent is None:
+        return "no way to align: a target needs more steps than its input has"
     zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
     if operator in ("log", "log2", "log10"):
         return "log of 0" if birth.value != "NaN" else "log of a negative number"
