@@ -27,6 +27,7 @@ class Feed:
         self.flight, self.place, self.start, self.ended = flight, place, start, ended
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
+        self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
 
     def batches(self, loader: Any) -> Iterator[Any]:
@@ -62,7 +63,7 @@ class Feed:
             got = f"{type(loader).__name__} where a DataLoader was recorded"
             raise DataError("The loader is not the one that was recorded", got=got)
         orders = [Order(indices(step), step.loaded) for step in steps]
-        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers))
+        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         copied.__dict__.update({sampler: orders, "persistent_workers": False})
         if copied.num_workers:
@@ -77,7 +78,7 @@ class Feed:
         wanted = {int(step.order["position"]): step for step in steps}
         generators.put(walks.noted(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_be_watched(loader):
-            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers))
+            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         iterator = iter(loader)
         self.iterators.append(iterator)
         for position in range(max(wanted) + 1):
@@ -87,6 +88,9 @@ class Feed:
             try:
                 batch = next(iterator)
             except StopIteration:
+                if step is not None and step.order.get("pending"):
+                    self.is_short = True
+                    return
                 raise DataError(
                     "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
                 ) from None

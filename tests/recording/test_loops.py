@@ -49,6 +49,11 @@ class Bad(Noisy):
         return super().__getitem__(index)
 
 
+class Holes(Noisy):
+    def __getitem__(self, index):
+        return None if index == 13 else super().__getitem__(index)
+
+
 def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, **options) -> None:
     torch.manual_seed(0)
     random.seed(0)
@@ -93,7 +98,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None) -> dict:
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
-        with pytest.raises((Ended, ValueError)):
+        with pytest.raises((Ended, ValueError, TypeError, AttributeError)):
             again()
     return json.loads((out / "result.json").read_text())
 
@@ -135,6 +140,45 @@ def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monk
     assert not result["finished"]
     assert all(s["equal"] for s in result["steps"])
     assert "page 13 is broken" in result["error"]["message"]
+
+
+def test_a_stream_that_breaks_breaks_again_in_the_replay(tmp_path, monkeypatch):
+    def lines():
+        for number in range(20):
+            if number == 7:
+                raise ValueError("line 7 is broken")
+            yield torch.full((4, 8), float(number)), torch.tensor([0, 1, 2, 0])
+
+    class Lines(list):
+        def __iter__(self):
+            return lines()
+
+    with pytest.raises(ValueError, match="line 7"):
+        train(tmp_path, Lines(), snapshot_every=2, epochs=1)
+    result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, Lines(), snapshot_every=2, epochs=1), last=7)
+    assert not result["finished"] and "line 7 is broken" in result["error"]["message"]
+    assert all(step["equal"] for step in result["steps"])
+
+
+def test_a_stream_that_was_at_its_end_has_no_batch_behind_it(tmp_path, monkeypatch):
+    stream = [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0])) for _ in range(8)]
+    train(tmp_path, stream, snapshot_every=3, epochs=1)
+    result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, stream, snapshot_every=3, epochs=1), last=8)
+    assert result["finished"] and [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
+    with pytest.raises((TypeError, AttributeError)):
+        train(tmp_path, Holes(), workers=workers, snapshot_every=2)
+    found = ring.read(ring.find(tmp_path)[0])
+    failed = [worker.failed for worker in found.workers if worker.failed]
+    assert len(failed) == 1 and "13" in failed[0].removeprefix("batch of ").split(", ")
+    again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
+    result = replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    assert not result["finished"] and "error" in result
+    seen = ring.read(tmp_path / "replay" / "ring.bin").workers
+    assert [worker.failed for worker in seen if worker.failed] == ["13"]
 
 
 def test_names_phases_and_rates_are_in_the_record(tmp_path):

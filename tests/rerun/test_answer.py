@@ -143,6 +143,31 @@ def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: An
     assert wanted in answer.sentence(subject(ended), [outcome(None, steps=steps)])
 
 
+def test_a_step_that_may_never_have_been_is_not_said_to_have_run() -> None:
+    run = subject("unknown")
+    run.step, run.number = None, 213
+    said = answer.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
+    assert said.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in said
+
+
+def test_what_stays_in_a_cell_that_was_none_is_not_said() -> None:
+    fault = {"kind": "nonfinite", "step": 3, "inputs": ["(2, 3) fp16"], "tensor": "output aten::sum", "value": "+Inf"}
+    said = answer.sentence(subject(), [outcome(fault), outcome(fault, cells.FP32)])
+    assert "stays" not in said and "fp32" not in said
+
+
+def test_a_batch_that_could_not_be_put_together_is_told_whole() -> None:
+    fault = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError: empty", "batch": "batch of 4, 9"}
+    said = answer.sentence(subject(), [outcome(fault)])
+    assert said == "first fault at step 3, data; ValueError: empty; batch of 4, 9."
+
+
+def test_what_another_operator_has_written_over_is_told() -> None:
+    changed = f"`add_` at {Path.cwd()}/gate.py:10 forward"
+    fault = {"kind": "exception", "phase": "backward", "exception": "RuntimeError: modified", "changed": changed}
+    assert "; changed in place by `add_` at gate.py:10 forward" in answer.sentence(subject(), [outcome(fault)])
+
+
 def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:
     found = [outcome(None, broken="No module named train")]
     assert answer.sentence(subject(), found) == "step 212 could not be run again: No module named train."
