@@ -18,13 +18,21 @@ class Feed:
     """The batches of some recorded steps; each walk over `batches` gives those of the next recorded walk.
 
     `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
-    step: the last batch comes once more, so that this step is not taken for the last one of an epoch.
+    step: the last batch comes once more, so that this step is not taken for the last one of an epoch; except where it
+    is, and the program `goes_on` to its validation.
     """
 
     def __init__(
-        self, steps: Sequence[Step], flight: Path, place: Place, start: int, ended: Callable[[], None]
+        self,
+        steps: Sequence[Step],
+        flight: Path,
+        place: Place,
+        start: int,
+        ended: Callable[[], None],
+        *,
+        goes_on: bool = False,
     ) -> None:
-        self.flight, self.place, self.start, self.ended = flight, place, start, ended
+        self.flight, self.place, self.start, self.ended, self.goes_on = flight, place, start, ended, goes_on
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
         self.is_short = False  # the data ended where the run was waiting for more
@@ -42,7 +50,7 @@ class Feed:
         for kind, group in itertools.groupby(steps, key=_kind):
             for batch in makers[kind](loader, list(group)):
                 yield batch
-        if self.next >= len(self.walks):
+        if self.next >= len(self.walks) and not self.goes_on:
             self.ended()
             yield batch
 

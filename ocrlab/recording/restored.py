@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,7 +50,10 @@ class Restored:
         place = Place(self.out, self.rank, 0, 0)
         pending = self._pending(last)
         self.waiting = len(pending)  # batches that the run never got
-        self.feeding = Feed([*self.steps, *pending], self.folder, place, self.recorded.start, self.over)
+        self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
+        recorded = [*self.steps, *pending]
+        goes_on = self.validated is not None
+        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on)
         self.index = -1
         self.now: Step | None = None
         self.batch: Any = None
@@ -164,10 +167,17 @@ class Restored:
             self.finish()
 
     def phase(self, name: str) -> None:
-        """Say which part of the step begins; a validation behind the last step is none of ours."""
-        if name == "validation":
+        """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
+        if name == "validation" and self.validated is None:
             self.over()
         self.writer.phase(name)
+
+    def validate(self, batch: Any, samples: Sequence[str], number: int) -> None:
+        """Look at batch `number` of a validation behind the last step, from the one in which the run ended on."""
+        if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
+            return
+        last = self.steps[-1]
+        self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Take the loss of this micro-batch."""

@@ -68,12 +68,16 @@ class Tracer:
         self.names: list[str] = []
         self.count: int | None = None
         self.about: dict[str, Any] = {}
+        self.phase = ""
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
 
-    def begin(self, batch: Any, names: Sequence[str], number: int, micro: int, *, kept: bool = True) -> Any:
+    def begin(
+        self, batch: Any, names: Sequence[str], number: int, micro: int, *, kept: bool = True, phase: str = ""
+    ) -> Any:
         """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
-        Returns the batch without what the cell leaves out; the same object where the caller's is `kept`.
+        Returns the batch without what the cell leaves out; the same object where the caller's is `kept`. `phase` is
+        said of a fault in place of forward, loss ... where the batch is none of a step: validation.
         """
         self._leave(0)
         self._stop()
@@ -84,7 +88,7 @@ class Tracer:
             if number >= self.first and self.micro in (None, micro):
                 batch = self._narrow(batch, kept)
             self.batch, self.count = batch, traced_batch.size(batch, self.names)
-            self.about = {"step": number, "micro": micro}
+            self.about, self.phase = {"step": number, "micro": micro}, phase
             if self.page is None:
                 self.out.mkdir(parents=True, exist_ok=True)
                 self.page = trail.Writer(self.out / "trail.bin")
@@ -158,6 +162,7 @@ class Tracer:
         """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
         if fault is not None:
             fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
+            fault |= {"phase": self.phase} if self.phase else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         said |= {"compiled": self.compiled, "count": self.count}
         flight.write_json(self.out / "trace.json", said, private=True)

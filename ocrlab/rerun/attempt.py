@@ -68,6 +68,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
+    told |= {} if subject.validated is None else {"validate": subject.validated}
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
     env = {**environment(subject, job.absolute()), **cell.environment}
@@ -103,6 +104,7 @@ class Guard(threading.Thread):
         self.place, self.patience, self.endless = place, patience, endless
         self.over = threading.Event()
         self.stacks, self.frame = "", ""
+        self.is_moving = False  # operators went on, and the step did not end
 
     def run(self) -> None:
         step, began = None, 0.0
@@ -115,7 +117,8 @@ class Guard(threading.Thread):
             if step != known.get("micro"):
                 step, began = known.get("micro"), now
             patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
-            if now - last.time > patience or now - began > self.endless:
+            self.is_moving = now - began > self.endless and now - last.time < patience
+            if self.is_moving or now - last.time > patience:
                 self._end(int(known.get("pid") or 0))
                 return
 
@@ -151,7 +154,8 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     elif guard.stacks or (ended.status in ("hung", "killed") and last is not None and trace.get("state") == "running"):
         assert last is not None, "a guard has read it"
         hung = bool(guard.stacks) or ended.status == "hung"
-        outcome.fault = {"kind": "hang" if hung else "crash", **_at(last), "samples": None, "names": None}
+        at = {k: v for k, v in _at(last).items() if not (guard.is_moving and k in ("op", "after", "inputs"))}
+        outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
         outcome.fault |= {} if hung else {"signal": ended.signal}
         frame = guard.frame or _frame(place)
         outcome.fault |= {"surfaced": frame} if frame else {}
@@ -211,7 +215,8 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
     fault |= {"path": stage} if stage else {}
     if isinstance(error, dict):
         fault |= {"exception": _original(error), "surfaced": error.get("your_code")}
-        fault |= {"line": next(reversed(_own_lines(str(error.get("traceback")))), "")} if phase == "data" else {}
+        inner = _own_lines(str(error.get("traceback")))[-1:] if phase == "data" else []  # also of a worker
+        fault |= {"line": inner[0] if inner else error.get("your_code")}
     fault |= {"signal": ended.signal} if ended.status == "killed" else {}
     fault |= {"samples": None, "names": samples if phase == "data" else None}
     if fault["names"] and samples[0].startswith(BATCH):

@@ -109,6 +109,7 @@ def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
         cuda
         or count < 2
         or fault.get("kind") in ("data", "target")
+        or (fault.get("phase") == "validation" and fault.get("micro") is None)  # its batch was never in our hands
         or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
     ):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from ocrlab.flight.ring import Flight, Step
 from ocrlab.flight.seal import is_whole
 from ocrlab.rerun import changes
 
+VALIDATED = re.compile(r"validation batch (\d+)")
 QUIET = {"PYTHONFAULTHANDLER": "1", "WANDB_MODE": "disabled", "COMET_START_ONLINE": "0"}  # a replay is no new run
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
 
@@ -42,6 +44,17 @@ class Subject:
         """The samples of the step, of all its micro-batches."""
         steps = [step for step in self.flight.steps if step.number == self.number]
         return [name for step in steps for name in step.samples]
+
+    @property
+    def validated(self) -> int | None:
+        """The batch of a validation in which the run ended behind its newest step, -1 where that is not known; None
+        where it ended elsewhere.
+        """
+        newest = self.flight.now
+        if newest is None or newest.phase != "validation" or newest.number != self.number:
+            return None
+        batch = VALIDATED.match(self.flight.sample)
+        return int(batch[1]) if batch else -1
 
     @property
     def cuda(self) -> bool:

@@ -54,7 +54,7 @@ class Holes(Noisy):
         return None if index == 13 else super().__getitem__(index)
 
 
-def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, **options) -> None:
+def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, check=lambda: None, **options) -> None:
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -78,15 +78,17 @@ def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, **options
                     optimizer.zero_grad()
                     average.update_parameters(net)
                     scheduler.step()
+            with rec.validating():
+                check()
 
 
-def replay(folder: Path, monkeypatch, again, last: int | None = None) -> dict:
+def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
     """Run `again` as a replay from the older snapshot and return its result."""
     found = ring.read(ring.find(folder)[0])
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
-    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number if last is None else last}
+    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number if last is None else last, **more}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():
@@ -165,6 +167,19 @@ def test_a_stream_that_was_at_its_end_has_no_batch_behind_it(tmp_path, monkeypat
     train(tmp_path, stream, snapshot_every=3, epochs=1)
     result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, stream, snapshot_every=3, epochs=1), last=8)
     assert result["finished"] and [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
+
+
+def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
+    def check():
+        raise ValueError("no page has any text")
+
+    again = lambda: train(tmp_path, Noisy(), snapshot_every=3, check=check)  # noqa: E731
+    with pytest.raises(ValueError, match="no page"):
+        again()
+    assert ring.read(ring.find(tmp_path)[0]).now.phase == "validation"
+    result = replay(tmp_path, monkeypatch, again, validate=-1)
+    assert not result["finished"] and "no page has any text" in result["error"]["message"]
+    assert ring.read(tmp_path / "replay" / "ring.bin").now.phase == "validation"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

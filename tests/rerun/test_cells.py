@@ -74,6 +74,8 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
         ({"kind": "nonfinite", "samples": None, "tensor": "weight head.weight"}, 4, False),
         ({"kind": "target", "samples": None}, 4, False),
         ({"kind": "data", "samples": None}, 4, False),
+        ({"kind": "exception", "phase": "validation", "samples": None}, 4, False),
+        ({"kind": "exception", "phase": "validation", "micro": 5, "samples": None}, 4, True),
     ],
 )
 def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
