@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ class Feed:
         if self.next >= len(self.walks) and not self.goes_on:
             self.ended()
             yield batch
+
+    def exited(self) -> list[int]:
+        """Return the processes of workers that have ended by themselves; what torch raises then may be about a pipe."""
+        workers = [worker for iterator in self.iterators for worker in getattr(iterator, "_workers", ())]
+        return [int(worker.pid) for worker in workers if worker.exitcode not in (None, 0, -signal.SIGTERM)]
 
     def close(self) -> None:
         """End the workers."""

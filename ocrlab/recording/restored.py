@@ -231,6 +231,7 @@ class Restored:
             "steps": self.results,
             "finished": finished,
             "error": error,
+            "exited": self.feeding.exited(),
             "warnings": self.warnings(),
         }
         flight.write_json(self.out / "result.json", told, private=True)

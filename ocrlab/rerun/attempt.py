@@ -33,7 +33,6 @@ ENDLESS = (30.0, 200.0)  # seconds that a traced step may take at least, and tim
 LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
-EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
 BATCH = "batch of "  # begins what is told of a batch whose samples could not be put together
 FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording)/\w+\.py$")
 
@@ -203,7 +202,7 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
         seen = ring.read(place / "ring.bin")
         if seen.now is not None:
             phase, number, stage = seen.now.phase, seen.now.number, seen.now.stage
-        refused = _refused(seen.workers, error)
+        refused = _refused(seen.workers, result.get("exited") or ())
         samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
         if refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there
@@ -224,13 +223,11 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
     outcome.fault = fault
 
 
-def _refused(workers: Sequence[Worker], error: Any) -> list[str]:
-    """Return the samples at which loading failed: with an exception, or with the end of a worker."""
+def _refused(workers: Sequence[Worker], exited: Sequence[int]) -> list[str]:
+    """Return the samples at which loading failed: with an exception, or with the end of a worker's process."""
     named = [(w.failed or w.sample).replace("this worker's", f"worker {w.worker}'s") for w in workers]
     failed = [name for name, worker in zip(named, workers, strict=True) if worker.failed]
-    exited = EXITED.search(str(error.get("message"))) if isinstance(error, dict) else None
-    pids = re.findall(r"\d+", exited["pids"]) if exited else []
-    return failed or [name for name, worker in zip(named, workers, strict=True) if str(worker.pid) in pids and name]
+    return failed or [name for name, worker in zip(named, workers, strict=True) if worker.pid in exited and name]
 
 
 def _original(error: Mapping[str, Any]) -> str:

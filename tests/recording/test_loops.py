@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -47,6 +48,11 @@ class Bad(Noisy):
         if index == 13:
             raise ValueError("page 13 is broken")
         return super().__getitem__(index)
+
+
+class Ends(Noisy):
+    def __getitem__(self, index):
+        return os._exit(3) if index == 13 else super().__getitem__(index)
 
 
 class Holes(Noisy):
@@ -100,7 +106,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
-        with pytest.raises((Ended, ValueError, TypeError, AttributeError)):
+        with pytest.raises((Ended, ValueError, TypeError, AttributeError, RuntimeError, OSError)):
             again()
     return json.loads((out / "result.json").read_text())
 
@@ -142,6 +148,16 @@ def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monk
     assert not result["finished"]
     assert all(s["equal"] for s in result["steps"])
     assert "page 13 is broken" in result["error"]["message"]
+
+
+def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
+    with pytest.raises((RuntimeError, OSError)):
+        train(tmp_path, Ends(), workers=2, snapshot_every=2)
+    last = ring.read(ring.find(tmp_path)[0]).now.number + 1
+    again = lambda: train(tmp_path, Ends(), workers=2, snapshot_every=2)  # noqa: E731
+    (ended,) = replay(tmp_path, monkeypatch, again, last=last)["exited"]
+    workers = ring.read(tmp_path / "replay" / "ring.bin").workers
+    assert [worker.sample for worker in workers if worker.pid == ended] == ["13"]
 
 
 def test_a_stream_that_breaks_breaks_again_in_the_replay(tmp_path, monkeypatch):
