@@ -125,6 +125,7 @@ class Restored:
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
+        self._leave_step()
         if not self.is_loaded and self.held is not None:
             self.is_loaded = True
             if self.state is not None:
@@ -217,8 +218,14 @@ class Restored:
             self.trace.close()
         self._write(finished=False, error=flight.describe(error))
 
+    def _leave_step(self) -> None:
+        """End a step in which the program has left its loop over the batches (break)."""
+        if self.now is not None:
+            self.end()
+
     def finish(self) -> None:
         """Write the result and end the process at once: nothing of the program behind the last step may run."""
+        self._leave_step()
         self.is_finished = True
         self.trace.close()
         self._write(finished=True)

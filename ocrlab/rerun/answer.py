@@ -72,7 +72,7 @@ def name_samples(fault: dict[str, Any], outcome: Outcome) -> bool:
     bad, _ = guilty(outcome)
     if bad:
         fault["samples"], fault["names"] = bad, [outcome.names_of(position) for position in bad]
-    elif fault.get("samples") is None and outcome.count == 1 and fault.get("kind") in ("crash", "hang", "exception"):
+    elif fault.get("samples") is None and outcome.count == 1 and cells.is_of_samples(fault):
         fault["samples"], fault["names"] = [0], [outcome.names_of(0)]
     return bool(bad)
 

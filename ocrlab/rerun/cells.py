@@ -103,14 +103,20 @@ def says(cell: Cell, fault: Mapping[str, Any] | None) -> bool:
     return cell.name != FP32.name or fault is None or not is_half(fault)
 
 
+def is_of_samples(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep."""
+    kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+    return not kept and fault.get("kind") != "data"
+
+
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
     """Tell whether trying each sample by itself would say more: the fault does not show whose it is."""
     if (
         cuda
         or count < 2
-        or fault.get("kind") in ("data", "target")
+        or fault.get("kind") == "target"
         or (fault.get("phase") == "validation" and fault.get("micro") is None)  # its batch was never in our hands
-        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+        or not is_of_samples(fault)
     ):
         return False
     samples: Sequence[int] | None = fault.get("samples")

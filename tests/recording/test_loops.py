@@ -150,6 +150,26 @@ def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monk
     assert "page 13 is broken" in result["error"]["message"]
 
 
+def test_a_step_in_which_the_program_leaves_its_loop_is_ended(tmp_path, monkeypatch):
+    def walk():
+        torch.manual_seed(0)
+        net = nn.Linear(8, 3)
+        data = [torch.randn(4, 8), torch.full((4, 8), float("nan")), torch.randn(4, 8)]
+        with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1), snapshot_every=99) as rec:
+            for _ in rec.epochs(2):
+                for batch in rec.batches(data):
+                    loss = rec.loss(net(batch).square().mean())
+                    if loss != loss:
+                        break
+                    loss.backward()
+
+    walk()
+    result = replay(tmp_path, monkeypatch, walk, cell={"trace": True})
+    assert [step["micro"] for step in result["steps"]] == [0, 1, 2, 3] and result["finished"]
+    fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
+    assert (fault["micro"], fault["tensor"]) == (1, "input batch")
+
+
 def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
     with pytest.raises((RuntimeError, OSError)):
         train(tmp_path, Ends(), workers=2, snapshot_every=2)

@@ -83,10 +83,17 @@ def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
     assert answer.culprits(found) == (["1.png"], "goes away without it, and needs company")
 
 
-def test_the_only_sample_of_a_batch_is_the_one() -> None:
-    fault: dict[str, Any] = {**CONV, "kind": "exception", "samples": None}
+@pytest.mark.parametrize("kind", ["exception", "crash", "nonfinite"])
+def test_the_only_sample_of_a_batch_is_the_one(kind: str) -> None:
+    fault: dict[str, Any] = {**CONV, "kind": kind, "samples": None}
     assert not answer.name_samples(fault, Outcome(cells.TRACED, fault, count=1, names=["only.png"]))
     assert (fault["samples"], fault["names"]) == ([0], ["only.png"])
+
+
+def test_a_weight_is_that_of_no_sample() -> None:
+    fault: dict[str, Any] = {"kind": "nonfinite", "tensor": "weight head.weight", "samples": None}
+    answer.name_samples(fault, Outcome(cells.TRACED, fault, count=1, names=["only.png"]))
+    assert fault["samples"] is None and "names" not in fault
 
 
 def test_a_compiled_model_is_why_a_loss_differs() -> None:
