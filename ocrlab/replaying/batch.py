@@ -50,6 +50,19 @@ def size(batch: Any, names: Sequence[str] = ()) -> int | None:
     return lists[0] if lists else None
 
 
+def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:
+    """Return the names of the tensors that lie in lists with one entry for each of `count` samples, and whose they are.
+
+    Their dimension 0 is none of samples, whatever its size.
+    """
+    if isinstance(batch, (*PLAIN, Tensor)) or not count or depth >= DEEPEST:
+        return {}
+    inner = parts(batch)
+    if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+        return {one: i for i, (way, value) in enumerate(inner) for one, _ in tensors(value, name + way, depth + 1)}
+    return {one: index for way, value in inner for one, index in owned(value, count, name + way, depth + 1).items()}
+
+
 def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
     """Return a batch of the same kind with only the samples at `positions` of its `count`."""
     if isinstance(batch, Tensor):

@@ -21,7 +21,6 @@ from ocrlab.flight.failure import describe
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying.modules import Call, label
 from ocrlab.replaying.ops import is_foreign
-from ocrlab.replaying.ranges import Outside
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.values import Birth, bad, pointer, root
 from ocrlab.trace import sticky
@@ -48,7 +47,7 @@ def of_exception(
     message = f"{told['type']}: {told['message']}"
     led = None if by_operator else _of_result(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
-        found = of_range(*step.outside, batch, count)
+        found = of_range(step, batch)
     elif led is not None:
         found = led
     elif (by_operator and step.raised_of) or (values and (_guards(step, error) or SPEAKS_OF_VALUES.search(message))):
@@ -70,7 +69,7 @@ def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) ->
     if found is not None:
         return found
     if step.outside is not None and step.outside[0].role.startswith("target"):
-        return of_range(*step.outside, batch, count)
+        return of_range(step, batch)
     if step.before_step:
         return of_birth(step, step.before_step[0])
     return None
@@ -125,7 +124,7 @@ def _led_to(step: Step, birth: Birth, batch: Any, count: int | None) -> Fault:
     """Return the fault that a bad value is: the target out of range where the operator that made it was given one."""
     first, outside = root(birth), step.outside
     if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == first.place.get("op"):
-        return of_range(*outside, batch, count)
+        return of_range(step, batch)
     return of_birth(step, birth)
 
 
@@ -147,8 +146,10 @@ def of_birth(step: Step, birth: Birth) -> Fault:
     return fault
 
 
-def of_range(found: Outside, place: Fault, batch: Any, count: int | None) -> Fault:
-    """Return the fault that an index or target out of range is, with the sample and the pixel."""
+def of_range(step: Step, batch: Any) -> Fault:
+    """Return the fault that the index or target out of range of a step is, with the sample and the pixel."""
+    assert step.outside is not None, "the caller has looked"
+    found, place = step.outside
     shape, index, bad_ones = found.shape, found.index, found.mask
     name = _in_batch(found.tensor, batch)
     if name is not None:  # the loss may have flattened it
@@ -157,12 +158,14 @@ def of_range(found: Outside, place: Fault, batch: Any, count: int | None) -> Fau
             flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
             bad_ones = bad_ones.reshape(shape)
-    told = traced_batch.where(index, shape, count)
+    told = traced_batch.where(index, shape, step.rows)
     kind = "target" if found.role.startswith("target") else "index"
     fault = {"kind": kind, **{name: place[name] for name in KEPT if place.get(name)}}
     fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
     fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
-    fault["samples"] = traced_batch.positions(bad_ones, count, merged=True)
+    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True)
+    if name in step.owned:
+        fault |= {"sample": step.owned[name], "samples": [step.owned[name]]}
     return fault
 
 

@@ -63,6 +63,8 @@ class Step:
         self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
         self.read = ""  # the line that has read a bad value last
+        self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
+        self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
         self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
         self.before_step: list[Birth] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
 
@@ -72,7 +74,11 @@ class Step:
         known = {pointer(tensor): f"input {name}" for name, tensor in named.items()}
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
-        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, count, usual)
+        self.owned = traced_batch.owned(batch, count)
+        whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
+        self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
+        owners = {pointer(named[name]): sample for name, sample in self.owned.items()}
+        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, self.rows, usual, owners)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):

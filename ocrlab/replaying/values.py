@@ -73,6 +73,7 @@ class Values:
         self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
+        self.owners: dict[int, int] = {}
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
 
@@ -82,8 +83,10 @@ class Values:
         shapes: Iterable[tuple[int, ...]],
         count: int | None,
         usual: Iterable[tuple[str, ...]] = (),
+        owners: Mapping[int, int] | None = None,
     ) -> None:
-        """Forget the last step; `usual` are the births of one that went well."""
+        """Forget the last step; `usual` are the births of one that went well, `owners` whose sample a storage is."""
+        self.owners = dict(owners or {})
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
 
@@ -178,6 +181,9 @@ class Values:
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
         told = {} if own else traced_batch.where(found.index, tensor.shape, self.count)
+        if pointer(tensor) in self.owners:
+            samples = [self.owners[pointer(tensor)]]
+            told["sample"] = samples[0]
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
         birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
         self.order.append(birth)

@@ -175,3 +175,52 @@ def test_a_gradient_of_the_loss_is_told_with_the_line_that_made_it(tmp_path: Pat
     found, _ = step(tmp_path, Net(), batch(), loss)
     subset(found, kind="nonfinite", phase="backward", node="SqrtBackward0", names=["b.png"])
     assert found["line"].endswith(" loss") and "path" not in found
+
+
+class Boxes(nn.Module):
+    """Pictures of any size, one by one; as many boxes as a picture has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 4)
+
+    def forward(self, images: list[Tensor]) -> list[Tensor]:
+        return [self.head(image.mean((1, 2))) for image in images]
+
+
+def boxes() -> tuple[list[Tensor], list[Tensor]]:
+    """Four pictures, three of them with four boxes: as many as there are samples."""
+    return [torch.randn(3, 5 + i, 6) for i in range(4)], [torch.rand(4 - i // 3, 4) for i in range(4)]
+
+
+def far(found: list[Tensor], truth: list[Tensor]) -> Tensor:
+    return torch.stack([(one - two).square().mean() for one, two in zip(found, truth, strict=True)]).mean()
+
+
+def test_what_lies_in_a_list_of_samples_is_that_samples_whatever_its_size(tmp_path: Path) -> None:
+    given = boxes()
+    given[1][2][0, 3] = float("nan")
+    found, _ = step(tmp_path, Boxes(), given, far)  # type: ignore[arg-type]
+    subset(found, tensor="input batch[1][2]", names=["c.png"], sample=2)
+
+
+def test_rows_of_one_sample_are_not_taken_for_samples(tmp_path: Path) -> None:
+    def loss(found: list[Tensor], truth: list[Tensor]) -> Tensor:
+        found[2] = found[2] + (truth[2] * 0) / (truth[2] * 0)
+        return far(found, truth)
+
+    found, _ = step(tmp_path, Boxes(), boxes(), loss)  # type: ignore[arg-type]
+    subset(found, op="aten::div", value="NaN", samples=None)
+
+
+def test_a_target_in_a_list_of_samples_is_that_samples(tmp_path: Path) -> None:
+    images, _ = boxes()
+    kinds = [torch.arange(4 - i // 3) for i in range(4)]
+    kinds[1][3] = 9
+
+    def loss(found: list[Tensor], truth: list[Tensor]) -> Tensor:
+        pairs = zip(found, truth, strict=True)
+        return torch.stack([F.cross_entropy(one.expand(len(two), 4), two) for one, two in pairs]).mean()
+
+    found, _ = step(tmp_path, Boxes(), (images, kinds), loss)  # type: ignore[arg-type]
+    subset(found, kind="target", value="9", names=["b.png"])
