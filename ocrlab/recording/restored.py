@@ -6,7 +6,9 @@ the record, bit for bit; `out/result.json` is written after every step, and the 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -213,6 +215,8 @@ class Restored:
         """Write down an error of the program: the fault has come again, or another one."""
         if self.is_finished:
             return
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch raises there for a worker that ended: in here
         if self.trace is not None:
             self.trace.failed(error, self.tensor if self.tensor is not None else self.seen)
             self.trace.close()

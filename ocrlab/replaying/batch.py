@@ -121,6 +121,8 @@ def _replaced(batch: Any, values: list[Any]) -> Any:
 
 def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
     """Tell (images, labels) from a list with one entry for each sample."""
+    if all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items):
+        return False  # a mapping for each sample, though each may hold as many of something as there are samples
     arrays = [item for item in items if isinstance(item, Tensor)]
     if arrays:
         return all(item.dim() > 0 and item.shape[0] == count for item in arrays)

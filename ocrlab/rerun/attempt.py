@@ -33,8 +33,9 @@ ENDLESS = (30.0, 200.0)  # seconds that a traced step may take at least, and tim
 LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
+EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 BATCH = "batch of "  # begins what is told of a batch whose samples could not be put together
-FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording)/\w+\.py$")
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
 
 
 @dataclass
@@ -202,7 +203,9 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
         seen = ring.read(place / "ring.bin")
         if seen.now is not None:
             phase, number, stage = seen.now.phase, seen.now.number, seen.now.stage
-        refused = _refused(seen.workers, result.get("exited") or ())
+        said = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
+        exited = result.get("exited") or ([int(said["pid"])] if said else [])
+        refused = _refused(seen.workers, exited)
         samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
         if refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there

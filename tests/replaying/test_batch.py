@@ -56,6 +56,14 @@ def test_samples_in_lists_of_any_size_are_left_in_place_and_those_in_tuples_anew
     assert [len(part) for part in lists] == [1, 1] and targets[0]["boxes"].shape == (2, 4)
 
 
+def test_a_mapping_for_each_sample_may_hold_as_many_of_something() -> None:
+    batch = (tuple(torch.zeros(3, 8, 8) for _ in range(4)), tuple({"boxes": torch.zeros(4, 4)} for _ in range(4)))
+    owned = traced_batch.owned(batch, 4)
+    assert owned["batch[1][2]['boxes']"] == owned["batch[0][2]"] == 2 and len(owned) == 8
+    assert [len(part) for part in traced_batch.narrow(batch, [2], 4)] == [1, 1]
+    assert traced_batch.owned((image(), {"x": image(), "name": list("abcd")}), 4) == {}
+
+
 def test_a_tuple_inside_of_what_can_be_changed_is_replaced_there() -> None:
     targets = tuple({"boxes": torch.zeros(i, 4)} for i in range(4))
     for batch in ({"image": image(), "targets": targets}, [image(), targets], Pair(image(), targets)):  # type: ignore[arg-type]
