@@ -182,7 +182,7 @@ def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
     known = [
         worker for worker in workers if worker.pid in told["exited"] or str(worker.pid) in told["error"]["message"]
     ]
-    assert [worker.sample for worker in known] == ["13"], "torch may have raised before it handed out its iterator"
+    assert [one.sample for one in known] == ["13"], "torch may have raised before it handed out its iterator"
 
 
 def test_a_stream_that_breaks_breaks_again_in_the_replay(tmp_path, monkeypatch):
