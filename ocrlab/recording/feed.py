@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,24 @@ class Feed:
     """The batches of some recorded steps; each walk over `batches` gives those of the next recorded walk.
 
     `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
-    step: the last batch comes once more, so that this step is not taken for the last one of an epoch.
+    step: the last batch comes once more, so that this step is not taken for the last one of an epoch; except where it
+    is, and the program `goes_on` to its validation.
     """
 
     def __init__(
-        self, steps: Sequence[Step], flight: Path, place: Place, start: int, ended: Callable[[], None]
+        self,
+        steps: Sequence[Step],
+        flight: Path,
+        place: Place,
+        start: int,
+        ended: Callable[[], None],
+        *,
+        goes_on: bool = False,
     ) -> None:
-        self.flight, self.place, self.start, self.ended = flight, place, start, ended
+        self.flight, self.place, self.start, self.ended, self.goes_on = flight, place, start, ended, goes_on
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
+        self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
 
     def batches(self, loader: Any) -> Iterator[Any]:
@@ -41,9 +51,14 @@ class Feed:
         for kind, group in itertools.groupby(steps, key=_kind):
             for batch in makers[kind](loader, list(group)):
                 yield batch
-        if self.next >= len(self.walks):
+        if self.next >= len(self.walks) and not self.goes_on:
             self.ended()
             yield batch
+
+    def exited(self) -> list[int]:
+        """Return the processes of workers that have ended by themselves; what torch raises then may be about a pipe."""
+        workers = [worker for iterator in self.iterators for worker in getattr(iterator, "_workers", ())]
+        return [int(worker.pid) for worker in workers if worker.exitcode not in (None, 0, -signal.SIGTERM)]
 
     def close(self) -> None:
         """End the workers."""
@@ -62,7 +77,7 @@ class Feed:
             got = f"{type(loader).__name__} where a DataLoader was recorded"
             raise DataError("The loader is not the one that was recorded", got=got)
         orders = [Order(indices(step), step.loaded) for step in steps]
-        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers))
+        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         copied.__dict__.update({sampler: orders, "persistent_workers": False})
         if copied.num_workers:
@@ -77,7 +92,7 @@ class Feed:
         wanted = {int(step.order["position"]): step for step in steps}
         generators.put(walks.noted(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_be_watched(loader):
-            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers))
+            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         iterator = iter(loader)
         self.iterators.append(iterator)
         for position in range(max(wanted) + 1):
@@ -87,6 +102,9 @@ class Feed:
             try:
                 batch = next(iterator)
             except StopIteration:
+                if step is not None and step.order.get("pending"):
+                    self.is_short = True
+                    return
                 raise DataError(
                     "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
                 ) from None

@@ -25,6 +25,8 @@ from ocrlab.flight.ring_worker import Page
 from ocrlab.recording import generators
 from ocrlab.recording.names import naming, plain
 
+BATCH = "batch of "  # what begins the name of a batch that failed when its samples were put together
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -75,8 +77,8 @@ class Tagged:
 class Watched:
     """A data set that notes what it is asked for, in whichever process it is asked."""
 
-    def __init__(self, dataset: Any, place: Place, workers: int) -> None:
-        self.dataset, self.place, self.workers = dataset, place, workers
+    def __init__(self, dataset: Any, place: Place, workers: int, *, replayed: bool = False) -> None:
+        self.dataset, self.place, self.workers, self.replayed = dataset, place, workers, replayed
         self.told = Loaded()
         self.fresh = True  # the next sample is the first one of a batch
         self.position = 0  # of an iterable data set, in this worker
@@ -134,9 +136,13 @@ class Watched:
         except StopIteration:
             raise
         except BaseException:
-            if self.page is not None:
-                self.page.fail(self.name)
+            self.refuse(self.name)
             raise
+
+    def refuse(self, name: str) -> None:
+        """Note the sample, or the batch, that could not be loaded."""
+        if self.page is not None:
+            self.page.fail(name)
 
     def note(self, name: str) -> None:
         self.name = name
@@ -177,9 +183,30 @@ class Collate:
         self.collate, self.watched = collate, watched
 
     def __call__(self, samples: Any) -> Tagged:
-        data = self.collate(samples)
+        try:
+            data = self.collate(samples)
+        except Exception:
+            self.watched.refuse(self.blamed(samples))
+            raise
         self.watched.fresh = True
         return Tagged(data, self.watched.told)
+
+    def blamed(self, samples: Any) -> str:
+        """Return the sample that cannot be collated by itself, in a replay, which may try; else the whole batch."""
+        names = self.watched.told.samples
+        if self.watched.replayed and isinstance(samples, list) and len(samples) == len(names):
+            states = generators.parts(cuda=False)
+            bad = [name for name, sample in zip(names, samples, strict=True) if not self.takes(sample, states)]
+            if len(bad) == 1:
+                return bad[0]
+        return f"{BATCH}{', '.join(names)}"
+
+    def takes(self, sample: Any, states: Mapping[str, generators.State]) -> bool:
+        generators.put(states)
+        with contextlib.suppress(Exception):
+            self.collate([sample])
+            return True
+        return False
 
 
 class Begin:

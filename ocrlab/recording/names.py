@@ -63,7 +63,15 @@ def of_batch(batch: Any) -> list[str]:
 
 
 def _of_parts(batch: Sequence[Any]) -> list[str]:
-    """Return the names in the parts of a batch; whole numbers alone are labels rather than names."""
+    """Return the names in the parts of a batch; whole numbers alone are labels rather than names.
+
+    Where the parts are the samples, a mapping for each, every one must have exactly one.
+    """
+    if len(batch) > 1 and all(isinstance(part, Mapping) for part in batch):
+        each = [of_batch(part) for part in batch]
+        if all(len(texts) < 2 for texts in each):
+            found = [text for texts in each for text in texts]
+            return found if len(found) == len(batch) and not all(text.lstrip("-").isdigit() for text in found) else []
     for part in batch:
         if isinstance(part, Tensor):
             continue

@@ -6,10 +6,12 @@ the record, bit for bit; `out/result.json` is written after every step, and the 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,9 +52,13 @@ class Restored:
         place = Place(self.out, self.rank, 0, 0)
         pending = self._pending(last)
         self.waiting = len(pending)  # batches that the run never got
-        self.feeding = Feed([*self.steps, *pending], self.folder, place, self.recorded.start, self.over)
+        self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
+        recorded = [*self.steps, *pending]
+        goes_on = self.validated is not None
+        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on)
         self.index = -1
         self.now: Step | None = None
+        self.batch: Any = None
         self.seen: float | None = None
         self.tensor: Tensor | None = None  # the loss itself: its storage tells whose NaN it is
         self.results: list[dict[str, Any]] = []
@@ -94,6 +100,9 @@ class Restored:
         end, newest = self.recorded.now, self.steps[-1]
         if end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
             return []
+        if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
+            order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
+            return [Step(newest.number + 1, newest.micro + 1, newest.epoch, newest.walk, order=order)]
         done = {str(step.order.get("indices")) for step in self.recorded.steps}
         waiting = [w for w in self.recorded.workers if w.loader == 0 and w.order.get("indices") and w.loaded]
         waiting = [w for w in waiting if w.order["indices"] not in done or w.failed]
@@ -118,14 +127,15 @@ class Restored:
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
+        self._leave_step()
         if not self.is_loaded and self.held is not None:
             self.is_loaded = True
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self.feeding.batches(loader):
-            step = self.begin(batch)
+            step = self.begin(batch, kept=False)
             loop.micro, loop.number, loop.epoch = step.micro, step.number, step.epoch
-            yield batch
+            yield self.batch
             self.end()
 
     def start_loop(self, held: Any) -> None:
@@ -133,8 +143,11 @@ class Restored:
         self.held = held
         self.start(held.models, held.optimizers)
 
-    def begin(self, batch: Any, micro: int | None = None) -> Step:
-        """Put the random states to those of the next recorded step; ends the process behind the last one."""
+    def begin(self, batch: Any, micro: int | None = None, *, kept: bool = True) -> Step:
+        """Put the random states to those of the next recorded step; ends the process behind the last one.
+
+        `batch` is then what the step is made with; where the caller's object is `kept`, that one.
+        """
         self.index += 1
         if self.index >= len(self.steps):
             self.over()
@@ -147,19 +160,27 @@ class Restored:
             generators.put(self.now.random)
         self.seen = self.tensor = None
         self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
-        self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro)
+        self.batch = self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro, kept=kept)
         return self.now
 
     def over(self) -> None:
         """End the process if the last recorded step is done."""
-        if self.now is None and len(self.results) >= len(self.steps) + self.waiting:
+        waiting = 0 if self.feeding.is_short else self.waiting
+        if self.now is None and len(self.results) >= len(self.steps) + waiting:
             self.finish()
 
     def phase(self, name: str) -> None:
-        """Say which part of the step begins; a validation behind the last step is none of ours."""
-        if name == "validation":
+        """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
+        if name == "validation" and self.validated is None:
             self.over()
         self.writer.phase(name)
+
+    def validate(self, batch: Any, samples: Sequence[str], number: int) -> None:
+        """Look at batch `number` of a validation behind the last step, from the one in which the run ended on."""
+        if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
+            return
+        last = self.steps[-1]
+        self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Take the loss of this micro-batch."""
@@ -194,13 +215,21 @@ class Restored:
         """Write down an error of the program: the fault has come again, or another one."""
         if self.is_finished:
             return
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch raises there for a worker that ended: in here
         if self.trace is not None:
-            self.trace.failed(error)
+            self.trace.failed(error, self.tensor if self.tensor is not None else self.seen)
             self.trace.close()
         self._write(finished=False, error=flight.describe(error))
 
+    def _leave_step(self) -> None:
+        """End a step in which the program has left its loop over the batches (break)."""
+        if self.now is not None:
+            self.end()
+
     def finish(self) -> None:
         """Write the result and end the process at once: nothing of the program behind the last step may run."""
+        self._leave_step()
         self.is_finished = True
         self.trace.close()
         self._write(finished=True)
@@ -213,6 +242,7 @@ class Restored:
             "steps": self.results,
             "finished": finished,
             "error": error,
+            "exited": self.feeding.exited(),
             "warnings": self.warnings(),
         }
         flight.write_json(self.out / "result.json", told, private=True)

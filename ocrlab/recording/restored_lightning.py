@@ -22,7 +22,7 @@ def start(replay: Restored, trainer: Any, model: nn.Module) -> None:
     trainer.loggers = [DummyLogger() for _ in trainer.loggers]
     trainer.save_checkpoint = lambda *_args, **_kwargs: None
     trainer.num_sanity_val_steps = 0
-    if not replay.job.get("validate"):
+    if replay.validated is None:
         trainer.limit_val_batches = 0
     connector = trainer._checkpoint_connector
     if replay.state is None:

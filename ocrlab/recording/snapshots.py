@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ocrlab.errors import CheckpointError
+from ocrlab.flight.seal import SEAL, is_whole
 from ocrlab.records import SCHEMA
 
 SHARE = 0.003  # of the time that a run takes: with what it costs the steps beside it 1 %
@@ -203,6 +204,8 @@ def write(content: dict[str, Any], path: Path, spare: Path, *, older: bool = Tru
         with open(os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
             plain: Any = _Plain(file)
             torch.save(content, plain, _use_new_zipfile_serialization=not older)
+            if older:
+                file.write(SEAL)
             file.truncate()
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
@@ -231,6 +234,8 @@ class _Plain:
 
 def read(path: Path) -> dict[str, Any]:
     """Read a snapshot without pickle; raises CheckpointError."""
+    if not is_whole(path):
+        raise CheckpointError(f"{path} cannot be read as a snapshot", got="a file that is torn, or none")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         if content["schema"] > SCHEMA:

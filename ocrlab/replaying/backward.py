@@ -24,9 +24,12 @@ COUNTED = 1 << 62  # sequence numbers above it are no numbers: gradients of leav
 
 
 class Backward:
-    """Nodes of the graph and the places where they were made; `changed(name, place)` is called at each node."""
+    """Nodes of the graph and the places where they were made; `changed(name, place)` is called at each node.
 
-    def __init__(self, changed: Callable[[str, Place], None], began: Callable[[], None], ended: Callable[[], None]):
+    `began` is called with what backward is called of.
+    """
+
+    def __init__(self, changed: Callable[[str, Place], None], began: Callable[[Any], None], ended: Callable[[], None]):
         self.changed, self.began, self.ended = changed, began, ended
         self.made: dict[int, Place] = {}  # by sequence number
         self.marks: list[tuple[int, Place]] = []  # in order
@@ -34,6 +37,7 @@ class Backward:
         self.originals: list[tuple[Any, str, Any]] = []
         self.depth = self.seen = 0
         self.now: tuple[str, Place] | None = None  # the node that runs, or that comes next
+        self.node: Any = None  # the same, itself
 
     def hook(self, parameters: dict[int, str]) -> None:
         """Look into every backward pass that begins from now on; `parameters` are names by id."""
@@ -75,7 +79,7 @@ class Backward:
             handles = self._watch(tensors)
             self.depth += 1
             if self.depth == 1:
-                self.began()
+                self.began(tensors)
             before = self.now
             try:
                 result = original(tensors, *args, **kwargs)
@@ -135,7 +139,7 @@ class Backward:
             place = {"parameter": self.parameters.get(id(parameter))}
         own = of_node(node)
         place = {**place, "function": own} if own else place
-        self.now = (name, place)
+        self.now, self.node = (name, place), node
         self.changed(name, place)
 
     def _of_wrapper(self, number: int) -> Place:

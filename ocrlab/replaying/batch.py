@@ -39,14 +39,28 @@ def parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def size(batch: Any, names: Sequence[str] = ()) -> int | None:
-    """Return B: how many names there are where a tensor has so many samples, else the most frequent first dimension."""
+    """Return B: how many names there are where a tensor or list has so many, else the most frequent first dimension."""
     counts = Counter(tensor.shape[0] for _, tensor in tensors(batch) if tensor.dim())
-    if names and (len(names) in counts or not counts):
+    listed = [len(part) for part in [batch, *(inner for _, inner in parts(batch))] if isinstance(part, list | tuple)]
+    if names and (len(names) in counts or len(names) in listed or not counts):
         return len(names)
     if counts:
         return counts.most_common(1)[0][0]
     lists = [len(item) for _, item in parts(batch) if isinstance(item, list)]
     return lists[0] if lists else None
+
+
+def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:
+    """Return the names of the tensors that lie in lists with one entry for each of `count` samples, and whose they are.
+
+    Their dimension 0 is none of samples, whatever its size.
+    """
+    if isinstance(batch, (*PLAIN, Tensor)) or not count or depth >= DEEPEST:
+        return {}
+    inner = parts(batch)
+    if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+        return {one: i for i, (way, value) in enumerate(inner) for one, _ in tensors(value, name + way, depth + 1)}
+    return {one: index for way, value in inner for one, index in owned(value, count, name + way, depth + 1).items()}
 
 
 def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
@@ -62,23 +76,53 @@ def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
     return _rebuilt(batch, [value for _, value in inner])
 
 
-def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> None:
+def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
     """Leave in a batch only the samples at `positions`, in place: who called us holds the same batch.
 
-    What cannot be changed in place (a tuple of names) stays.
+    Returns it; where a tuple would have to change, a new one.
     """
     if isinstance(batch, Tensor):
         if batch.dim() and batch.shape[0] == count:
             batch.data = select(batch.detach(), positions, count)
-    elif isinstance(batch, list) and len(batch) == count and not _of_whole_batches(batch, count):
-        batch[:] = [batch[position] for position in positions]
+    elif isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+        kept = [batch[position] for position in positions]
+        if isinstance(batch, tuple):
+            return tuple(kept)
+        batch[:] = kept
     elif depth < DEEPEST and not isinstance(batch, PLAIN):
-        for _, inner in parts(batch):
-            narrow(inner, positions, count, depth + 1)
+        inner = [value for _, value in parts(batch)]
+        left = [narrow(value, positions, count, depth + 1) for value in inner]
+        if any(new is not old for new, old in zip(left, inner, strict=True)):
+            return _replaced(batch, left)
+    return batch
+
+
+def is_fixed(batch: Any, count: int) -> bool:
+    """Tell whether what a batch holds of its samples lies in tuples of a tuple: nobody can change that in place."""
+    parted = [part for part in (batch, *batch) if isinstance(part, tuple)] if isinstance(batch, tuple) else []
+    samples = [part for part in parted if len(part) == count and not _of_whole_batches(part, count)]
+    return any(not isinstance(item, PLAIN) for part in samples for item in part)
+
+
+def _replaced(batch: Any, values: list[Any]) -> Any:
+    """Put other values into a container, in place where it allows that."""
+    if isinstance(batch, tuple):
+        return _rebuilt(batch, values)
+    if isinstance(batch, list):
+        batch[:] = values
+    elif hasattr(batch, "keys"):
+        for key, value in zip(list(batch.keys()), values, strict=True):
+            batch[key] = value
+    else:
+        for field, value in zip(list(vars(batch)), values, strict=True):
+            object.__setattr__(batch, field, value)
+    return batch
 
 
 def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
     """Tell (images, labels) from a list with one entry for each sample."""
+    if all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items):
+        return False  # a mapping for each sample, though each may hold as many of something as there are samples
     arrays = [item for item in items if isinstance(item, Tensor)]
     if arrays:
         return all(item.dim() > 0 and item.shape[0] == count for item in arrays)

@@ -1,12 +1,14 @@
 """What the first fault of a traced step was: an exception, a NaN or Inf, or a target out of range, each with its place.
 
 A fault is a JSON-ready dict: kind (exception, nonfinite, target, index), text, phase, path, module, call, op, node,
-inputs, given (inputs with who made them), line, and of values: tensor, value, index, sample, pixel, allowed, by.
+inputs, given (inputs with who made them), line, and of values: tensor, value, index, sample, pixel, allowed, by; of an
+exception: changed (what another operator has written over).
 `samples` are the positions in the batch that make it, None where the batch does not tell. Shapes: B samples.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import traceback
 from collections.abc import Iterator
@@ -19,18 +21,23 @@ from ocrlab.flight.failure import describe
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying.modules import Call, label
 from ocrlab.replaying.ops import is_foreign
-from ocrlab.replaying.ranges import Outside
 from ocrlab.replaying.step import Step
-from ocrlab.replaying.values import Birth, bad, root
+from ocrlab.replaying.values import Birth, bad, pointer, root
 from ocrlab.trace import sticky
 
 Fault = dict[str, Any]
 SPEAKS_OF_VALUES = re.compile(r"\bnan\b|\binf\b|infinite|non-?finite|not finite|isfinite", re.IGNORECASE)
+GUARD = 3  # lines between a look at a value and the exception that it leads to
 KEPT = ("phase", "path", "module", "call", "op", "node", "parameter", "inputs", "given", "line", "entered", "function")
 
 
-def of_exception(step: Step, error: BaseException, batch: Any, count: int | None) -> Fault:
-    """Return the fault that an exception is, or the one that led to it: a bad value, an index out of range."""
+def of_exception(
+    step: Step, error: BaseException, batch: Any, count: int | None, loss: Tensor | None = None
+) -> Fault | None:
+    """Return the fault that an exception is, or the one that led to it: a bad value, an index out of range.
+
+    Of a program that ends itself (SystemExit) only a bad value is a fault, else None.
+    """
     told = describe(error)
     place = _owned(step, _place(step, error), error)
     latest = [step.values.latest] if step.values.latest else []
@@ -38,13 +45,19 @@ def of_exception(step: Step, error: BaseException, batch: Any, count: int | None
     values = [birth for birth in values if not birth.constant] or values
     by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
     message = f"{told['type']}: {told['message']}"
+    led = None if by_operator else _of_result(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
-        found = of_range(*step.outside, batch, count)
-    elif (by_operator and step.raised_of) or (values and SPEAKS_OF_VALUES.search(told["message"])):
+        found = of_range(step, batch)
+    elif led is not None:
+        found = led
+    elif (by_operator and step.raised_of) or (values and (_guards(step, error) or SPEAKS_OF_VALUES.search(message))):
         found = _led_to(step, values[0], batch, count)
+    elif isinstance(error, SystemExit):
+        return None
     else:
         found = {"kind": "exception", **{name: place[name] for name in KEPT if place.get(name)}, "samples": None}
         found["line"] = place.get("line") or _own_line(error) or told["where"]
+        found["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
         if not sticky.of_cuda(error):
             found["samples"] = _alone(step, error, count)
     return {**found, "exception": message[:2000], "surfaced": _own_line(error) or told["where"]}
@@ -52,10 +65,26 @@ def of_exception(step: Step, error: BaseException, batch: Any, count: int | None
 
 def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
     """Return the fault in what a step without an exception has computed, or None."""
+    found = _of_result(step, loss, batch, count)
+    if found is not None:
+        return found
+    if step.outside is not None and step.outside[0].role.startswith("target"):
+        return of_range(step, batch)
+    if step.before_step:
+        return of_birth(step, step.before_step[0])
+    return None
+
+
+def _of_result(step: Step, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
+    """Return the fault that the loss, a gradient or a weight shows by a bad value, None where all are finite."""
     births = [birth for birth in step.values.order if not birth.constant]
-    if loss is not None and bad(loss):
+    birth = step.loss
+    if birth is None and loss is not None and bad(loss):
         birth = step.values.of(loss) or next(iter(births), None)
-        return _led_to(step, birth, batch, count) if birth else {"kind": "nonfinite", "tensor": "loss", "samples": None}
+        if birth is None:
+            return {"kind": "nonfinite", "tensor": "loss", "samples": None}
+    if birth is not None:
+        return _led_to(step, birth, batch, count)
     if step.gradient is not None:
         return {**of_birth(step, step.gradient[1]), "reaches": f"gradient of {step.gradient[0]}"}
     for name, parameter in step.parameters().items():
@@ -63,18 +92,39 @@ def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) ->
             birth = step.values.of(parameter.detach()) or next(iter(births), None)
             if birth is not None:
                 return {**of_birth(step, birth), "reaches": f"weight {name}"}
-    if step.outside is not None and step.outside[0].role.startswith("target"):
-        return of_range(*step.outside, batch, count)
-    if step.before_step:
-        return of_birth(step, step.before_step[0])
     return None
+
+
+def _guards(step: Step, error: BaseException) -> bool:
+    """Tell whether the program has raised where it had just looked at a bad value: `if loss.isnan(): raise`."""
+    (*read, at), (*raised, now) = (_parted(text) for text in (step.read, _own_line(error)))
+    return bool(step.read) and read == raised and 0 <= int(now) - int(at) <= GUARD
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    """Return file, function and number of a line `file:number function`; empty ones and 0 where there is none."""
+    place, _, function = text.partition(" ")
+    file, _, number = place.rpartition(":")
+    return (file, function, number) if number.isdigit() else ("", "", "0")
+
+
+def _changed_in_place(step: Step) -> str:
+    """Return the operator, with its line, that has changed what the node which raised wanted to read."""
+    node = step.backward.node
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            try:
+                getattr(node, name.removeprefix("_raw"))
+            except RuntimeError:
+                return step.written.get(pointer(getattr(node, name).data), "")
+    return ""
 
 
 def _led_to(step: Step, birth: Birth, batch: Any, count: int | None) -> Fault:
     """Return the fault that a bad value is: the target out of range where the operator that made it was given one."""
     first, outside = root(birth), step.outside
     if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == first.place.get("op"):
-        return of_range(*outside, batch, count)
+        return of_range(step, batch)
     return of_birth(step, birth)
 
 
@@ -96,8 +146,10 @@ def of_birth(step: Step, birth: Birth) -> Fault:
     return fault
 
 
-def of_range(found: Outside, place: Fault, batch: Any, count: int | None) -> Fault:
-    """Return the fault that an index or target out of range is, with the sample and the pixel."""
+def of_range(step: Step, batch: Any) -> Fault:
+    """Return the fault that the index or target out of range of a step is, with the sample and the pixel."""
+    assert step.outside is not None, "the caller has looked"
+    found, place = step.outside
     shape, index, bad_ones = found.shape, found.index, found.mask
     name = _in_batch(found.tensor, batch)
     if name is not None:  # the loss may have flattened it
@@ -106,12 +158,14 @@ def of_range(found: Outside, place: Fault, batch: Any, count: int | None) -> Fau
             flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
             bad_ones = bad_ones.reshape(shape)
-    told = traced_batch.where(index, shape, count)
+    told = traced_batch.where(index, shape, step.rows)
     kind = "target" if found.role.startswith("target") else "index"
     fault = {"kind": kind, **{name: place[name] for name in KEPT if place.get(name)}}
     fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
     fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
-    fault["samples"] = traced_batch.positions(bad_ones, count, merged=True)
+    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True)
+    if name in step.owned:
+        fault |= {"sample": step.owned[name], "samples": [step.owned[name]]}
     return fault
 
 
@@ -138,7 +192,7 @@ def _place(step: Step, error: BaseException) -> Fault:
         place: Fault = {"phase": "loss" if call.is_loss else "forward", "path": call.path, "module": call.label}
         place |= {"given": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
         return place | ({"call": call.number} if call.number > 1 else {})
-    return {**step.here(), "line": step.place.get("line")}
+    return {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
 
 
 def _owned(step: Step, place: Fault, error: BaseException) -> Fault:
@@ -194,11 +248,14 @@ def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | N
         return None
     if any(tensor.is_cuda for _, tensor in traced_batch.tensors(call.args)):
         return None
-    found = [position for position in range(count) if _raises(call, position, count, error)]
+    state, drawn = torch.get_rng_state(), random.getstate()
+    found = [position for position in range(count) if _raises(call, position, count, error, (state, drawn))]
     return found if 0 < len(found) < count else None
 
 
-def _raises(call: Call, position: int, count: int, error: BaseException) -> bool:
+def _raises(call: Call, position: int, count: int, error: BaseException, states: tuple[Tensor, Any]) -> bool:
+    torch.set_rng_state(states[0])  # else a module that draws would raise for some of them by chance
+    random.setstate(states[1])
     args = tuple(traced_batch.select(value, [position], count) for value in call.args)
     kwargs = {name: traced_batch.select(value, [position], count) for name, value in call.kwargs.items()}
     try:

@@ -30,13 +30,14 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     known: bool = True  # part of the model that is trained
+    wraps: bool = False  # a stranger around such a part: a compiled model, somebody's DataParallel
 
     @property
     def is_loss(self) -> bool:
-        """Tell whether it computes the loss: by its name, or because it is none of the model's modules."""
+        """Tell whether it computes the loss: by its name, or because it has nothing to do with the model's modules."""
         kind = type(self.module)
         named = kind.__name__.endswith(("Loss", "Criterion")) or kind.__module__ == "torch.nn.modules.loss"
-        return named or not self.known
+        return named or not (self.known or self.wraps)
 
 
 class Modules:
@@ -105,7 +106,8 @@ class Modules:
 
     def _push(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, known: bool) -> None:
         number = self.counts[id(module)] = self.counts.get(id(module), 0) + 1
-        call = Call(module, self.name(module), label(module), number, args, kwargs, known)
+        wraps = not known and any(id(part) in self.names for part in module.modules())
+        call = Call(module, self.name(module), label(module), number, args, kwargs, known, wraps)
         self.stack.append(call)
         self.changed(call)
 

@@ -68,24 +68,27 @@ class Tracer:
         self.names: list[str] = []
         self.count: int | None = None
         self.about: dict[str, Any] = {}
+        self.phase = ""
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
 
-    def chosen(self, batch: Any, _names: Sequence[str] = ()) -> Any:
-        """Return the batch: what a cell leaves out of it is left out when the step begins."""
-        return batch
+    def begin(
+        self, batch: Any, names: Sequence[str], number: int, micro: int, *, kept: bool = True, phase: str = ""
+    ) -> Any:
+        """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
-    def begin(self, batch: Any, names: Sequence[str], number: int, micro: int) -> None:
-        """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples."""
+        Returns the batch without what the cell leaves out; the same object where the caller's is `kept`. `phase` is
+        said of a fault in place of forward, loss ... where the batch is none of a step: validation.
+        """
         self._leave(0)
         self._stop()
         if not self.on or number < self.first - 1:
-            return
+            return batch
         with _harmless():
             self.names = [str(name) for name in names]
             if number >= self.first and self.micro in (None, micro):
-                self._narrow(batch)
+                batch = self._narrow(batch, kept)
             self.batch, self.count = batch, traced_batch.size(batch, self.names)
-            self.about = {"step": number, "micro": micro}
+            self.about, self.phase = {"step": number, "micro": micro}, phase
             if self.page is None:
                 self.out.mkdir(parents=True, exist_ok=True)
                 self.page = trail.Writer(self.out / "trail.bin")
@@ -93,17 +96,22 @@ class Tracer:
                 self._write("running", None)
             self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
             self.step.start(batch, self.count, self.usual)
+        return batch
 
-    def _narrow(self, batch: Any) -> None:
+    def _narrow(self, batch: Any, kept: bool) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
         count = traced_batch.size(batch, self.names)
+        if count and kept and self.alone is not None and traced_batch.is_fixed(batch, count):
+            print("ocrlab replay: samples alone: nobody can change the tuples they lie in", file=sys.stderr, flush=True)
+            traced_alone.leave(1)
         if count and self.alone is not None:
             self.positions = traced_alone.each(self.alone, self.out, self.names, count, self.like)
             self.is_fork = True
             self.out, self.alone, self.page = traced_alone.place(self.out, self.positions), None, None
         if count and self.positions is not None:
-            traced_batch.narrow(batch, self.positions, count)
+            batch = traced_batch.narrow(batch, self.positions, count)
             self.names = [self.names[p] for p in self.positions if p < len(self.names)]
+        return batch
 
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
@@ -112,8 +120,7 @@ class Tracer:
             return self._leave(0)
         step.stop()
         with _harmless(), torch.no_grad():
-            value = loss.detach() if isinstance(loss, Tensor) else None if loss is None else torch.tensor(float(loss))
-            fault = traced_faults.of_values(step, value, self.batch, self.count)
+            fault = traced_faults.of_values(step, _value(loss), self.batch, self.count)
             if fault is None:
                 self.usual |= step.values.signs()
             if self.about["step"] >= self.first:
@@ -121,13 +128,16 @@ class Tracer:
         self._stop()
         self._leave(0)
 
-    def failed(self, error: BaseException) -> None:
-        """Place an exception that ends the replay; after a sticky CUDA error no tensor is touched."""
+    def failed(self, error: BaseException, loss: Tensor | float | None = None) -> None:
+        """Place an exception that ends the replay, after `loss` where that was known; after a sticky CUDA error no
+        tensor is touched.
+        """
         step = self.step
-        if step is not None and not isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
+        if step is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
             step.stop()
             with _harmless():
-                self._write("failed", traced_faults.of_exception(step, error, self.batch, self.count))
+                value = None if step.dead else _value(loss)
+                self._write("failed", traced_faults.of_exception(step, error, self.batch, self.count, value))
             self._stop()
         self._leave(1)
 
@@ -152,6 +162,7 @@ class Tracer:
         """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
         if fault is not None:
             fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
+            fault |= {"phase": self.phase} if self.phase else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         said |= {"compiled": self.compiled, "count": self.count}
         flight.write_json(self.out / "trace.json", said, private=True)
@@ -163,6 +174,10 @@ class Tracer:
         if positions is None:
             return None
         return [self.names[p] if p < len(self.names) else f"sample {p} of the batch" for p in positions]
+
+
+def _value(loss: Tensor | float | None) -> Tensor | None:
+    return loss.detach() if isinstance(loss, Tensor) else None if loss is None else torch.tensor(float(loss))
 
 
 @contextlib.contextmanager

@@ -60,7 +60,12 @@ class Step:
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[Birth] = []  # what its inputs held
         self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
+        self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.read = ""  # the line that has read a bad value last
+        self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
+        self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
+        self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
         self.before_step: list[Birth] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
 
     def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
@@ -69,7 +74,11 @@ class Step:
         known = {pointer(tensor): f"input {name}" for name, tensor in named.items()}
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
-        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, count, usual)
+        self.owned = traced_batch.owned(batch, count)
+        whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
+        self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
+        owners = {pointer(named[name]): sample for name, sample in self.owned.items()}
+        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, self.rows, usual, owners)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):
@@ -121,13 +130,14 @@ class Step:
         if self.blind or self.dead:
             return
         with self.guarded():
-            place = {**self.here(name), "op": name, "line": line()}
+            here = self.here(name)
+            place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
             place["inputs"] = [kind(tensor) for tensor in inputs[:SHOWN]]
             self._tell(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
                 self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
             for tensor in inputs:
-                self.values.read(tensor)
+                self.read = place["line"] if self.values.read(tensor) else self.read
             if self.outside is None and not _capturing():
                 found = traced_ranges.first(name, args, kwargs)
                 if found is not None:
@@ -140,6 +150,9 @@ class Step:
             self.page.done()
             if changed and not _capturing():
                 self.values.result(name, inputs, changed, self.place)
+                if name.endswith("_"):
+                    told = f"`{name}` at {self.place.get('line')}"
+                    self.written.update((pointer(tensor), told) for tensor in changed)
                 who = self._who(name)
                 self.makers.update((where, who) for tensor in changed if (where := pointer(tensor)))
 
@@ -236,8 +249,12 @@ class Step:
             self._wait()
             self._tell({**self.here(), "op": "", "inputs": []})
 
-    def _backward_began(self) -> None:
+    def _backward_began(self, tensors: Any) -> None:
         self.after_backward = False
+        with self.guarded():
+            for _, tensor in traced_batch.tensors(tensors):
+                if self.loss is None and not self.dead and not _capturing() and bad(tensor):
+                    self.loss = self.values.of(tensor)
 
     def _backward_ended(self) -> None:
         self.after_backward = True

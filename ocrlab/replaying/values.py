@@ -73,6 +73,7 @@ class Values:
         self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
+        self.owners: dict[int, int] = {}
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
 
@@ -82,8 +83,10 @@ class Values:
         shapes: Iterable[tuple[int, ...]],
         count: int | None,
         usual: Iterable[tuple[str, ...]] = (),
+        owners: Mapping[int, int] | None = None,
     ) -> None:
-        """Forget the last step; `usual` are the births of one that went well."""
+        """Forget the last step; `usual` are the births of one that went well, `owners` whose sample a storage is."""
+        self.owners = dict(owners or {})
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
 
@@ -95,11 +98,13 @@ class Values:
         """Return what the births of this step are known by in another one."""
         return {_sign(birth) for birth in self.order}
 
-    def read(self, tensor: Tensor) -> None:
-        """Take in that an operator reads one value: a program often decides by it, and raises."""
+    def read(self, tensor: Tensor) -> bool:
+        """Take in that an operator reads one value, and tell whether it is bad: programs decide by one, and raise."""
         birth = self.births.get(pointer(tensor)) if tensor.numel() == 1 else None
-        if birth is not None and bad(tensor):
-            self.latest = birth
+        if birth is None or not bad(tensor):
+            return False
+        self.latest = birth
+        return True
 
     def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
         """Take in what an operator has made; in-place ones give the tensors that they have changed."""
@@ -176,6 +181,9 @@ class Values:
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
         told = {} if own else traced_batch.where(found.index, tensor.shape, self.count)
+        if pointer(tensor) in self.owners:
+            samples = [self.owners[pointer(tensor)]]
+            told["sample"] = samples[0]
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
         birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
         self.order.append(birth)
@@ -202,6 +210,8 @@ def root(birth: Birth) -> Birth:
 def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
     operator = operator.strip("_")
+    if operator.startswith("ctc_loss") and birth.value == "+Inf" and birth.parent is None:
+        return "no way to align: a target needs more steps than its input has"
     zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
     if operator in ("log", "log2", "log10"):
         return "log of 0" if birth.value != "NaN" else "log of a negative number"

@@ -9,6 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from ocrlab.records import SCHEMA, finite
+from ocrlab.rerun import cells
 from ocrlab.rerun.attempt import Outcome
 from ocrlab.rerun.subject import Subject
 
@@ -39,7 +40,8 @@ def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the cells after the one that showed the fault which say something about it."""
     fault = decided(outcomes)
     index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
-    return [outcome for outcome in outcomes[index + 1 :] if not outcome.broken and not outcome.alone]
+    later = [outcome for outcome in outcomes[index + 1 :] if not outcome.broken and not outcome.alone]
+    return [outcome for outcome in later if cells.says(outcome.cell, outcome.fault)]
 
 
 def culprits(outcome: Outcome) -> tuple[list[str] | None, str]:
@@ -70,7 +72,7 @@ def name_samples(fault: dict[str, Any], outcome: Outcome) -> bool:
     bad, _ = guilty(outcome)
     if bad:
         fault["samples"], fault["names"] = bad, [outcome.names_of(position) for position in bad]
-    elif fault.get("samples") is None and outcome.count == 1 and fault.get("kind") in ("crash", "hang", "exception"):
+    elif fault.get("samples") is None and outcome.count == 1 and cells.is_of_samples(fault):
         fault["samples"], fault["names"] = [0], [outcome.names_of(0)]
     return bool(bad)
 
@@ -165,7 +167,8 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     own = (" from weight", f" from {fault.get('path')} ")
     given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
-    return [*([told[0][:200]] if told else []), *shapes]
+    changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
+    return [*([told[0][:200]] if told else []), *changed, *shapes]
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:
@@ -181,7 +184,7 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
         return [how] if how else []
     names = fault.get("names")
     if not names:
-        return []
+        return [str(fault["batch"])] if fault.get("batch") else []
     count = next((outcome.count for outcome in outcomes if outcome.fault is not None), 0)
     return ["all samples of the batch"] if len(names) == count > 1 else [_named([str(name) for name in names])]
 
@@ -206,6 +209,9 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         outside = (
             f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
         )
+    if subject.step is None:  # it may be that there was none
+        last = done[0].steps[-1]["number"] if done[0].steps else "none"
+        return f"could not be reproduced: the steps up to {last} ran {times}, {losses}; nothing failed then{outside}."
     return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 
@@ -237,4 +243,4 @@ def _equal(outcomes: Sequence[Outcome]) -> bool | None:
 def short(text: str) -> str:
     """Return a path or source line with the folder that we are in left out."""
     here = f"{Path.cwd()}{os.sep}"
-    return text.removeprefix(here)
+    return text.replace(here, "")

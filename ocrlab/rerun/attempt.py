@@ -19,6 +19,7 @@ from typing import Any
 from ocrlab import flight
 from ocrlab.errors import OcrlabError
 from ocrlab.flight import ring, trail
+from ocrlab.flight.ring_worker import Worker
 from ocrlab.probes import stacks, tree
 from ocrlab.records import SCHEMA, from_json
 from ocrlab.rerun.cells import Cell
@@ -28,10 +29,13 @@ from ocrlab.watch.supervise import Ended, Options, watch
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
 SLOWER = 30.0  # times the longest time between two operators so far
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
+ENDLESS = (30.0, 200.0)  # seconds that a traced step may take at least, and times a recorded one
 LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
-FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording)/\w+\.py$")
+FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
+EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
+BATCH = "batch of "  # begins what is told of a batch whose samples could not be put together
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
 
 
 @dataclass
@@ -64,6 +68,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
+    told |= {} if subject.validated is None else {"validate": subject.validated}
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
     env = {**environment(subject, job.absolute()), **cell.environment}
@@ -72,7 +77,8 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     began = time.monotonic()
     with (place / "output.txt").open("wb") as file:
         keep = _keeper(file)
-        guard = Guard(place, max(PATIENCE[0], PATIENCE[1] * subject.seconds))
+        usual = subject.seconds
+        guard = Guard(place, max(PATIENCE[0], PATIENCE[1] * usual), max(ENDLESS[0], ENDLESS[1] * usual))
         guard.start()
         try:
             options = Options(
@@ -89,21 +95,30 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
 
 
 class Guard(threading.Thread):
-    """Looks at the trail of a child, and ends the child when it has not moved for too long; keeps its stacks."""
+    """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
+    keeps its stacks.
+    """
 
-    def __init__(self, place: Path, patience: float) -> None:
+    def __init__(self, place: Path, patience: float, endless: float) -> None:
         super().__init__(daemon=True)
-        self.place, self.patience = place, patience
+        self.place, self.patience, self.endless = place, patience, endless
         self.over = threading.Event()
         self.stacks, self.frame = "", ""
+        self.is_moving = False  # operators went on, and the step did not end
 
     def run(self) -> None:
+        step, began = None, 0.0
         while not self.over.wait(0.1):
             last = trail.read(self.place / "trail.bin")
             known = _json(self.place / "trace.json")
             if last is None or known.get("state") != "running":
                 continue
-            if time.monotonic() - last.time > max(self.patience, min(SLOWER * last.slowest, SLOWEST)):
+            now = time.monotonic()
+            if step != known.get("micro"):
+                step, began = known.get("micro"), now
+            patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
+            self.is_moving = now - began > self.endless and now - last.time < patience
+            if self.is_moving or now - last.time > patience:
                 self._end(int(known.get("pid") or 0))
                 return
 
@@ -139,7 +154,8 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     elif guard.stacks or (ended.status in ("hung", "killed") and last is not None and trace.get("state") == "running"):
         assert last is not None, "a guard has read it"
         hung = bool(guard.stacks) or ended.status == "hung"
-        outcome.fault = {"kind": "hang" if hung else "crash", **_at(last), "samples": None, "names": None}
+        at = {k: v for k, v in _at(last).items() if not (guard.is_moving and k in ("op", "after", "inputs"))}
+        outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
         outcome.fault |= {} if hung else {"signal": ended.signal}
         frame = guard.frame or _frame(place)
         outcome.fault |= {"surfaced": frame} if frame else {}
@@ -165,10 +181,13 @@ def _frame(place: Path) -> str:
     """Return the innermost line of the program's own that faulthandler has written of a crash."""
     text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
     _, _, stack = text.rpartition("(most recent call first):")
-    for found in FAULT_LINE.finditer(stack):
-        if not is_foreign(found["file"]):
-            return f"{found['file']}:{found['line']} {found['function']}"
-    return ""
+    return next(iter(_own_lines(stack)), "")
+
+
+def _own_lines(stack: str) -> list[str]:
+    """Return the lines of a stack as text that are the program's own, in its order."""
+    found = [match for match in FAULT_LINE.finditer(stack) if not is_foreign(match["file"])]
+    return [f"{match['file']}:{match['line']} {match['function']}" for match in found]
 
 
 def is_foreign(file: str) -> bool:
@@ -184,10 +203,12 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
         seen = ring.read(place / "ring.bin")
         if seen.now is not None:
             phase, number, stage = seen.now.phase, seen.now.number, seen.now.stage
-            refused = [worker.failed for worker in seen.workers if worker.failed]
-            samples = (refused or [worker.sample for worker in seen.workers if worker.sample])[:4]
-            if refused or (subject.step is None and number < subject.number):  # its batch was never there
-                phase, number, stage = "data", subject.number, ""
+        said = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
+        exited = result.get("exited") or ([int(said["pid"])] if said else [])
+        refused = _refused(seen.workers, exited)
+        samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
+        if refused or (subject.step is None and number is not None and number < subject.number):
+            phase, number, stage = "data", subject.number, ""  # its batch was never there
     if number is None or not (error or ended.status in ("killed", "hung")):
         outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
         return
@@ -195,10 +216,28 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
     fault: dict[str, Any] = {"kind": "data" if phase == "data" else kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
     if isinstance(error, dict):
-        fault |= {"exception": f"{error.get('type')}: {error.get('message')}", "surfaced": error.get("your_code")}
+        fault |= {"exception": _original(error), "surfaced": error.get("your_code")}
+        inner = _own_lines(str(error.get("traceback")))[-1:] if phase == "data" else []  # also of a worker
+        fault |= {"line": inner[0] if inner else error.get("your_code")}
     fault |= {"signal": ended.signal} if ended.status == "killed" else {}
     fault |= {"samples": None, "names": samples if phase == "data" else None}
+    if fault["names"] and samples[0].startswith(BATCH):
+        fault |= {"names": None, "batch": samples[0]}
     outcome.fault = fault
+
+
+def _refused(workers: Sequence[Worker], exited: Sequence[int]) -> list[str]:
+    """Return the samples at which loading failed: with an exception, or with the end of a worker's process."""
+    named = [(w.failed or w.sample).replace("this worker's", f"worker {w.worker}'s") for w in workers]
+    failed = [name for name, worker in zip(named, workers, strict=True) if worker.failed]
+    return failed or [name for name, worker in zip(named, workers, strict=True) if worker.pid in exited and name]
+
+
+def _original(error: Mapping[str, Any]) -> str:
+    """Return type and message of an exception; of one that a worker has passed on, as it was in the worker."""
+    told = f"{error.get('type')}: {error.get('message')}"
+    lines = str(error.get("message")).strip().splitlines()
+    return lines[-1] if lines and lines[0].startswith("Caught ") and ": " in lines[-1] else told
 
 
 def _keeper(file: Any) -> Callable[[int, bytes], None]:

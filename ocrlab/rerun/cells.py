@@ -79,9 +79,7 @@ def first(cuda: bool) -> list[Cell]:
 
 def contrasts(fault: Mapping[str, Any], cuda: bool, compiled: bool = False) -> list[Cell]:
     """Return what may tell a fault apart, the most telling cell first; empty where its place already answers."""
-    kind = fault.get("kind")
-    words = " ".join([*map(str, fault.get("inputs") or ()), str(fault.get("shape") or "")])
-    half = bool(HALF.search(words))
+    kind, half = fault.get("kind"), is_half(fault)
     if kind in ("target", "index", "data") or fault.get("before"):
         return []  # a value that was wrong before anything was computed is wrong everywhere
     if cuda:
@@ -95,13 +93,30 @@ def contrasts(fault: Mapping[str, Any], cuda: bool, compiled: bool = False) -> l
     return [FP32] if half and kind == "crash" else []
 
 
+def is_half(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault lies where numbers of 16 bits are computed with."""
+    return bool(HALF.search(" ".join([*map(str, fault.get("inputs") or ()), str(fault.get("shape") or "")])))
+
+
+def says(cell: Cell, fault: Mapping[str, Any] | None) -> bool:
+    """Tell whether a cell was what it is called: a program that casts by itself computes in 16 bits with fp32 too."""
+    return cell.name != FP32.name or fault is None or not is_half(fault)
+
+
+def is_of_samples(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep."""
+    kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+    return not kept and fault.get("kind") != "data"
+
+
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
     """Tell whether trying each sample by itself would say more: the fault does not show whose it is."""
     if (
         cuda
         or count < 2
-        or fault.get("kind") in ("data", "target")
-        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+        or fault.get("kind") == "target"
+        or (fault.get("phase") == "validation" and fault.get("micro") is None)  # its batch was never in our hands
+        or not is_of_samples(fault)
     ):
         return False
     samples: Sequence[int] | None = fault.get("samples")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import statistics
 import sys
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from ocrlab.diagnose.ranks import first
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight import ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
+from ocrlab.flight.seal import is_whole
 from ocrlab.rerun import changes
 
+VALIDATED = re.compile(r"validation batch (\d+)")
 QUIET = {"PYTHONFAULTHANDLER": "1", "WANDB_MODE": "disabled", "COMET_START_ONLINE": "0"}  # a replay is no new run
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
 
@@ -42,6 +44,17 @@ class Subject:
         """The samples of the step, of all its micro-batches."""
         steps = [step for step in self.flight.steps if step.number == self.number]
         return [name for step in steps for name in step.samples]
+
+    @property
+    def validated(self) -> int | None:
+        """The batch of a validation in which the run ended behind its newest step, -1 where that is not known; None
+        where it ended elsewhere.
+        """
+        newest = self.flight.now
+        if newest is None or newest.phase != "validation" or newest.number != self.number:
+            return None
+        batch = VALIDATED.match(self.flight.sample)
+        return int(batch[1]) if batch else -1
 
     @property
     def cuda(self) -> bool:
@@ -91,12 +104,18 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
         )
     found = _newest(paths)
     if found is None:
-        raise RunError(f"{run} was ended before its first step", do=f"ocrlab diagnose {run} tells why it failed")
+        waiting = [worker for path in paths[:1] for worker in ring.read(path).workers]
+        named = [w.failed for w in waiting if w.failed] or [w.sample for w in waiting if w.sample]
+        raise RunError(
+            f"{run} was ended before its first step",
+            got=f"loading {', '.join(named[:4])}" if named else None,
+            do=f"ocrlab diagnose {run} tells why it failed",
+        )
     program = record_program.read(run, rank)
     chosen = _chosen(found, number, _ended(run))
     step = next((step for step in found.steps if step.number == chosen), None)
     before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
-    reachable = [shot for shot in before if zipfile.is_zipfile(shot.path)]
+    reachable = [shot for shot in before if is_whole(shot.path)]
     subject = Subject(run, found, program, chosen, step, None, _ended(run))
     if reachable:
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path

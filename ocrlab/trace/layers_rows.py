@@ -144,7 +144,7 @@ def _sentence(row: Row, sample: int | None) -> str:
         WEIGHT: "it is there before the module computes",
         INPUT: "it came in with the batch" if call.root else "it was made before this module",
         OUTPUT: "made here: what came in was finite",
-        GRADIENT[OUTPUT]: "made by what comes after it: the loss, or a module that is not watched",
+        GRADIENT[OUTPUT]: "made by what comes after it: the loss, code between modules, one that is not watched",
         GRADIENT[INPUT]: "made here: the gradient that came back to its output was finite",
     }[row.what]
     where = f", sample {sample} of the batch" if sample is not None else ""

@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.recording import generators, restored_lightning
+from ocrlab.recording import generators, loading, names, restored_lightning
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.loops import left, recording
@@ -53,6 +53,7 @@ class Recorder(lightning.Callback):
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.tape: Tape | None = None
         self.replay: Restored | None = None
+        self.validated: loading.Loader | None = None  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
@@ -100,6 +101,9 @@ class Recorder(lightning.Callback):
         def processed(loader: Any) -> Any:
             loader = process(loader)
             if self.replay is not None:
+                if not trainer.training and loading.can_be_watched(loader):
+                    self.validated = loading.Loader(loader, loading.Place(self.replay.out, self.replay.rank, 0, 1))
+                    self.validated.start()
                 return self.replay.feed(loader) if trainer.training else loader
             if self.tape is not None:
                 self.tape.watch(loader, 0 if trainer.training else 1)
@@ -177,6 +181,9 @@ class Recorder(lightning.Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
+        if self.replay is not None:
+            seen = self.validated.taken.popleft() if self.validated and self.validated.taken else Loaded()
+            self.replay.validate(batch, names.of_batch(batch) or seen.samples, batch_idx)
         if self.tape is not None:
             watched = self.tape.loaders.get(1)
             told = Loaded() if watched is None else watched.told()

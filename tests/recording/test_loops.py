@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -49,7 +50,17 @@ class Bad(Noisy):
         return super().__getitem__(index)
 
 
-def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, **options) -> None:
+class Ends(Noisy):
+    def __getitem__(self, index):
+        return os._exit(3) if index == 13 else super().__getitem__(index)
+
+
+class Holes(Noisy):
+    def __getitem__(self, index):
+        return None if index == 13 else super().__getitem__(index)
+
+
+def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, check=lambda: None, **options) -> None:
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -73,28 +84,32 @@ def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, **options
                     optimizer.zero_grad()
                     average.update_parameters(net)
                     scheduler.step()
+            with rec.validating():
+                check()
 
 
-def replay(folder: Path, monkeypatch, again, last: int | None = None) -> dict:
+def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
     """Run `again` as a replay from the older snapshot and return its result."""
     found = ring.read(ring.find(folder)[0])
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
-    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number if last is None else last}
+    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number if last is None else last, **more}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():
         raise Ended
 
+    handler = signal.getsignal(signal.SIGCHLD)
     with monkeypatch.context() as patch:
         patch.setenv(record_program.REPLAY, str(out / "job.json"))
         for name in restored.TRACKERS:
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
-        with pytest.raises((Ended, ValueError)):
+        with pytest.raises((Ended, ValueError, TypeError, AttributeError, RuntimeError, OSError)):
             again()
+    signal.signal(signal.SIGCHLD, handler)
     return json.loads((out / "result.json").read_text())
 
 
@@ -135,6 +150,91 @@ def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monk
     assert not result["finished"]
     assert all(s["equal"] for s in result["steps"])
     assert "page 13 is broken" in result["error"]["message"]
+
+
+def test_a_step_in_which_the_program_leaves_its_loop_is_ended(tmp_path, monkeypatch):
+    def walk():
+        torch.manual_seed(0)
+        net = nn.Linear(8, 3)
+        data = [torch.randn(4, 8), torch.full((4, 8), float("nan")), torch.randn(4, 8)]
+        with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1), snapshot_every=99) as rec:
+            for _ in rec.epochs(2):
+                for batch in rec.batches(data):
+                    loss = rec.loss(net(batch).square().mean())
+                    if loss != loss:
+                        break
+                    loss.backward()
+
+    walk()
+    result = replay(tmp_path, monkeypatch, walk, cell={"trace": True})
+    assert [step["micro"] for step in result["steps"]] == [0, 1, 2, 3] and result["finished"]
+    fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
+    assert (fault["micro"], fault["tensor"]) == (1, "input batch")
+
+
+def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
+    with pytest.raises((RuntimeError, OSError)):
+        train(tmp_path, Ends(), workers=2, snapshot_every=2)
+    last = ring.read(ring.find(tmp_path)[0]).now.number + 1
+    again = lambda: train(tmp_path, Ends(), workers=2, snapshot_every=2)  # noqa: E731
+    told = replay(tmp_path, monkeypatch, again, last=last)
+    workers = ring.read(tmp_path / "replay" / "ring.bin").workers
+    known = [
+        worker for worker in workers if worker.pid in told["exited"] or str(worker.pid) in told["error"]["message"]
+    ]
+    assert [one.sample for one in known] == ["13"], "torch may have raised before it handed out its iterator"
+
+
+def test_a_stream_that_breaks_breaks_again_in_the_replay(tmp_path, monkeypatch):
+    def lines():
+        for number in range(20):
+            if number == 7:
+                raise ValueError("line 7 is broken")
+            yield torch.full((4, 8), float(number)), torch.tensor([0, 1, 2, 0])
+
+    class Lines(list):
+        def __iter__(self):
+            return lines()
+
+    with pytest.raises(ValueError, match="line 7"):
+        train(tmp_path, Lines(), snapshot_every=2, epochs=1)
+    result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, Lines(), snapshot_every=2, epochs=1), last=7)
+    assert not result["finished"] and "line 7 is broken" in result["error"]["message"]
+    assert all(step["equal"] for step in result["steps"])
+
+
+def test_a_stream_that_was_at_its_end_has_no_batch_behind_it(tmp_path, monkeypatch):
+    stream = [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0])) for _ in range(8)]
+    train(tmp_path, stream, snapshot_every=3, epochs=1)
+    result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, stream, snapshot_every=3, epochs=1), last=8)
+    assert result["finished"] and [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
+
+
+def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
+    def check():
+        raise ValueError("no page has any text")
+
+    again = lambda: train(tmp_path, Noisy(), snapshot_every=3, check=check)  # noqa: E731
+    with pytest.raises(ValueError, match="no page"):
+        again()
+    assert ring.read(ring.find(tmp_path)[0]).now.phase == "validation"
+    result = replay(tmp_path, monkeypatch, again, validate=-1)
+    assert not result["finished"] and "no page has any text" in result["error"]["message"]
+    assert ring.read(tmp_path / "replay" / "ring.bin").now.phase == "validation"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
+    with pytest.raises((TypeError, AttributeError)):
+        train(tmp_path, Holes(), workers=workers, snapshot_every=2)
+    found = ring.read(ring.find(tmp_path)[0])
+    failed = [worker.failed for worker in found.workers if worker.failed]
+    assert len(failed) == 1 and "13" in failed[0].removeprefix("batch of ").split(", ")
+    again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
+    result = replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    assert not result["finished"] and "error" in result
+    seen = ring.read(tmp_path / "replay" / "ring.bin").workers
+    assert [worker.failed for worker in seen if worker.failed] == ["13"]
 
 
 def test_names_phases_and_rates_are_in_the_record(tmp_path):

@@ -29,6 +29,11 @@ class Mine:
         ((torch.ones(2), torch.tensor([0, 1])), []),
         (torch.ones(2), []),
         ([torch.ones(2), {"path": Path("x/a.png")}], ["a.png"]),
+        ((tuple(torch.ones(3, 2 + i) for i in range(2)), ({"file": "a.png"}, {"file": "b.png"})), ["a.png", "b.png"]),
+        ([{"file": "a.png", "x": torch.ones(2)}, {"file": "b.png"}], ["a.png", "b.png"]),
+        ([{"file": "a.png"}, {"x": torch.ones(2)}], []),
+        ([{"file": ["a.png", "b.png"]}, {"file": ["c.png", "d.png"]}], ["a.png", "b.png"]),
+        ([{"image_id": 3}, {"image_id": 9}], []),
         (None, []),
     ],
 )

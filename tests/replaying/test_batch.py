@@ -43,6 +43,34 @@ def test_a_part_of_any_batch_can_be_taken_and_left_in_place(batch: Any) -> None:
         assert name == other and torch.equal(one, two)
 
 
+def test_samples_in_lists_of_any_size_are_left_in_place_and_those_in_tuples_anew() -> None:
+    images = [torch.zeros(3, 8 + i, 8) for i in range(4)]
+    targets = [{"boxes": torch.zeros(i, 4)} for i in range(4)]
+    lists, tuples = (images, targets), (tuple(images), tuple(targets))
+    assert traced_batch.size(lists, list("abcd")) == traced_batch.size(tuples, list("abcd")) == 4
+    assert not traced_batch.is_fixed(lists, 4) and traced_batch.is_fixed(tuples, 4)
+    assert not traced_batch.is_fixed((image(), list("abcd"), tuple("abcd")), 4), "names may stay"
+    left = traced_batch.narrow(tuples, [2], 4)
+    assert [len(part) for part in (*left, *tuples)] == [1, 1, 4, 4] and left[0][0] is images[2]
+    assert traced_batch.narrow(lists, [2], 4) is lists
+    assert [len(part) for part in lists] == [1, 1] and targets[0]["boxes"].shape == (2, 4)
+
+
+def test_a_mapping_for_each_sample_may_hold_as_many_of_something() -> None:
+    batch = (tuple(torch.zeros(3, 8, 8) for _ in range(4)), tuple({"boxes": torch.zeros(4, 4)} for _ in range(4)))
+    owned = traced_batch.owned(batch, 4)
+    assert owned["batch[1][2]['boxes']"] == owned["batch[0][2]"] == 2 and len(owned) == 8
+    assert [len(part) for part in traced_batch.narrow(batch, [2], 4)] == [1, 1]
+    assert traced_batch.owned((image(), {"x": image(), "name": list("abcd")}), 4) == {}
+
+
+def test_a_tuple_inside_of_what_can_be_changed_is_replaced_there() -> None:
+    targets = tuple({"boxes": torch.zeros(i, 4)} for i in range(4))
+    for batch in ({"image": image(), "targets": targets}, [image(), targets], Pair(image(), targets)):  # type: ignore[arg-type]
+        assert traced_batch.narrow(batch, [3], 4) is batch
+        assert traced_batch.parts(batch)[1][1] == (targets[3],)
+
+
 def test_names_decide_the_size_where_a_tensor_has_it() -> None:
     assert traced_batch.size((torch.zeros(8, 3), torch.zeros(8, 3), torch.zeros(2)), ["a", "b"]) == 2
     assert traced_batch.size({"pages": [1, 2, 3]}) == 3

@@ -83,10 +83,17 @@ def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
     assert answer.culprits(found) == (["1.png"], "goes away without it, and needs company")
 
 
-def test_the_only_sample_of_a_batch_is_the_one() -> None:
-    fault: dict[str, Any] = {**CONV, "kind": "exception", "samples": None}
+@pytest.mark.parametrize("kind", ["exception", "crash", "nonfinite"])
+def test_the_only_sample_of_a_batch_is_the_one(kind: str) -> None:
+    fault: dict[str, Any] = {**CONV, "kind": kind, "samples": None}
     assert not answer.name_samples(fault, Outcome(cells.TRACED, fault, count=1, names=["only.png"]))
     assert (fault["samples"], fault["names"]) == ([0], ["only.png"])
+
+
+def test_a_weight_is_that_of_no_sample() -> None:
+    fault: dict[str, Any] = {"kind": "nonfinite", "tensor": "weight head.weight", "samples": None}
+    answer.name_samples(fault, Outcome(cells.TRACED, fault, count=1, names=["only.png"]))
+    assert fault["samples"] is None and "names" not in fault
 
 
 def test_a_compiled_model_is_why_a_loss_differs() -> None:
@@ -141,6 +148,31 @@ def test_a_hang_and_an_exception_say_where() -> None:
 )
 def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: Any, wanted: str) -> None:
     assert wanted in answer.sentence(subject(ended), [outcome(None, steps=steps)])
+
+
+def test_a_step_that_may_never_have_been_is_not_said_to_have_run() -> None:
+    run = subject("unknown")
+    run.step, run.number = None, 213
+    said = answer.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
+    assert said.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in said
+
+
+def test_what_stays_in_a_cell_that_was_none_is_not_said() -> None:
+    fault = {"kind": "nonfinite", "step": 3, "inputs": ["(2, 3) fp16"], "tensor": "output aten::sum", "value": "+Inf"}
+    said = answer.sentence(subject(), [outcome(fault), outcome(fault, cells.FP32)])
+    assert "stays" not in said and "fp32" not in said
+
+
+def test_a_batch_that_could_not_be_put_together_is_told_whole() -> None:
+    fault = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError: empty", "batch": "batch of 4, 9"}
+    said = answer.sentence(subject(), [outcome(fault)])
+    assert said == "first fault at step 3, data; ValueError: empty; batch of 4, 9."
+
+
+def test_what_another_operator_has_written_over_is_told() -> None:
+    changed = f"`add_` at {Path.cwd()}/gate.py:10 forward"
+    fault = {"kind": "exception", "phase": "backward", "exception": "RuntimeError: modified", "changed": changed}
+    assert "; changed in place by `add_` at gate.py:10 forward" in answer.sentence(subject(), [outcome(fault)])
 
 
 def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:

@@ -28,6 +28,12 @@ def test_half_precision_asks_for_fp32() -> None:
     assert names({"kind": "nonfinite", "inputs": ["(4, 8) fp32"]}) == []
 
 
+def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> None:
+    half = {"kind": "nonfinite", "inputs": ["(2, 3) fp16"]}
+    assert not cells.says(cells.FP32, half) and cells.says(cells.ANOMALY, half)
+    assert cells.says(cells.FP32, {"inputs": ["(2, 3) fp32"]}) and cells.says(cells.FP32, None)
+
+
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
 
@@ -68,6 +74,8 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
         ({"kind": "nonfinite", "samples": None, "tensor": "weight head.weight"}, 4, False),
         ({"kind": "target", "samples": None}, 4, False),
         ({"kind": "data", "samples": None}, 4, False),
+        ({"kind": "exception", "phase": "validation", "samples": None}, 4, False),
+        ({"kind": "exception", "phase": "validation", "micro": 5, "samples": None}, 4, True),
     ],
 )
 def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(

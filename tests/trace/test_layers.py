@@ -188,7 +188,7 @@ def test_a_loss_that_spoils_gradients_is_told_from_the_model() -> None:
     with layers.watch(model, "3") as seen:
         (model(torch.randn(4, 8)) * math.inf).sum().backward()
     assert seen.first_nonfinite is not None
-    assert "the loss" in seen.first_nonfinite.sentence
+    assert "the loss, code between modules" in seen.first_nonfinite.sentence
 
 
 class Rich(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from pathlib import Path
@@ -31,13 +32,13 @@ def quiet(monkeypatch):
     monkeypatch.delenv(record_program.REPLAY, raising=False)
 
 
-def replay(run: Path, monkeypatch, again, last: int | None = None) -> dict:
+def replay(run: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
     found = ring.read(ring.find(run)[0])
     out = run / "replay"
     out.mkdir()
     first = found.snapshots[-1]
     job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(first.path), "out": str(out)}
-    job |= {"first_step": first.number, "last_step": found.now.number if last is None else last}
+    job |= {"first_step": first.number, "last_step": found.now.number if last is None else last, **more}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():
@@ -49,7 +50,7 @@ def replay(run: Path, monkeypatch, again, last: int | None = None) -> dict:
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)
-        with pytest.raises(Ended):
+        with pytest.raises((Ended, IndexError)):
             again()
     return json.loads((out / "result.json").read_text())
 
@@ -109,6 +110,28 @@ def test_a_foreign_lightning_project_is_replayed_bit_for_bit(tmp_path, monkeypat
     assert [step["micro"] for step in result["steps"]] == list(range(found.snapshots[-1].micro, 15))
     assert all(step["equal"] for step in result["steps"])
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "saved").iterdir()} == saved
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_run_that_ended_in_its_validation_is_validated_again(tmp_path, monkeypatch, wrong):
+    class Strict(Model):
+        def validation_step(self, batch, index):
+            if wrong and index == 1 and self.current_epoch == 1:
+                batch[1][4] = 9
+            super().validation_step(batch, index)
+
+    again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Strict())  # noqa: E731
+    with pytest.raises(IndexError) if wrong else contextlib.nullcontext():
+        again()
+    found = ring.read(ring.find(tmp_path)[0])
+    cell = {"validate": 1, "cell": {"trace": True}}
+    result = replay(tmp_path, monkeypatch, again, **cell)
+    assert all(step["equal"] for step in result["steps"]) and result["finished"] is not wrong
+    if wrong:
+        assert (found.now.phase, found.sample.partition(":")[0]) == ("validation", "validation batch 1")
+        fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
+        assert (fault["phase"], fault["kind"], fault["value"], fault["names"]) == ("validation", "target", "9", ["15"])
 
 
 @pytest.mark.filterwarnings("ignore")
