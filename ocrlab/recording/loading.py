@@ -195,13 +195,13 @@ class Collate:
         """Return the sample that cannot be collated by itself, in a replay, which may try; else the whole batch."""
         names = self.watched.told.samples
         if self.watched.replayed and isinstance(samples, list) and len(samples) == len(names):
-            states = generators.parts(cuda=False)
+            states = generators.take(cuda=False)
             bad = [name for name, sample in zip(names, samples, strict=True) if not self.takes(sample, states)]
             if len(bad) == 1:
                 return bad[0]
         return f"{BATCH}{', '.join(names)}"
 
-    def takes(self, sample: Any, states: Mapping[str, generators.State]) -> bool:
+    def takes(self, sample: Any, states: Mapping[str, bytes]) -> bool:
         generators.put(states)
         with contextlib.suppress(Exception):
             self.collate([sample])

@@ -182,7 +182,7 @@ class Recorder(lightning.Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if self.replay is not None:
-            seen = self.validated.taken.popleft() if self.validated and self.validated.taken else Loaded()
+            seen = Loaded() if self.validated is None else self.validated.told()
             self.replay.validate(batch, names.of_batch(batch) or seen.samples, batch_idx)
         if self.tape is not None:
             watched = self.tape.loaders.get(1)
