@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ocrlab.recording import verdicts
+from ocrlab.recording import loading, verdicts
 from ocrlab.recording.anew import Anew
 from ocrlab.recording.answers import Answers
 from ocrlab.recording.baseline import Baseline
@@ -283,6 +283,15 @@ class Learning:
         for part in (self.answers, self.scales, self.baseline, self.scaled):
             part.close()
         self.handles, self.probes = [], {}
+
+    def sentences(self, loader: Any) -> list[str]:
+        """Return what is said of a training that has ended, with the DataLoader of its data, None for another."""
+        self.close()
+        told = self.told
+        told.larger, told.generator = loading.more_than_a_batch(loader), loading.copied_generator(loader)
+        told.drawn = self.drawn.sentence(loading.samples_in(loader))
+        told.workers = loader.num_workers if loader is not None else 0
+        return verdicts.sentences(told, self.model)
 
     def end(self) -> None:
         """Look at what is there when a training ends."""

@@ -324,6 +324,11 @@ def can_be_watched(loader: Any) -> bool:
     return type(loader)._get_iterator is DataLoader._get_iterator
 
 
+def worker_ended(error: BaseException) -> bool:
+    """Tell whether torch raised because a loader's worker ended: its signal handler does, wherever the process is."""
+    return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)
+
+
 def samples_in(loader: Any) -> int:
     """Return how many samples a loader knows to have, 0 where it does not."""
     try:

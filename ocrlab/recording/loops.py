@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ocrlab.recording import loading
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
@@ -182,6 +183,8 @@ def recording(
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
                 tape.learning = Learning(whole, held.optimizers, held.extra)
         except Exception as error:
+            if loading.worker_ended(error):
+                raise
             say(f"not started, training goes on: {error}")
     loop = Loop(held, tape, replay)
     loop.start()

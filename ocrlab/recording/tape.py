@@ -1,6 +1,7 @@
 """What a training in this process writes to its flight folder; the part that Lightning and a hand-written loop share.
 
-No error in here reaches the training: it is said once, and the recorder is off from then on.
+No error in here reaches the training: it is said once, and the recorder is off from then on. Only what torch's signal
+handler says in here of a worker that ended is let through.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from ocrlab.flight import handover, learned, record_program, ring, ring_layout
 from ocrlab.flight.ring_layout import ENCODE, PHASE_AT, STAGE_AT
-from ocrlab.recording import generators, loading, names, verdicts, walks
+from ocrlab.recording import generators, loading, names, walks
 from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.loading import Loaded, Loader, Place
 from ocrlab.recording.memory import Memory
@@ -301,6 +302,8 @@ class Tape:
 
     def unlearn(self, error: Exception) -> None:
         """Switch off what looks at the learning, with a word about why."""
+        if loading.worker_ended(error):
+            raise error
         if self.learning is not None:
             self.learning.close()
             self.learning = None
@@ -312,13 +315,8 @@ class Tape:
         self.learn("end")
         if self.learning is None:
             return
-        self.learning.close()
-        told, entry = self.learning.told, self.loaders.get(0)
-        loader = entry.loader() if isinstance(entry, Loader) else None
-        told.larger, told.generator = loading.more_than_a_batch(loader), loading.copied_generator(loader)
-        told.drawn = self.learning.drawn.sentence(loading.samples_in(loader))
-        told.workers = loader.num_workers if loader is not None else 0
-        lines = verdicts.sentences(told, self.learning.model)
+        entry, told = self.loaders.get(0), self.learning.told
+        lines = self.learning.sentences(entry.loader() if isinstance(entry, Loader) else None)
         learned.write(self.folder, self.rank, self.start, lines, told.weights, cut=bool(told.ended))
         for line in lines if self.rank == 0 else ():
             say(line)
@@ -331,6 +329,8 @@ class Tape:
                 if generators.parts(cuda=self.cuda) != self.random:  # a hook of the user has drawn
                     generators.put(generators.whole(self.random))
         except Exception as error:
+            if loading.worker_ended(error):
+                raise
             self.snapshots_on = False
             self.failed(error)
             say(f"no more snapshots: {error}")
@@ -343,6 +343,8 @@ class Tape:
 
     def failed(self, error: BaseException) -> None:
         """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
+        if loading.worker_ended(error):
+            self.phase("data")  # it may come up in any part of a step; what failed is loading
         if self.cuda and sticky.of_cuda(error):
             self.cuda = False
             sticky.keep([*self.late, *self.snapshots.abandon()])
@@ -369,6 +371,8 @@ class Tape:
 
     def give_up(self, error: Exception) -> None:
         """Switch off for good, with a word about why."""
+        if loading.worker_ended(error):
+            raise error
         self.on = False
         self.failed(error)
         self.stages.detach()

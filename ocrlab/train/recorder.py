@@ -69,6 +69,8 @@ class Recorder(lightning.Callback):
             self._open(trainer, pl_module)
             self._see_loaders(trainer)
         except Exception as error:
+            if loading.worker_ended(error):
+                raise
             say(f"not started, training goes on: {error}")
             self.tape = None
 

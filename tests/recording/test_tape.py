@@ -75,6 +75,32 @@ def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
     tape.finish()
 
 
+ENDED = "DataLoader worker (pid 7) exited unexpectedly with exit code 3."
+
+
+@pytest.mark.parametrize("where", ["begin", "loss", "snapshot", "learning"])
+def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_path, monkeypatch, where):
+    """torch's signal handler raises it in whatever runs; an error of ours stays with us."""
+    net = nn.Linear(2, 2)
+    errors = iter([RuntimeError("ours"), RuntimeError(ENDED)])
+
+    def interrupted(*_args, **_kwargs):
+        raise next(errors)
+
+    for wanted in (False, True):
+        with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
+            target = {"begin": rec.tape.writer, "loss": rec.tape.writer, "snapshot": rec.tape.snapshots}
+            owner = target.get(where, rec.tape.learning)
+            monkeypatch.setattr(
+                owner, {"begin": "put", "snapshot": "take", "learning": "begin"}.get(where, where), interrupted
+            )
+            with pytest.raises(RuntimeError, match="pid 7") if wanted else contextlib.nullcontext():
+                for batch in rec.batches([torch.ones(1, 2)]):
+                    rec.loss(net(batch).sum())
+            rec.tape.failed(RuntimeError(ENDED))
+            assert where in ("begin", "learning") or not wanted or ring.read(ring.find(tmp_path)[0]).now.phase == "data"
+
+
 def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypatch):
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
