@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -96,7 +97,9 @@ def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], lim
         raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
     if not args.factor:
         raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD before the --")
-    flips = factors.of_words(args.factor)
+    flips, first = factors.of_words(args.factor), args.program[0]
+    if "{" not in first and shutil.which(first) is None:
+        raise ConfigError(f"{first} cannot be started", got="no program of that name", need="-- COMMAND that runs")
     start = program.starter(args.program, flips)
     mark = key(args.program, [(one.name, one.bad, one.good) for one in flips])
     return Hunt(flips, [], start, Path(), limits, mark)

@@ -81,6 +81,7 @@ def test_the_same_command_goes_on_where_the_runs_were_spent(bisect: Callable[...
         (("--", "python"), "nothing to flip"),
         (("--factor", "a=1:0"), "for a program of yours"),
         (("--factor", "a=1", "--", "python"), "cannot be read"),
+        (("--factor", "a=1:0", "--", "no_such_program"), "cannot be started"),
         (("--runs", "0", "batch_size=2"), "--runs"),
         (("--error", "0.7", "batch_size=2"), "--error"),
         (("--rate", "0", "batch_size=2"), "--rate"),
