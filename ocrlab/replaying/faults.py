@@ -116,7 +116,8 @@ def _changed_in_place(step: Step) -> str:
             try:
                 getattr(node, name.removeprefix("_raw"))
             except RuntimeError:
-                return step.written.get(pointer(getattr(node, name).data), "")
+                data = getattr(getattr(node, name), "data", None)  # torch 2.8 does not give it
+                return "" if data is None else step.written.get(pointer(data), "")
     return ""
 
 

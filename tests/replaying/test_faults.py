@@ -113,7 +113,10 @@ def test_what_was_changed_in_place_is_told_with_who_has_changed_it(tmp_path: Pat
 
     found, _ = step(tmp_path, nn.Sequential(nn.Conv2d(3, 5, 1), Gate()), batch())
     subset(found, kind="exception", phase="backward", path="1", node="MulBackward0")
-    assert found["changed"].startswith("`aten::add_` at ") and found["changed"].endswith(" forward")
+    if hasattr(torch._C._autograd.SavedTensor, "data"):
+        assert found["changed"].startswith("`aten::add_` at ") and found["changed"].endswith(" forward")
+    else:
+        assert found["changed"] == "", "an older torch does not tell what it has kept"
 
 
 def test_a_module_that_draws_numbers_blames_no_sample(tmp_path: Path) -> None:
