@@ -76,6 +76,10 @@ def shard(detector: Detector, mesh: DeviceMesh) -> None:
     for part in (*detector.encoder.children(), detector.decoder, detector.head):
         fully_shard(part, mesh=mesh)
     fully_shard(detector, mesh=mesh)
+    if mesh.device_type == "cpu":  # gloo only sums: older torch asked it for a mean, and took the sum for one
+        for part in detector.modules():
+            if isinstance(part, FSDPModule):
+                part.set_force_sum_reduction_for_comms(True)
 
 
 def gather(model: nn.Module) -> None:
