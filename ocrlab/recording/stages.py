@@ -80,21 +80,14 @@ class Stages:
 
     def _surrounds(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """Return a call of the whole model: it is the forward, and then comes the loss."""
-        page, forward, loss = self.writer.page, self.writer.word("forward"), self.writer.word("loss")
+        forward, loss = self._phase("forward"), self._phase("loss")
 
         def surrounded(*args: Any, **kwargs: Any) -> Any:
             if compiling() or not self.in_step:
                 return inner(*args, **kwargs)
-            try:
-                page[PHASE_AT] = forward
-            except ValueError:  # the ring is closed
-                self.in_step = False
+            forward()
             output = inner(*args, **kwargs)
-            try:
-                if self.in_step:
-                    page[PHASE_AT] = loss
-            except ValueError:
-                self.in_step = False
+            loss()
             return output
 
         return surrounded

@@ -206,6 +206,23 @@ def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, m
             tape.finish()
 
 
+def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record(tmp_path):
+    """The ring is shared with it; forked in the middle of a step, its model is still listened to."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with recording(tmp_path, net) as rec:
+        for batch in rec.batches([torch.ones(1, 2)]):
+            net(batch)
+            before = ring.read(ring.find(tmp_path)[0]).now
+            pid = os.fork()
+            if pid == 0:
+                with contextlib.suppress(RuntimeError):
+                    net(torch.ones(1, 5))  # fails in the first stage, and would stay in "forward"
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            now = ring.read(ring.find(tmp_path)[0]).now
+            assert (before.phase, before.stage) == (now.phase, now.stage) == ("loss", "1")
+
+
 def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, capsys):
     """Before it there are none: that must not be told as a step without gradients. Nor may a hook stay behind."""
     net = nn.Linear(2, 2)
