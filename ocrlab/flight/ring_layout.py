@@ -12,9 +12,9 @@ A process that dies leaves the pages to the kernel, so that nothing of this need
 first, and again last: what was being written when the process died is seen by that. Checksums, which tell a damaged
 file, come some records later, and the words of a generator are written once for all steps in which they stay the same:
 by the next step the ring, and code that is used once in each, have left the caches. Slots are small, so that several
-share a page: the kernel, which writes the file to the disk every half minute, then lets the first write to each page
-cost 10 to 50 microseconds. Numbers lie at multiples of eight
-bytes, where a memoryview writes them without struct: its first use in a step would cost as much as ten of them.
+share a page: the kernel writes the file to the disk every half minute, and the first write to each page after that
+costs 10 to 50 microseconds. Numbers lie at multiples of eight bytes, where a memoryview writes them without struct,
+whose first use in a step costs as much as ten of them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class Payload:
 def fitting(step: Step, room: int, encode: Encode | None = None) -> Payload:
     """Return what of a step fits into `room` bytes; what does not is left out and said so: samples, order, states."""
     encode = encode or in_one_piece
-    made = payload(text_of(step.samples, step.memory, step.order), (step.random, b""), (step.loaded, b""), encode)
+    text = text_of(step.samples, step.memory, step.order)
+    made = Payload(text.encode(), *both((step.random, b""), (step.loaded, b""), encode))
     if len(made.text) + len(made.states) <= room:
         return made
     few = step.samples[:16]
@@ -129,8 +130,8 @@ def fitting(step: Step, room: int, encode: Encode | None = None) -> Payload:
     if len(made.text) + len(made.states) <= room:
         return made
     text = text_of([name[:60] for name in few], step.memory, {}, ["samples", "order", "loaded"])
-    made = payload(text, (step.random, b""), ({}, b""), encode)
-    return Payload(made.text, made.states[: room - len(made.text)], made.same)
+    states, same = both((step.random, b""), ({}, b""), encode)
+    return Payload(text.encode(), states[: room - len(text.encode())], same)
 
 
 def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], left_out: Sequence[str] = ()) -> str:
@@ -139,11 +140,11 @@ def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], l
     return ENCODE(texts | {"left_out": left_out} if left_out else texts)
 
 
-def payload(text: str, random: States, loaded: States, encode: Encode) -> Payload:
-    """Return what a record holds, of states after (`random`) and before (`loaded`) the batch was loaded."""
+def both(random: States, loaded: States, encode: Encode) -> tuple[bytes, bool]:
+    """Return the states after (`random`) and before (`loaded`) a batch was loaded, and whether they are the same."""
     if loaded is random or (loaded[0] and loaded == random):
-        return Payload(text.encode(), encode(0, random), True)
-    return Payload(text.encode(), encode(0, random) + encode(1, loaded), False)
+        return encode(0, random), True
+    return encode(0, random) + encode(1, loaded), False
 
 
 def in_one_piece(_side: int, states: States) -> bytes:

@@ -88,7 +88,7 @@ class Tape:
         self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
         self.memory = Memory()
         self.told: tuple[Any, Any, bytes] = None, None, b""  # of the last record: its batch's JSON, memory, its text
-        self.memory_text = ""
+        self.memory_told: tuple[Any, str] = None, ""  # the figures that were written last, and as JSON
         LIVING.add(self)
 
     @harmless
@@ -151,20 +151,18 @@ class Tape:
             self.random = random = generators.parts(cuda)
             when, before, loaded = time.time(), self.loss_before, told.states
             memory = self.memory.at(when, cuda)
-            writer, states, known = self.writer, self.writer.states(0, random), 4
-            if loaded is not random and not (loaded[0] and loaded == random):
-                states, known = states + writer.states(1, loaded), 0
+            writer = self.writer
+            states, same = ring_layout.both(random, loaded, writer.states)
             if told.text and told.text is self.told[0] and memory is self.told[1] and not told.samples:
                 text = self.told[2]
             else:
                 text = self.text(told, memory).encode()
                 self.told = told.text, memory, text
-            known |= (lr is not None) | (before is not None) << 1
             if len(text) + len(states) > writer.room:
                 step = ring.Step(number, micro, epoch, samples=told.samples, memory=memory, order=told.base)
                 step.random, step.loaded = generators.whole(random), generators.whole(loaded)
                 made = ring_layout.fitting(step, writer.room)
-                text, states, known = made.text, made.states, known & 3 | made.same << 2
+                text, states, same = made.text, made.states, made.same
             learning = self.learning
             if learning is not None and self.cuda:
                 learning.told.batches += 1
@@ -175,6 +173,7 @@ class Tape:
                         self.unlearn(error)
                 if told.base is not walks.BASE:
                     learning.drawn.note(told.base.get("indices", ""))
+            known = (lr is not None) | (before is not None) << 1 | same << 2
             figures = lr or 0.0, before or 0.0, when
             writer.put(number, micro, epoch, told.walk, *figures, known, told.position, text, states)
             self.loss_before = None
@@ -186,10 +185,10 @@ class Tape:
         """Return what the record of a step says in words, made of parts that are known already where they are."""
         if not told.text:
             return ring_layout.text_of(told.samples, memory, told.base)
-        if memory is not self.told[1]:
-            self.memory_text = ENCODE(memory)
+        if memory is not self.memory_told[0]:
+            self.memory_told = memory, ENCODE(memory)
         samples = ENCODE(told.samples) if told.samples else "[]"
-        return f'{{"samples":{samples},"memory":{self.memory_text},"order":{told.text}}}'
+        return f'{{"samples":{samples},"memory":{self.memory_told[1]},"order":{told.text}}}'
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""

@@ -101,6 +101,19 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
             assert where in ("begin", "learning") or not wanted or ring.read(ring.find(tmp_path)[0]).now.phase == "data"
 
 
+def test_a_batch_that_is_known_behind_one_that_is_not_is_written_whole(tmp_path):
+    """Within the same look at memory, of which each record has the same words."""
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    told = loading.Loaded({"kind": "map", "indices": "[3]"}, samples=["3"], text='{"kind":"map","indices":"[3]"}')
+    told.position = 4
+    tape.begin(1, 1, 0, None, told, None)
+    found = ring.read(ring.find(tape.folder)[0])
+    assert found.torn == 0 and found.steps[0].memory == found.steps[1].memory != {}
+    assert found.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
+    tape.finish()
+
+
 def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypatch):
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
