@@ -226,3 +226,26 @@ def test_an_image_that_could_not_be_read_is_sure_only_before_an_error_of_having_
         first(judge(f"{unread}\n{end}RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 2x1)"))
         == "user.shape"
     )
+
+
+@pytest.mark.parametrize(
+    "end, cause",
+    [
+        (
+            '  File "/v/site-packages/nbclient/client.py", line 1009, in async_execute_cell\n'
+            '    raise DeadKernelError("Kernel died") from None\n'
+            "nbclient.exceptions.DeadKernelError: Kernel died\n",
+            "notebook.kernel_died",
+        ),
+        (
+            '  File "/v/site-packages/torch/serialization.py", line 808, in __init__\n'
+            "    super().__init__(torch._C.PyTorchFileReader(name_or_buffer))\n"
+            "OSError: [Errno 22] Invalid argument\n",
+            "ckpt.corrupt",
+        ),
+    ],
+    ids=["a messenger that ended the program itself", "frames name the reader, source lines do not count"],
+)
+def test_what_ended_a_program_by_itself_is_no_report_of_something_else(end: str, cause: str) -> None:
+    log = f'Traceback (most recent call last):\n  File "fit.py", line 3, in run\n    go()\n{end}'
+    assert first(judge(log, status="failed", exit_code=1)) == cause
