@@ -1,73 +1,128 @@
-"""What the recorder costs: rows of flight.py. Two trainings in one process, some steps of each in turn.
+"""What the recorder costs: rows of flight.py. One training, out of which the recorder is taken, and put in again.
 
-A step of one side is compared with the step of the other beside it, so that what else the machine does takes part in
-both; whole blocks of steps differ by more than the recorder costs. The first steps of a turn find the caches full of
-the other training, which a training that runs alone never does, and are left out.
+Two trainings in one process lie in other places of its memory, which alone is worth 50 us a step, and whole blocks of
+steps differ by more than the recorder costs. So the same weights are trained in turns with it, without it, and without
+it again: the last two should not differ, and what they do is the error. The first steps of a turn do not count.
+
+A machine that shares its cores makes the same step in 16 or in 20 ms. Rounds are called quiet by their turns without
+the recorder alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from flight_pages import Net
 from torch.nn.functional import cross_entropy
 
-STEP = 0.020  # seconds of a step
 AROUND = 12  # steps before a snapshot lies on the disk, in which it is taken and written
-SPIN = 0.012  # of it, beside a small network
+SPIN = 0.015  # seconds that a step waits for, which makes it one of 20 ms
 NEVER = 10**9
 WARM = 70  # steps at the beginning, in which the recorder looks often at what is learned
-TURN, SETTLE = 8, 2  # steps of a side in turn, and how many of them do not count
-OUTLIERS = 0.05  # of the steps at either end, in which the machine did something else
+TURN, SETTLE = 8, 2  # steps of a turn, and how many of them do not count
+QUIET = 1.05  # times the fastest tenth: what turns without the recorder take in a quiet round
+FEW = 0.1  # of the rounds: fewer quiet ones tell nothing
+OUTLIERS = 0.05  # of the rounds at either end, in which the machine did something else
+WITH, WITHOUT, AGAIN = range(3)
 
 
 class Cost(NamedTuple):
-    """Seconds of a step without the recorder, and what it adds to one: median, mean without outliers, CPU (median).
+    """What the recorder adds to a step, in seconds: median and mean without outliers, the latter's standard error.
 
-    What is done in one of many steps is in the mean alone.
+    `nothing` is the median by which turns without it differ; `cpu` the median of the processor's time.
     """
 
-    step: float
+    rounds: int
+    step: float  # without the recorder
     median: float
     mean: float
+    error: float
     cpu: float
+    nothing: float
 
 
-def recorder(steps: int) -> Cost:
-    """Return what the recorder costs without snapshots.
-
-    Which side lies where in memory is worth 50 us: half of the steps are made by networks of which the recorded one was
-    made first.
-    """
-    wall, mean, cpu, whole = [], [], [], []
-    for first in (False, True):
-        with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
-            both = (
-                training(Path(folder), on, (steps // 2 + WARM) * TURN // (TURN - SETTLE), NEVER)
-                for on in (first, not first)
-            )
-            found = in_turn(*both)
-        alone, recorded = found[::-1] if first else found
-        added = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(alone, recorded, strict=True)][WARM:]
-        wall.append(statistics.median(seconds for seconds, _ in added))
-        mean.append(trimmed([seconds for seconds, _ in added]))
-        cpu.append(statistics.median(seconds for _, seconds in added))
-        whole.append(statistics.median(seconds for seconds, _ in alone))
-    return Cost(*map(statistics.fmean, (whole, wall, mean, cpu)))
+Figures = tuple[float, float]  # seconds of a step, and of the CPU
 
 
-def trimmed(values: Sequence[float]) -> float:
-    """Return the mean of what is left without the outliers at both ends."""
+def recorder(rounds: int) -> tuple[Cost, Cost]:
+    """Return what the recorder costs without snapshots: in quiet rounds, and in all; raises ValueError for too few."""
+    found = switched(rounds)
+    slower = [max(one[WITHOUT][0], one[AGAIN][0]) for one in found]
+    usual = sorted(min(one[WITHOUT][0], one[AGAIN][0]) for one in found)[len(found) // 10]
+    quiet = [one for one, seconds in zip(found, slower, strict=True) if seconds <= QUIET * usual]
+    if len(quiet) < FEW * rounds:
+        raise ValueError(f"the machine was busy: {len(quiet)} of {rounds} rounds were quiet, {FEW:.0%} are needed")
+    return cost(quiet), cost(found)
+
+
+def cost(rounds: Sequence[Sequence[Figures]]) -> Cost:
+    """Return what rounds of turns with, without, and without the recorder again tell."""
+    plain = [[(a + b) / 2 for a, b in zip(one[WITHOUT], one[AGAIN], strict=True)] for one in rounds]
+    wall = [one[WITH][0] - rest[0] for one, rest in zip(rounds, plain, strict=True)]
+    cpu = statistics.median(one[WITH][1] - rest[1] for one, rest in zip(rounds, plain, strict=True))
+    nothing = statistics.median(one[WITHOUT][0] - one[AGAIN][0] for one in rounds)
+    kept = trimmed(wall)
+    error = statistics.pstdev(kept) / math.sqrt(len(kept))
+    step = statistics.median(rest[0] for rest in plain)
+    return Cost(len(rounds), step, statistics.median(wall), statistics.fmean(kept), error, cpu, nothing)
+
+
+def trimmed(values: Sequence[float]) -> list[float]:
+    """Return what is left without the outliers at both ends."""
     out = int(OUTLIERS * len(values))
-    return statistics.fmean(sorted(values)[out : len(values) - out])
+    return sorted(values)[out : len(values) - out]
+
+
+def switched(rounds: int) -> list[list[Figures]]:
+    """Train in rounds of three turns; returns the mean step of each turn: with the recorder, without, and again."""
+    from ocrlab.train.recorder import recording
+
+    found: list[list[Figures]] = []
+    model, optimizer, batches = parts()
+    with (
+        tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder,
+        recording(Path(folder), model, optimizer, snapshot_every=NEVER) as rec,
+    ):
+        plain = itertools.cycle(batches)
+        recorded = rec.batches(itertools.cycle(batches))
+        mean_step(model, optimizer, recorded, WARM, rec)
+        for number in range(rounds):
+            turns: list[Figures] = [(0.0, 0.0)] * 3
+            for side in (*range(number % 3, 3), *range(number % 3)):
+                switch(rec, model, side == WITH)
+                source, told = (recorded, rec) if side == WITH else (plain, None)
+                turns[side] = mean_step(model, optimizer, source, TURN, told)
+            found.append(turns)
+        switch(rec, model, True)
+    return found
+
+
+def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
+    """Take out of a program what the recorder has put into it, or put it in."""
+    rec.stop()
+    if on:
+        rec.start()
+        rec.tape.hear(model)
+    else:
+        rec.tape.stages.detach()
+
+
+def mean_step(model: Any, optimizer: Any, batches: Iterator[Any], steps: int, rec: Any) -> Figures:
+    """Make some steps, and return the mean of those that count."""
+    taken = []
+    for _ in range(steps):
+        begun = time.perf_counter(), time.process_time()
+        one_step(model, optimizer, next(batches), rec, SPIN)
+        taken.append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
+    return statistics.fmean(one[0] for one in taken[SETTLE:]), statistics.fmean(one[1] for one in taken[SETTLE:])
 
 
 def snapshots(steps: int) -> tuple[float, int]:
@@ -80,9 +135,9 @@ def snapshots(steps: int) -> tuple[float, int]:
     made: list[int] = []  # the steps after which a snapshot lay on the disk
     seen = 0
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
-        for _ in training(Path(folder), False, 30, None, 2_000_000, spin=0.0):
+        for _ in training(Path(folder), False, 30):
             pass  # the first step of a process prepares its kernels, beside the first snapshot
-        for at, (seconds, _) in enumerate(training(run := Path(folder), True, steps, None, 2_000_000, spin=0.0)):
+        for at, seconds in enumerate(training(run := Path(folder), True, steps)):
             wall.append(seconds)
             if (stamp := newest(run)) != seen:
                 seen = stamp
@@ -94,48 +149,39 @@ def snapshots(steps: int) -> tuple[float, int]:
     return sum(wall[place] - usual - rest for place in near) / sum(wall), len(made)
 
 
-Figures = tuple[float, float]  # seconds of a step, and of the CPU
-
-
-def in_turn(one: Iterator[Figures], two: Iterator[Figures]) -> tuple[list[Figures], list[Figures]]:
-    """Take turns of both sides' steps, in every second pair the other side first; returns their figures."""
-    found: tuple[list[Figures], list[Figures]] = ([], [])
-    sides = ((one, found[0]), (two, found[1]))
-    with contextlib.suppress(StopIteration):
-        for number in itertools.count():
-            for side, figures in sides if number % 2 == 0 else sides[::-1]:
-                figures.extend([next(side) for _ in range(TURN)][SETTLE:])
-    for side in (one, two):
-        for _ in side:  # what no whole turn was left of
-            pass
-    return found
-
-
-def training(
-    folder: Path, on: bool, steps: int, every: int | None, ballast: int = 250_000, *, spin: float = SPIN
-) -> Iterator[Figures]:
-    """Train with or without a recorder, `ballast` weights more than the network needs; yields what each step took."""
+def training(folder: Path, on: bool, steps: int) -> Iterator[float]:
+    """Train with or without adaptive snapshots, some megabytes each; yields the seconds of each step."""
     from ocrlab.train.recorder import recording
 
+    model, optimizer, batches = parts(2_000_000)
+    with recording(folder, model, optimizer, snapshot_every=None if on else NEVER) as rec:
+        last = time.perf_counter()
+        for batch in rec.batches(itertools.islice(itertools.cycle(batches), steps)):
+            one_step(model, optimizer, batch, rec, 0.0)
+            now = time.perf_counter()
+            yield now - last
+            last = time.perf_counter()
+
+
+def parts(ballast: int = 250_000) -> tuple[Any, Any, list[Any]]:
+    """Return a network, `ballast` weights larger than it needs, its optimiser, and made-up batches."""
     torch.manual_seed(0)
     model, batches = Net(), [sample() for _ in range(4)]
     model.register_parameter("ballast", torch.nn.Parameter(torch.zeros(ballast)))  # a detector has millions
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    with recording(folder, model, optimizer, snapshot_every=every) if on else contextlib.nullcontext() as rec:
-        source = (batches[i % 4] for i in range(steps))
-        last = time.perf_counter(), time.process_time()
-        for batch in rec.batches(source) if rec is not None else source:
-            loss = cross_entropy(model(batch[0], batch[2]), batch[1])
-            if rec is not None:
-                rec.loss(loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            until = time.perf_counter() + spin
-            while time.perf_counter() < until:
-                pass
-            yield time.perf_counter() - last[0], time.process_time() - last[1]
-            last = time.perf_counter(), time.process_time()
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), batches
+
+
+def one_step(model: Any, optimizer: Any, batch: Any, rec: Any, spin: float) -> None:
+    """Make a step, with a recorder or None."""
+    loss = cross_entropy(model(batch[0], batch[2]), batch[1])
+    if rec is not None:
+        rec.loss(loss)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    until = time.perf_counter() + spin
+    while time.perf_counter() < until:
+        pass
 
 
 def newest(run: Path) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,27 +182,43 @@ def test_one_miss_makes_the_exit_status_1(part: Any, monkeypatch: pytest.MonkeyP
         assert words in capsys.readouterr().out
 
 
-def test_costs_are_differences_of_sides_in_turn(part: Any) -> None:
+def test_costs_are_those_of_quiet_rounds_which_the_turns_without_the_recorder_choose(
+    part: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cost = part("flight_cost")
-    order: list[str] = []
-
-    def side(name: str, seconds: float) -> Iterator[tuple[float, float]]:
-        for i in range(20):
-            order.append(name)
-            yield seconds + i % 8 // 2, 2 * seconds
-        order.append(f"{name} ended")
-
-    sides = cost.in_turn(side("a", 2.0), side("b", 3.0))
-    assert sides == tuple([(own + i, 2 * own) for i in (1, 1, 2, 2, 3, 3)] * 2 for own in (2.0, 3.0)), (
-        "without the first"
-    )
-    assert "".join(order) == "a" * 8 + "b" * 16 + "a" * 12 + "a ended" + "b" * 4 + "b ended"
+    calm = [[(20.1, 10.2), (20.0, 10.0), (20.0, 10.1)]] * 30  # with, without, without again
+    loud = [[(9.0, 5.0), (20.0, 10.0), (23.0, 10.0)]] * 10
+    monkeypatch.setattr(cost, "switched", lambda _: [*calm, *loud])
+    quiet, every = cost.recorder(40)
+    assert (quiet.rounds, every.rounds) == (30, 40)
+    assert [quiet.median, quiet.mean, quiet.cpu, quiet.nothing] == pytest.approx([0.1, 0.1, 0.15, 0.0])
+    assert quiet.step == 20.0 and quiet.error == pytest.approx(0.0, abs=1e-9) and every.mean < 0
+    monkeypatch.setattr(cost, "switched", lambda _: [*calm[:3], *loud])
+    with pytest.raises(ValueError, match="3 of 40 rounds were quiet"):
+        cost.recorder(40)
 
 
-def test_a_mean_is_without_the_outliers_of_both_ends(part: Any) -> None:
+def test_outliers_of_both_ends_are_left_out(part: Any) -> None:
     cost = part("flight_cost")
-    assert cost.trimmed([*range(100), 10**9]) == sum(range(5, 96)) / 91
-    assert cost.trimmed([1.0, 3.0]) == 2.0
+    assert cost.trimmed([*range(100), 10**9]) == [*range(5, 96)]
+    assert cost.trimmed([1.0, 3.0]) == [1.0, 3.0]
+
+
+def test_a_recorder_that_is_taken_out_of_a_program_hears_nothing(part: Any, tmp_path: Path) -> None:
+    from ocrlab.train.recorder import recording
+
+    cost = part("flight_cost")
+    model, optimizer, batches = cost.parts(8)
+    with recording(tmp_path, model, optimizer, snapshot_every=cost.NEVER) as rec:
+        source = rec.batches(itertools.cycle(batches))
+        cost.mean_step(model, optimizer, source, 6, rec)  # the fifth is looked at, the sixth no longer
+        before = rec.tape.writer.count
+        cost.switch(rec, model, False)
+        assert not rec.handles and not rec.tape.stages.undo and not model._forward_hooks
+        cost.mean_step(model, optimizer, iter(batches), 3, None)
+        assert rec.tape.writer.count == before == 6
+        cost.switch(rec, model, True)
+        assert len(rec.handles) == 1 and rec.tape.stages.undo
 
 
 def test_the_gpu_victim_needs_nothing_but_its_words(part: Any) -> None:
