@@ -16,6 +16,7 @@ from ocrlab.cli.memory_fit import add_settings, on_cuda, say
 from ocrlab.cli.train import loaded
 from ocrlab.records import SCHEMA
 from ocrlab.rerun import fit, fit_limit
+from ocrlab.rerun.fit_room import Room
 
 SECONDS = 120.0
 EXAMPLES = """
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> Answer:
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
     try:
         configs.save(config, folder / "config.yaml")
-        found = fit.estimated(fit.Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, say))
+        found = fit.estimated(Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, say))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Answer({"schema": SCHEMA, **found}, text(found, config.batch_size))

@@ -18,7 +18,8 @@ from ocrlab.config import Config
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.rerun import fit, fit_limit
-from ocrlab.rerun.fit import Fit, Try
+from ocrlab.rerun.fit import Fit
+from ocrlab.rerun.fit_room import Try
 
 MIB = fit_limit.MIB
 EXAMPLES = """

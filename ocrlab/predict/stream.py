@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import cv2
 import numpy as np
@@ -24,12 +24,10 @@ from ocrlab.config import Config
 from ocrlab.data import images, transforms
 from ocrlab.data.page import Problem
 from ocrlab.errors import DataError, ShapeError
+from ocrlab.model.detector import Detector as Network
 from ocrlab.probes import host
 from ocrlab.records import Prediction
 from ocrlab.train import pages
-
-if TYPE_CHECKING:
-    from ocrlab.predict.detector import Detector
 
 Image = NDArray[np.uint8]
 Source = Image | Path | str
@@ -37,6 +35,14 @@ T = TypeVar("T")
 
 THREADS = 4  # that read and post-process; one GPU is fed by as many
 BATCH = 8  # pages on a GPU; on a CPU one page fills the cores, and more only take memory
+
+
+class Detector(Protocol):
+    """What pages are taken through."""
+
+    model: Network
+    config: Config
+    bf16: bool
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ together are, they are taken back one by one, what costs the most accuracy first
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ocrlab.rerun.fit_room import Room, Try
 from ocrlab.settings.fields import flat
-
-if TYPE_CHECKING:
-    from ocrlab.rerun.fit import Room, Try
 
 SMALLEST = "resnet18_slim"
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}

@@ -14,8 +14,9 @@ from ocrlab.cli import memory, memory_estimate, memory_fit
 from ocrlab.cli.answer import Parser
 from ocrlab.data import synthetic
 from ocrlab.errors import ConfigError
-from ocrlab.rerun.fit import Fit, Try
+from ocrlab.rerun.fit import Fit
 from ocrlab.rerun.fit_limit import Limit
+from ocrlab.rerun.fit_room import Try
 
 MIB = 1 << 20
 LIMIT = Limit(1000 * MIB, "resident", "--limit", True)
