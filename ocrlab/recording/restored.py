@@ -133,7 +133,7 @@ class Restored:
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self.feeding.batches(loader):
-            step = self.begin(batch, kept=False)
+            step = self.begin(batch)
             loop.micro, loop.number, loop.epoch = step.micro, step.number, step.epoch
             yield self.batch
             self.end()
@@ -143,10 +143,10 @@ class Restored:
         self.held = held
         self.start(held.models, held.optimizers)
 
-    def begin(self, batch: Any, micro: int | None = None, *, kept: bool = True) -> Step:
+    def begin(self, batch: Any, micro: int | None = None) -> Step:
         """Put the random states to those of the next recorded step; ends the process behind the last one.
 
-        `batch` is then what the step is made with; where the caller's object is `kept`, that one.
+        `self.batch` is then what the step is to be made with.
         """
         self.index += 1
         if self.index >= len(self.steps):
@@ -160,7 +160,7 @@ class Restored:
             generators.put(self.now.random)
         self.seen = self.tensor = None
         self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
-        self.batch = self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro, kept=kept)
+        self.batch = self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro)
         return self.now
 
     def over(self) -> None:
@@ -175,12 +175,15 @@ class Restored:
             self.over()
         self.writer.phase(name)
 
-    def validate(self, batch: Any, samples: Sequence[str], number: int) -> None:
-        """Look at batch `number` of a validation behind the last step, from the one in which the run ended on."""
+    def validate(self, batch: Any, samples: Sequence[str], number: int) -> Any:
+        """Look at batch `number` of a validation behind the last step, from the one in which the run ended on.
+
+        Returns the batch that is to be validated.
+        """
         if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
-            return
+            return batch
         last = self.steps[-1]
-        self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
+        return self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Take the loss of this micro-batch."""

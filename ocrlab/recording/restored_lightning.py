@@ -5,6 +5,8 @@ Lightning has no public way to resume from a state in memory; what is used of it
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch.callbacks import Checkpoint
@@ -37,3 +39,20 @@ def start(replay: Restored, trainer: Any, model: nn.Module) -> None:
         connector._loaded_checkpoint = dict(content["checkpoint"])
 
     connector.resume_start = resume_start
+
+
+def hand_over(module: Any, step: str, given: Any, batch: Any) -> Callable[[], Any]:
+    """Have the `step` of a module made with `batch` in place of what its trainer has `given` to hooks, until undone.
+
+    A batch is changed in place where it can be; tuples in a tuple, as `tuple(zip(*samples))` leaves them, cannot.
+    """
+    if batch is given:
+        return lambda: None
+    make, held = getattr(module, step), module.__dict__.get(step)
+
+    @functools.wraps(make)  # Lightning reads in the signature what else is wanted
+    def made(_given: Any, *rest: Any, **named: Any) -> Any:
+        return make(batch, *rest, **named)
+
+    setattr(module, step, made)
+    return lambda: delattr(module, step) if held is None else setattr(module, step, held)

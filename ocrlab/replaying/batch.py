@@ -97,13 +97,6 @@ def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
     return batch
 
 
-def is_fixed(batch: Any, count: int) -> bool:
-    """Tell whether what a batch holds of its samples lies in tuples of a tuple: nobody can change that in place."""
-    parted = [part for part in (batch, *batch) if isinstance(part, tuple)] if isinstance(batch, tuple) else []
-    samples = [part for part in parted if len(part) == count and not _of_whole_batches(part, count)]
-    return any(not isinstance(item, PLAIN) for part in samples for item in part)
-
-
 def _replaced(batch: Any, values: list[Any]) -> Any:
     """Put other values into a container, in place where it allows that."""
     if isinstance(batch, tuple):

@@ -71,13 +71,11 @@ class Tracer:
         self.phase = ""
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
 
-    def begin(
-        self, batch: Any, names: Sequence[str], number: int, micro: int, *, kept: bool = True, phase: str = ""
-    ) -> Any:
+    def begin(self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "") -> Any:
         """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
-        Returns the batch without what the cell leaves out; the same object where the caller's is `kept`. `phase` is
-        said of a fault in place of forward, loss ... where the batch is none of a step: validation.
+        Returns the batch without what the cell leaves out, the same object unless it is of tuples. `phase` is said of a
+        fault in place of forward, loss ... where the batch is none of a step: validation.
         """
         self._leave(0)
         self._stop()
@@ -86,7 +84,7 @@ class Tracer:
         with _harmless():
             self.names = [str(name) for name in names]
             if number >= self.first and self.micro in (None, micro):
-                batch = self._narrow(batch, kept)
+                batch = self._narrow(batch)
             self.batch, self.count = batch, traced_batch.size(batch, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if self.page is None:
@@ -98,12 +96,9 @@ class Tracer:
             self.step.start(batch, self.count, self.usual)
         return batch
 
-    def _narrow(self, batch: Any, kept: bool) -> Any:
+    def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
         count = traced_batch.size(batch, self.names)
-        if count and kept and self.alone is not None and traced_batch.is_fixed(batch, count):
-            print("ocrlab replay: samples alone: nobody can change the tuples they lie in", file=sys.stderr, flush=True)
-            traced_alone.leave(1)
         if count and self.alone is not None:
             self.positions = traced_alone.each(self.alone, self.out, self.names, count, self.like)
             self.is_fork = True

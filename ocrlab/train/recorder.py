@@ -55,6 +55,7 @@ class Recorder(lightning.Callback):
         self.replay: Restored | None = None
         self.validated: loading.Loader | None = None  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
+        self.take_back: Callable[[], Any] = lambda: None  # the batch that a replayed step was given in place of its own
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -135,6 +136,7 @@ class Recorder(lightning.Callback):
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
             self.replay.begin(batch, micro)
+            self._hand_over(pl_module, "training_step", batch, self.replay.batch)
             return
         tape = self.tape
         if tape is None or not tape.on:
@@ -173,6 +175,10 @@ class Recorder(lightning.Callback):
             self.tape.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
         self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
 
+    def _hand_over(self, module: LightningModule, step: str, given: Any, batch: Any) -> None:
+        self.take_back()
+        self.take_back = restored_lightning.hand_over(module, step, given, batch)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:
             self.replay.over()
@@ -185,7 +191,8 @@ class Recorder(lightning.Callback):
     ) -> None:
         if self.replay is not None:
             seen = Loaded() if self.validated is None else self.validated.told()
-            self.replay.validate(batch, names.of_batch(batch) or seen.samples, batch_idx)
+            chosen = self.replay.validate(batch, names.of_batch(batch) or seen.samples, batch_idx)
+            self._hand_over(pl_module, "validation_step", batch, chosen)
         if self.tape is not None:
             watched = self.tape.loaders.get(1)
             told = Loaded() if watched is None else watched.told()

@@ -15,7 +15,7 @@ from ocrlab.errors import CheckpointError, DataError
 from ocrlab.flight import ring
 from ocrlab.flight.ring_layout import Step
 from ocrlab.flight.ring_read import name_of
-from ocrlab.recording import feed, generators, loading, raw, restored_lightning, walks
+from ocrlab.recording import feed, generators, loading, raw, walks
 from ocrlab.recording.held import Held
 from ocrlab.recording.loops import recording
 from ocrlab.recording.tape import Tape
@@ -181,7 +181,6 @@ def test_a_loader_of_another_make_is_left_alone(tmp_path):
 
     assert not loading.can_be_watched(Own([1]))
     assert loading.can_be_watched(DataLoader([1]))
-    assert callable(restored_lightning.start)
     with pytest.raises(DataError, match="not the file of a ring"):
         name_of(tmp_path / "ring.bin")
 

@@ -48,8 +48,6 @@ def test_samples_in_lists_of_any_size_are_left_in_place_and_those_in_tuples_anew
     targets = [{"boxes": torch.zeros(i, 4)} for i in range(4)]
     lists, tuples = (images, targets), (tuple(images), tuple(targets))
     assert traced_batch.size(lists, list("abcd")) == traced_batch.size(tuples, list("abcd")) == 4
-    assert not traced_batch.is_fixed(lists, 4) and traced_batch.is_fixed(tuples, 4)
-    assert not traced_batch.is_fixed((image(), list("abcd"), tuple("abcd")), 4), "names may stay"
     left = traced_batch.narrow(tuples, [2], 4)
     assert [len(part) for part in (*left, *tuples)] == [1, 1, 4, 4] and left[0][0] is images[2]
     assert traced_batch.narrow(lists, [2], 4) is lists
