@@ -243,6 +243,10 @@ class Loader:
         self.count = 0  # of batches in this walk
         self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
 
+    def holds(self, loader: Any) -> bool:
+        """Tell whether this is the loader under observation."""
+        return self.loader() is loader
+
     def told(self) -> Loaded:
         """Return what is known of the oldest batch that nobody has asked about yet."""
         return self.taken.popleft() if self.taken else Loaded()
@@ -309,11 +313,20 @@ class Loader:
 
 def twin(loader: Any, watched: Watched) -> Any:
     """Return a copy of a loader that reads `watched` in place of its data set."""
-    copied = copy.copy(loader)
-    copied.__dict__.pop("_get_iterator", None)
-    copied.__dict__.update(dataset=watched, collate_fn=Collate(loader.collate_fn, watched), _iterator=None)
+    copied = apart(loader)
+    copied.__dict__.update(dataset=watched, collate_fn=Collate(loader.collate_fn, watched))
     if loader.num_workers:
         copied.worker_init_fn = Begin(loader.worker_init_fn, watched)
+    return copied
+
+
+def apart(loader: Any) -> Any:
+    """Return a copy of a loader that nobody looks at, with iterators of its own; what is no DataLoader is itself."""
+    if not isinstance(loader, DataLoader):
+        return loader
+    copied = copy.copy(loader)
+    copied.__dict__.pop("_get_iterator", None)
+    copied.__dict__["_iterator"] = None
     return copied
 
 

@@ -6,6 +6,7 @@
                 loss = rec.loss(model(batch))
                 loss.backward()
                 optimizer.step()
+            for batch in rec.validation(other): ...
 
 Started again by `ocrlab replay`, the same program restores the state at the first `rec.batches`, gets the recorded
 batches, and ends behind the last one.
@@ -31,6 +32,7 @@ from ocrlab.recording.restored import Restored
 from ocrlab.recording.tape import Tape, say
 from ocrlab.recording.walks import Counted
 
+VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
 
 
@@ -90,13 +92,28 @@ class Loop:
                 recorder.learn("scaling", loss)
         return loss
 
-    def validating(self) -> contextlib.AbstractContextManager[None]:
-        """Mark a block as validation."""
-        return self._phase("validation")
+    def validation(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a validation; each is named before it is used, so that a replay finds the bad one."""
+        with self.validating():
+            if self.replay is not None:
+                yield from self.replay.validation(loader)
+                return
+            told_by = self.tape.watch(loader := self._apart(loader), VALIDATION) if self.tape is not None else None
+            for number, batch in enumerate(told_by if isinstance(told_by, Counted) else loader):
+                if self.tape is not None and self.tape.on:
+                    told = Loaded() if told_by is None else told_by.told()
+                    self.tape.validate(number, batch, told)
+                yield batch
+
+    def _apart(self, loader: Any) -> Any:
+        """Return what is another loader than the one of the training."""
+        trained = self.tape.loaders.get(0) if self.tape is not None else None
+        return loading.apart(loader) if trained is not None and trained.holds(loader) else loader
 
     @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        self._say_phase(name)
+    def validating(self) -> Iterator[None]:
+        """Mark a block as validation, whose batches are not known."""
+        self._say_phase("validation")
         yield
         self._say_phase("data")
 

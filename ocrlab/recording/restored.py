@@ -23,9 +23,9 @@ from ocrlab import flight
 from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
-from ocrlab.recording import generators, snapshots
+from ocrlab.recording import generators, names, snapshots
 from ocrlab.recording.feed import Feed, fed
-from ocrlab.recording.loading import Place
+from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.recording.tape import say
 from ocrlab.records import SCHEMA
 from ocrlab.replaying import replayed
@@ -184,6 +184,21 @@ class Restored:
             return batch
         last = self.steps[-1]
         return self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
+
+    def validation(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches of a validation in a hand-written loop."""
+        if self.validated is not None and len(self.results) == len(self.steps) - 1:
+            self._leave_step()  # it validates in the middle of its walk, behind the last step
+        watched = Loader(loader, Place(self.out, self.rank, 0, 1)) if can_be_watched(loader) else None
+        if watched is not None:
+            watched.start()
+        try:
+            for number, batch in enumerate(loader):
+                told = Loaded() if watched is None else watched.told()
+                yield self.validate(batch, names.of_batch(batch) or told.samples, number)
+        finally:
+            if watched is not None:
+                watched.stop()
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Take the loss of this micro-batch."""

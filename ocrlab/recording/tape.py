@@ -103,8 +103,7 @@ class Tape:
         Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
         """
         known = self.loaders.get(number)
-        same = known is not None and (known.loader() if isinstance(known, Loader) else known.loader) is loader
-        if known is not None and same:
+        if known is not None and known.holds(loader):
             return known
         on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
         entry: Loader | Counted
@@ -207,9 +206,10 @@ class Tape:
             self.learn("validate", name == "validation")
 
     @harmless
-    def sample(self, name: str) -> None:
-        """Say what is looked at outside of a step."""
-        self.writer.sample(name)
+    def validate(self, number: int, batch: Any, told: Loaded) -> None:
+        """Say which batch of a validation is looked at."""
+        found = names.of_batch(batch) or told.samples
+        self.writer.sample(f"validation batch {number}: {', '.join(found[:8])}")
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Note the loss of this micro-batch; one on a device is not waited for."""

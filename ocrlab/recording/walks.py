@@ -60,6 +60,10 @@ class Counted:
                 self.on_batch(batch, now)
             yield batch
 
+    def holds(self, loader: Any) -> bool:
+        """Tell whether this is the loader whose batches are counted."""
+        return self.loader is loader
+
     def told(self) -> Loaded:
         """Return what is known of the batch that came last."""
         return self.now

@@ -195,8 +195,7 @@ class Recorder(lightning.Callback):
             self._hand_over(pl_module, "validation_step", batch, chosen)
         if self.tape is not None:
             watched = self.tape.loaders.get(1)
-            told = Loaded() if watched is None else watched.told()
-            self.tape.sample(f"validation batch {batch_idx}: {', '.join(told.samples[:8])}")
+            self.tape.validate(batch_idx, batch, Loaded() if watched is None else watched.told())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._phase("data")

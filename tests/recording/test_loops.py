@@ -107,7 +107,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
-        with pytest.raises((Ended, ValueError, TypeError, AttributeError, RuntimeError, OSError)):
+        with pytest.raises((Ended, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)):
             again()
     signal.signal(signal.SIGCHLD, handler)
     return json.loads((out / "result.json").read_text())
@@ -170,6 +170,68 @@ def test_a_step_in_which_the_program_leaves_its_loop_is_ended(tmp_path, monkeypa
     assert [step["micro"] for step in result["steps"]] == [0, 1, 2, 3] and result["finished"]
     fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
     assert (fault["micro"], fault["tensor"]) == (1, "input batch")
+
+
+class Scanned(Dataset):
+    """Pages with the number of their scanner, of which one is not known."""
+
+    def __init__(self, bad: int = -1) -> None:
+        self.bad, self.names = bad, [f"scan_{index}.png" for index in range(12)]
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.full((8,), index / 12), torch.tensor(9 if index == self.bad else index % 3)
+
+
+def scanned(folder: Path, *, inside: bool, same: bool = False, every: int | None = 99) -> None:
+    """Train, and validate with one page that is wrong: behind each walk, or within it."""
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"source": nn.Embedding(3, 8), "head": nn.Linear(8, 3)})
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    loader, other = DataLoader(Scanned(), 4, shuffle=True), DataLoader(Scanned(7), 4, num_workers=1)
+    with recording(folder, net, optimizer, snapshot_every=every) as rec:
+
+        def validate():
+            for x, source in rec.validation(loader if same else other):
+                net["head"](x + net["source"](source))
+
+        for _ in rec.epochs(2):
+            for number, (x, y) in enumerate(rec.batches(loader)):
+                rec.loss(nn.functional.cross_entropy(net["head"](x + net["source"](y)), y)).backward()
+                optimizer.step()
+                if inside and number == 1:
+                    validate()
+            validate()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_validation_that_fails_is_replayed_and_its_batch_is_known(tmp_path, monkeypatch, inside):
+    with pytest.raises(IndexError, match="out of range"):
+        scanned(tmp_path, inside=inside)
+    found = ring.read(ring.find(tmp_path)[0])
+    assert found.now.phase == "validation" and found.now.micro == (1 if inside else 2)
+    assert found.sample == "validation batch 1: scan_4.png, scan_5.png, scan_6.png, scan_7.png"
+    again = lambda: scanned(tmp_path, inside=inside)  # noqa: E731
+    result = replay(tmp_path, monkeypatch, again, cell={"trace": True}, validate=1)
+    assert len(result["steps"]) == found.now.micro + 1 and all(step["equal"] for step in result["steps"])
+    fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
+    assert (fault["phase"], fault["path"], fault["names"]) == ("validation", "source", ["scan_7.png"])
+
+
+def test_a_loader_may_train_and_validate(tmp_path):
+    scanned(tmp_path, inside=True, same=True)
+    found = ring.read(ring.find(tmp_path)[0])
+    assert [step.walk for step in found.steps] == [0, 0, 0, 1, 1, 1]
+    assert all(step.order["kind"] == "map" and len(step.samples) == 4 for step in found.steps)
+    assert found.sample.startswith("validation batch 2: scan_")
+
+
+def test_a_validation_is_the_same_without_a_record(tmp_path, capsys):
+    (tmp_path / "flight").write_text("in the way")
+    scanned(tmp_path, inside=True, same=True)
+    assert "not started, training goes on" in capsys.readouterr().err
 
 
 def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
