@@ -13,6 +13,7 @@ from ocrlab.diagnose import (
     evidence,
     facts,
     innocent,
+    places,
     ranks,
     remains,
     stacks,
@@ -93,6 +94,8 @@ def classify(incident: Incident) -> Verdict:
         hits = [hit for hit in hits if hit.strength != "word"]
     elif not well:
         hits += complaint.hits(texts)
+    if not spoken and not well and not hung:
+        hits += places.hits(texts)
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():
