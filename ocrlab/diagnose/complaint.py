@@ -21,6 +21,7 @@ MOST, LEAST = 0.42, 0.15
 LAST = 3  # lines of a log that tell where it stands
 WEIGHTS = (1.0, 0.7, 0.5, 0.35)  # of a row's causes, most probable first
 
+
 @dataclass(frozen=True)
 class Row:
     """Where somebody tells all of `when` and nothing of `but`: its causes, most probable first, and what they weigh."""

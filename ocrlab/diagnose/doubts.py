@@ -120,9 +120,13 @@ TOOL_TOLD = re.compile(  # in words of the library that looked for it
     r"(?i)\b(?:nvcc|ptxas|nvidia-smi|gcc|g\+\+|ninja|cmake|compiler|runtime)\b[^\n]{0,40}(?:not found|is missing)"
 )
 # Shared memory of a block of the GPU, which a kernel asks for: no /dev/shm.
-ON_CHIP = re.compile(r"(?i)shared memory[^\n]{0,60}(?:kernel|gemm|pipeline|stage|block|tile|required|hardware limit|smem)")
+ON_CHIP = re.compile(
+    r"(?i)shared memory[^\n]{0,60}(?:kernel|gemm|pipeline|stage|block|tile|required|hardware limit|smem)"
+)
 OF_NCCL = re.compile(r"communicator hasn't been destroyed|destroy_process_group")  # printed at many good ends
-SEND_AND_RECEIVE = re.compile(r"P2P ?Op|p2p_?op|\bp2p (?:op|communication|send|recv)")  # of ranks, no wires between cards
+SEND_AND_RECEIVE = re.compile(
+    r"P2P ?Op|p2p_?op|\bp2p (?:op|communication|send|recv)"
+)  # of ranks, no wires between cards
 CAPTURED = re.compile(r"(?i)graph captur|during capture|CUDA graph")
 COMPILES = re.compile(r"(?i)constexpr|(?:does not|n't|not) support[^\n]{0,20}\bnan")  # what a compiler cannot do
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")

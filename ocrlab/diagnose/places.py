@@ -11,7 +11,8 @@ from ocrlab.diagnose.log import Page
 
 # Of a name or a call that is wrong: the program's own, wherever it is noticed.
 OWN = re.compile(
-    r"^(?:E {3,})?(?:\w+\.){0,6}(?:Key|Attribute|Name|Type|Syntax|Indentation|UnboundLocal|NotImplemented|Recursion)Error\b"
+    r"^(?:E {3,})?(?:\w+\.){0,6}(?:Key|Attribute|Name|Type|Syntax|Indentation|UnboundLocal"
+    r"|NotImplemented|Recursion)Error\b"
     r"|^(?:KeyboardInterrupt|SystemExit|StopIteration)\b"
 )
 SURE = (0.45, 0.32, 0.24)  # of a place's causes, most probable first
@@ -46,7 +47,9 @@ PLACES = (
     ),
     _place(r"torch/autograd/", "user.autograd user.shape gpumem.capacity"),
     _place(r"torch/nn/|torch/functional\.py|torchvision/ops/|torchvision/models/", "user.shape user.dtype user.device"),
-    _place(r"torchvision/(?:io|datasets)/|PIL/|imageio/|tifffile/|skimage/io/|av/", "data.corrupt io.missing data.sample"),
+    _place(
+        r"torchvision/(?:io|datasets)/|PIL/|imageio/|tifffile/|skimage/io/|av/", "data.corrupt io.missing data.sample"
+    ),
     _place(r"torchvision/transforms/|albumentations/|imgaug/|kornia/", "data.sample data.annotation user.shape"),
     _place(r"torchmetrics/|sklearn/metrics/", "user.shape data.annotation user.dtype"),
     _place(r"pycocotools/|xml/|lxml/|csv\.py|shapely/|pandas/io/", "data.annotation data.corrupt io.missing"),
@@ -75,6 +78,5 @@ def hits(texts: list[Page]) -> list[Hit]:
     told, why = quote(end.page.name, end.own), f"raised in {'/'.join(file.split('/')[-3:])}"
     place = (texts.index(end.page), end.own.number)
     return [
-        Hit(cause, sure, sure, "possible", told, why, place)
-        for cause, sure in zip(found.causes, SURE, strict=False)
+        Hit(cause, sure, sure, "possible", told, why, place) for cause, sure in zip(found.causes, SURE, strict=False)
     ]
