@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ocrlab.diagnose import catalogue, prose
 from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit, quote
@@ -18,6 +19,7 @@ from ocrlab.diagnose.words import Searched
 
 FILE = Path(__file__).with_name("complaint.toml")
 MOST, LEAST = 0.42, 0.15
+LONGEST = 20_000  # characters of sentences; who writes more than that is a program
 LAST = 3  # lines of a log that tell where it stands
 WEIGHTS = (1.0, 0.7, 0.5, 0.35)  # of a row's causes, most probable first
 
@@ -33,17 +35,18 @@ class Row:
     causes: tuple[str, ...]
 
 
+def _row(row: dict[str, Any]) -> Row:
+    when, but, less = (tuple(row.get(key, ())) for key in ("when", "but", "less"))
+    return Row(when, but, less, float(row["weight"]), tuple(row["causes"]))
+
+
 @functools.cache
 def _words_and_rows() -> tuple[dict[str, re.Pattern[str]], tuple[Row, ...]]:
     """Return the words by name and the rows of complaint.toml."""
     with FILE.open("rb") as file:
         found = catalogue.tomllib.load(file)
     words = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in found["told"].items()}
-    lists = ("when", "but", "less")
-    rows = [
-        Row(*(tuple(row.get(key, ())) for key in lists), row["weight"], tuple(row["causes"])) for row in found["row"]
-    ]
-    return words, tuple(rows)
+    return words, tuple(map(_row, found["row"]))
 
 
 SLOW = re.compile(
@@ -65,15 +68,17 @@ CHECKS = (
 def hits(texts: list[Page]) -> list[Hit]:
     """Return what the symptom and its circumstances speak for, each with the line of the symptom."""
     told = [(page, _words(page)) for page in texts]
-    whole = Searched("\n".join(words for _, words in told))
-    if not whole.text.strip() or prose.pauses(whole.text):
+    whole = Searched("\n".join(line for _, words in told for line in words.split("\n") if line.strip()))
+    if not whole.text or len(whole.text) > LONGEST or prose.pauses(whole.text):
+        return []
+    words, rows = _words_and_rows()
+    shown = {name: whole.search(words[name]) is not None for name in {row.when[0] for row in rows}}
+    rows = tuple(row for row in rows if shown[row.when[0]])
+    if not rows:
         return []
     around = Searched("\n".join([whole.text, *map(_stands_at, texts)]))
-    words, rows = _words_and_rows()
-    symptoms = {row.when[0] for row in rows}
-    shown = {
-        name: (whole if name in symptoms else around).search(pattern) is not None for name, pattern in words.items()
-    }
+    for name in {name for row in rows for name in (*row.when, *row.but)} - set(shown):
+        shown[name] = around.search(words[name]) is not None
     scores, symptom = _scores([row for row in rows if _holds(row, shown)])
     best = max(scores.values(), default=1.0)
     return [

@@ -13,7 +13,7 @@ SITE = "/opt/env/lib/python3.11/site-packages"
 def raised(file: str, error: str, function: str = "inner") -> Verdict:
     lines = (
         "Traceback (most recent call last):",
-        '  File "/home/u/fit.py", line 9, in <module>',
+        '  File "/project/fit.py", line 9, in <module>',
         f'  File "{file}", line 88, in {function}',
         error,
     )
@@ -51,7 +51,7 @@ def test_a_wrong_name_is_the_programs_own_wherever_it_is_noticed(error: str) -> 
 
 
 def test_an_error_of_the_program_itself_names_no_library() -> None:
-    assert raised("/home/u/model.py", "RuntimeError: quux").causes == []
+    assert raised("/project/model.py", "RuntimeError: quux").causes == []
 
 
 def test_a_message_that_is_known_counts_alone() -> None:
