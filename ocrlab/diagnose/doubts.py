@@ -118,6 +118,7 @@ TOOL = re.compile(
 )
 TOOL_TOLD = re.compile(  # in words of the library that looked for it
     r"(?i)\b(?:nvcc|ptxas|nvidia-smi|gcc|g\+\+|ninja|cmake|compiler|runtime)\b[^\n]{0,40}(?:not found|is missing)"
+    r"|\b(?:checking|detecting|finding) (?:the )?compiler"
 )
 # Shared memory of a block of the GPU, which a kernel asks for: no /dev/shm.
 ON_CHIP = re.compile(

@@ -209,8 +209,13 @@ FAMILIES = (  # of causes, each in the words of somebody who has no message
     ("Backpropagating two losses through one network raises an error.", "user.autograd"),
     ("Multi GPU fails with unused parameters, single GPU is fine.", "dist.unused_params"),
     ("Our h5 file is opened in __init__ and crashes with several workers.", "loader.worker_crash"),
+    ("There is a mismatch of the weights with the settings.", "ckpt.mismatch"),
+    ("My computer has no gcc, and the compiler is not found.", "build.system_libs"),
+    ("My GPU has only 4 GB, how do I reduce the memory?", "gpumem.capacity"),
+    ("跑到第二轮就直接退出", "host.oom_kill"),
 )
 ASKED = (
+    "My own weights match the paper's, thank you.",
     "Training speed drops and GPU utilisation is 0 most of the time.",
     "Loss does not go down at all.",
     "Which learning rate did you use for the paper?",
