@@ -13,6 +13,8 @@ from ocrlab.diagnose import (
     evidence,
     facts,
     innocent,
+    places,
+    prose,
     ranks,
     remains,
     stacks,
@@ -29,7 +31,7 @@ GIVES_WAY = ("wrapper", "fallback", "word", "hint")
 SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
 LEAST = 0.1
 WORTH = 0.3  # the least that is told beside an error of the program's own logic, which says more than a guess
-PRINTED = 0.7  # what is left of an error message of a program that stands still
+PRINTED = 0.7  # what is left of an error message of a program that stands still, and of words beside one
 WENT_ON = 4  # lines of progress after a message: the program survived it
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 MOST_CAUSES, MOST_LINES = 5, 4
@@ -92,7 +94,9 @@ def classify(incident: Incident) -> Verdict:
     if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
     elif not well:
-        hits += complaint.hits(texts)
+        hits += _less_than_printed(complaint.hits(texts), hits)
+    if not spoken and not well and not hung:
+        hits += places.hits(texts)
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():
@@ -121,6 +125,14 @@ def classify(incident: Incident) -> Verdict:
         missing=[] if causes and causes[0].confidence >= SURE else unknown.missing(incident, causes, texts),
     )
     return ranks.named(verdict, guilty, whole)
+
+
+def _less_than_printed(told: list[Hit], hits: list[Hit]) -> list[Hit]:
+    """Return what circumstances speak for, with less than the words of a line that the program itself has printed."""
+    lines = [hit.evidence for hit in hits if hit.strength == "word"]
+    printed = any(line.file != evidence.CONTEXT and not prose.is_sentence(line.text) for line in lines)
+    part = PRINTED if printed else 1.0
+    return [replace(hit, confidence=hit.confidence * part, ceiling=hit.ceiling * part) for hit in told]
 
 
 def _well(incident: Incident, texts: list[Page]) -> bool:

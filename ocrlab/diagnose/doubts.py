@@ -116,6 +116,20 @@ TOOL = re.compile(
     r"No such file or directory: ['\"](?:[^'\"\n]{0,200}[/\\])?"
     r"(?:nvcc|ptxas|cuobjdump|nvdisasm|gcc|g\+\+|cc|c\+\+|clang|make|cmake|ninja|ld)[\w.+-]{0,20}['\"]"
 )
+TOOL_TOLD = re.compile(  # in words of the library that looked for it
+    r"(?i)\b(?:nvcc|ptxas|nvidia-smi|gcc|g\+\+|ninja|cmake|compiler|runtime)\b[^\n]{0,40}(?:not found|is missing)"
+    r"|\b(?:checking|detecting|finding) (?:the )?compiler"
+)
+# Shared memory of a block of the GPU, which a kernel asks for: no /dev/shm.
+ON_CHIP = re.compile(
+    r"(?i)shared memory[^\n]{0,60}(?:kernel|gemm|pipeline|stage|block|tile|required|hardware limit|smem)"
+)
+OF_NCCL = re.compile(r"communicator hasn't been destroyed|destroy_process_group")  # printed at many good ends
+SEND_AND_RECEIVE = re.compile(
+    r"P2P ?Op|p2p_?op|\bp2p (?:op|communication|send|recv)"
+)  # of ranks, no wires between cards
+CAPTURED = re.compile(r"(?i)graph captur|during capture|CUDA graph")
+COMPILES = re.compile(r"(?i)constexpr|(?:does not|n't|not) support[^\n]{0,20}\bnan")  # what a compiler cannot do
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
 FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
 LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
@@ -165,6 +179,12 @@ DOUBTS = (
     Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
     Doubt("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
     Doubt("io.missing", TOOL, NEVER, 0.0),
+    Doubt("io.missing", TOOL_TOLD, NEVER, 0.3),
+    Doubt("host.shm", ON_CHIP, NEVER, 0.0),
+    Doubt("gpumem.leak", OF_NCCL, NEVER, 0.0),
+    Doubt("dist.p2p", SEND_AND_RECEIVE, NEVER, 0.0),
+    Doubt("loss.ctc_length", CAPTURED, NEVER, 0.0),
+    Doubt("num.nonfinite", COMPILES, NEVER, 0.0),
     Doubt("tracker.network", FETCHED, TRACKED, 0.4),
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),

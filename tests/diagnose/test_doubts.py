@@ -208,3 +208,33 @@ def test_a_key_that_a_checkpoint_lacks() -> None:
     best = raised("KeyError: 'lr_state'", "lib/optim.py", "load_state_dict").causes[0]
     assert (best.id, best.confidence < 0.8) == ("ckpt.mismatch", True)
     assert raised("KeyError: 'lr_state'").causes == []
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("ValueError: insufficient shared memory for one stage of the kernel", "host.shm"),
+        ("RuntimeError: P2POp is not supported here", "dist.p2p"),
+        ("FileNotFoundError: nvcc not found at '/usr/local/cuda'", "io.missing"),
+        ("FileNotFoundError: nvidia-smi: command not found", "io.missing"),
+        ("AssertionError: constexpr min does not support NaN values", "num.nonfinite"),
+        ("RuntimeError: CTCLoss cannot be graph captured with input_lengths on the CPU", "loss.ctc_length"),
+        ("Warning: NCCL communicator hasn't been destroyed. This may cause memory leaks.", "gpumem.leak"),
+    ],
+)
+def test_a_word_of_another_trade_is_not_sure(message: str, cause: str) -> None:
+    assert not [one for one in said(message).causes if one.id == cause and one.confidence > 0.4]
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("ERROR: worker: insufficient shared memory (shm)", "host.shm"),
+        ("RuntimeError: P2P is not supported between GPU 0 and GPU 1", "dist.p2p"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'runtime.txt'", "io.missing"),
+        ("ValueError: array must not contain infs or NaNs", "num.nonfinite"),
+        ("RuntimeError: Expected input_lengths to have value at most 26", "loss.ctc_length"),
+    ],
+)
+def test_its_look_alike_stays_sure(message: str, cause: str) -> None:
+    assert (said(message).causes[0].id, said(message).causes[0].confidence >= 0.8) == (cause, True)

@@ -103,6 +103,14 @@ MESSAGES = (
     ("ValueError: polygons should have 2 dimensions, got 1", "data.annotation"),
     ("RuntimeError: No valid boxes for page 7", "data.annotation"),
     ("    baton.wait()", "hang.build_lock"),
+    ("UserWarning: Error checking compiler version for cl: [WinError 2] not there", "build.system_libs"),
+    ("Skip loading parameter 'neck.weight' due to incompatible shapes: (8, 4) and (8, 2)", "ckpt.mismatch"),
+    ("ImportError: ext.so: undefined symbol: __cudaRegisterQuux", "build.cuda_libraries"),
+    ("ImportError: ext.so: undefined symbol: cufftQuux64", "build.cuda_libraries"),
+    ("ImportError: ext.so: undefined symbol: custom_op_init", "build.abi"),
+    ("ValueError: character 'x' is not in the charset", "data.annotation"),
+    ("ValueError: '\\xe9' is not in list", "data.annotation"),
+    ("RuntimeError: Expected argument 2 to have the same device as argument 1", "user.device"),
 )
 
 
