@@ -55,7 +55,8 @@ def distributions() -> list[dict[str, Any]]:
     every = []
     for distribution in importlib.metadata.distributions():
         try:
-            name, version = distribution.metadata["Name"], distribution.version
+            metadata = distribution.metadata  # asked by get: a missing key is deprecated, and will be an error
+            name, version = metadata.get("Name"), distribution.version
             if name and version:
                 needs = [need for need in distribution.requires or () if "extra ==" not in need]
                 place = str(Path(str(distribution.locate_file(""))).resolve())
@@ -67,7 +68,7 @@ def distributions() -> list[dict[str, Any]]:
                         "place": place,
                         "installer": installer,
                         "needs": needs if relevant(name) else [],
-                        "python": distribution.metadata["Requires-Python"] if relevant(name) else None,
+                        "python": metadata.get("Requires-Python") if relevant(name) else None,
                     }
                 )
         except Exception:

@@ -42,7 +42,8 @@ def orphan_holds_the_pipes(**given):
     return {"told": "all"}
 
 def illegal(**given):
-    code = bytes.fromhex("62f1fd48ffff")  # EVEX with an opcode that nobody has
+    code = bytes.fromhex("b900000020ffc975fc")  # mov ecx, 2^29; dec ecx; jnz to the dec: some tenths of a second
+    code += bytes.fromhex("62f1fd48ffff")  # EVEX with an opcode that nobody has
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
     ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
@@ -50,6 +51,7 @@ def illegal(**given):
 def illegal_in_a_thread(**given):
     import threading
     threading.Thread(target=illegal).start()
+    time.sleep(0.05)  # until it is in native code, which needs no GIL
     ctypes.PyDLL(None).sleep(1000)  # a PyDLL keeps the GIL
 
 def segv(**given):

@@ -67,7 +67,8 @@ def test_what_was_not_enough_is_told_with_what_was(tmp_path: Path) -> None:
 
 def test_what_does_not_fail_again_shows_nothing(tmp_path: Path) -> None:
     answer, command = failed(tmp_path, "--limit", "--batch-size", "8")
-    done = tried(answer, [*command[:2], "--batch-size", "8"], 30, silent)
+    (tmp_path / "train.py").write_text("print('step 0')")
+    done = tried(answer, command, 30, silent)
     assert done.tried is not None
     assert done.tried["works"] is None
     assert "nothing shows" in done.sentence
