@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.trace.contract_batch import leaves
+from ocrlab.trace.contract_batch import leaves, plain
+
+VOID = 255  # the class of pixels that do not count, in many data sets
 
 
 def split(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
@@ -51,6 +53,33 @@ def index(broken: Tensor) -> str:
     """Return the position of the first True of a mask, as one writes it in code."""
     at = torch.nonzero(broken)[0].tolist() if broken.ndim else []
     return f"[{', '.join(map(str, at))}]"
+
+
+def remedy(function: str, wrong: Tensor) -> str:
+    """Return what to do about indices that are out of bounds, by what takes them and what they are."""
+    if function.startswith("embedding"):
+        return "Look at the vocabulary of what made these numbers (a tokenizer's), and at num_embeddings"
+    if function in ("__getitem__", "index_select", "index_add_"):
+        return "Look at how this index is made, and at the size of what it takes from"
+    do = "Look at how the labels are numbered, and at the number of classes"
+    value = int(wrong.flatten()[0])
+    if function in ("cross_entropy", "nll_loss") and (value < 0 or value == VOID) and bool((wrong == value).all()):
+        return f"If {value} says that something does not count, tell the loss: ignore_index={value}. Else l{do[1:]}"
+    return do
+
+
+def origin(values: Tensor, broken: Tensor, batch: Sequence[tuple[str, Tensor]]) -> str:
+    """Return in which tensor of the batch a wrong index stands, where another tensor was made of it; else nothing."""
+    whole = [(name, t) for name, t in batch if plain(t) and not t.is_floating_point() and t.dtype != torch.bool]
+    if any(t.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for _, t in whole):
+        return ""
+    value = values[broken].flatten()[0]
+    found = [(name, t.detach() == value.to(t.device)) for name, t in whole]
+    found = [(name, there) for name, there in found if bool(there.any())]
+    if len(found) != 1:
+        return ""
+    name, there = found[0]
+    return f"; it stands in batch.{name}{index(there)}"
 
 
 def last_line(error: BaseException) -> str:

@@ -215,7 +215,8 @@ class Seen:
         live = self._steps.looked_at and not self.fault
         if live:
             self._keeper.read(wait=False)
-            first = next((model.parameters() if (model := self._steps.model()) else iter(())), None)
+            model = self._steps.model()
+            first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
             self._keeper.clock = Clock(first is not None and first.is_cuda)
         self._live = live
         if not live and self._steps.counted:  # else nobody would see the next call
