@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from torch import nn
@@ -15,11 +16,12 @@ def is_compiled(model: nn.Module) -> bool:
     return any(itself_compiled(module) for module in model.modules())
 
 
-def traced() -> bool:
-    """Tell whether torch.compile has made a graph of anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(dynamo, "counters", {})
-    return bool(counters.get("stats", {}).get("unique_graphs")) if isinstance(counters, dict) else False
+def any_compiled() -> bool:
+    """Tell whether any module that lives in this process runs as a graph; looks at all objects if one was ever made."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    if not counters.get("stats", {}).get("unique_graphs"):
+        return False
+    return any(itself_compiled(one) for one in gc.get_objects() if issubclass(type(one), nn.Module))
 
 
 def itself_compiled(module: nn.Module) -> bool:

@@ -130,7 +130,7 @@ def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Findin
             "optimizer.frozen", grouped(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
         )
     yield from decays(optimizers)
-    stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None]
+    stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None and id(p) in lr]
     if stale:
         do = "Set .grad = None where you freeze"
         yield Finding("gradient.stale", grouped(model, stale), "a gradient of earlier", "none", do, "warn")

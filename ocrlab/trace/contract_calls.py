@@ -137,7 +137,7 @@ class Calls(TorchFunctionMode):
                 where = f"{self.place()}, {name} of {function}, {spot(broken, self.names)}"
                 got, need = value_at(values, broken) + origin(values, broken, self.batch), f"{low:g} to {high:g}"
                 index = not values.is_floating_point()
-                do = remedy(function, values[broken]) if index else RANGE_DO[name]
+                do = remedy(function, values, broken, high) if index else RANGE_DO[name]
             rule = "indices.bounds" if index else "probabilities.range"
             self.found.append(Finding(rule, where, got, need, do))
             fatal |= index or name == "input"

@@ -289,16 +289,17 @@ def watch(source: Iterable[Any]) -> Iterator[Seen]:
 
 def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
     """Put the timing hooks into a loader and into `undo` what takes them out."""
-    start, collate = loader.worker_init_fn, loader.collate_fn
-    if loader.num_workers:
-        loader.worker_init_fn = samples.Start(seen.folder, start)
-        undo.append(lambda: setattr(loader, "worker_init_fn", start))
+    inner = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)  # accelerate
+    start, collate = inner.worker_init_fn, inner.collate_fn
+    if inner.num_workers:
+        inner.worker_init_fn = samples.Start(seen.folder, start)
+        undo.append(lambda: setattr(inner, "worker_init_fn", start))
     else:
-        samples.begin(seen.folder, loader.dataset, MAIN)
+        samples.begin(seen.folder, inner.dataset, MAIN)
         undo.append(samples.end)
     if collate is not None:
-        loader.collate_fn = samples.Collate(collate)
-        undo.append(lambda: setattr(loader, "collate_fn", collate))
+        inner.collate_fn = samples.Collate(collate)
+        undo.append(lambda: setattr(inner, "collate_fn", collate))
     kind: Any = type(loader)
     maker: Any = type(kind)
 
@@ -306,9 +307,10 @@ def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
         return iter(seen) if self is loader else kind.__iter__(self)
 
     with contextlib.suppress(TypeError):  # a loader of another make: then only who iterates over `seen` is timed
-        loader.__class__ = maker(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__})
+        become = object.__dict__["__class__"].__set__  # a wrapper may say that it is of another class
+        become(loader, maker(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__}))
         seen._own = kind
-        undo.append(lambda: setattr(loader, "__class__", kind))
+        undo.append(lambda: become(loader, kind))
 
 
 def _close(seen: Seen) -> None:

@@ -21,6 +21,7 @@ STARVED = 0.25  # of the time without a core that is worth a word
 UNEVEN = 3.0  # times the others' time for a sample, from which on a worker is behind
 BUSY, IDLE = 0.8, 0.6  # of its time, for a worker that the others wait for, and at most of theirs
 ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for something else
+LOOKS = 4  # at the memory of the training process, from which on they say whether it goes on growing
 GROWN = 64e6  # bytes of a worker's own memory, and 20 % of it
 MB = 1e6
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so")
@@ -174,7 +175,7 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
     if workers == 0 and seconds + collating < 0.5 * waited:
         part = f"only {100 * (seconds + collating) / waited:.0f} % of that is samples and collate_fn"
         return f"the training process loads in line, and {part}: the rest is what the loader does around each of them"
-    if slow and lost > 0.25 * seconds:
+    if slow and lost > 0.25 * max(seconds, waited):
         times = slow[0].seconds / slow[0].of / (usual or 1e-9)
         which = f"the slowest is {slow[0].name}, {ms(slow[0].seconds)}, {times:.0f} times the median"
         return f"{100 * lost / seconds:.0f} % of loading is {len(slow)} of {len(every)} samples; {which}"
@@ -290,7 +291,7 @@ def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[s
 
 
 def _memory(logs: Sequence[Log]) -> list[str]:
-    grown = [log for log in logs if growth(log) > GROWN and growth(log) > 0.2 * _own(log)]
+    grown = [log for log in logs if growth(log) > GROWN and growth(log) > 0.2 * _own(log) and _goes_on(log)]
     if not grown:
         return []
     worst = max(grown, key=growth)
@@ -304,6 +305,12 @@ def _memory(logs: Sequence[Log]) -> list[str]:
     )
     who = "The training process" if worst.worker < 0 else f"Worker {worst.worker}"
     return [f"{who} took {growth(worst) / MB:.0f} MB of its own in {seconds:.0f} s; {cause}"]
+
+
+def _goes_on(log: Log) -> bool:
+    """Tell whether memory grows to the end; that of the training process grows in its first steps by itself."""
+    own = [look.memory.private for look in log.looks if look.memory.private]
+    return log.worker >= 0 or (len(own) >= LOOKS and own[-1] - own[len(own) // 2] > 0.3 * growth(log))
 
 
 def _own(log: Log) -> int:

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity
 
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.trace import profile_operators as ops
-from ocrlab.trace.compiled import is_compiled, traced
+from ocrlab.trace.compiled import any_compiled, is_compiled
 from ocrlab.trace.profile_peak import peak
 from ocrlab.trace.profile_ranges import Ranges
 from ocrlab.trace.profile_waits import Lines, Place, shown, text
@@ -257,7 +257,7 @@ class Seen:
         finally:
             if spoke is None:
                 os.environ.pop(QUIET, None)
-        if not (traced() if self._modules is None else is_compiled(self._modules)):  # hooks would compile it anew
+        if not (any_compiled() if self._modules is None else is_compiled(self._modules)):  # hooks would compile it anew
             self.ranges.start()
         _settle()
 

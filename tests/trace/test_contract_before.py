@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from ocrlab.trace import contract
@@ -49,3 +50,12 @@ def test_statistics_of_frozen_batchnorm_are_one_line_and_a_teacher_s_are_none() 
             return self.student(x) + 0 * self.teacher(x).detach()
 
     assert "mode.batchnorm_frozen" not in rules(contract.check(Pair(), data(), classes))
+
+
+def test_a_gradient_of_what_was_frozen_since_matters_where_the_optimiser_holds_it() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    classes(model, data()).backward()
+    model[0].requires_grad_(False)
+    every, head = (torch.optim.SGD(part.parameters(), 0.1) for part in (model, model[1]))
+    assert "gradient.stale" in rules(contract.check(model, data(), classes, optimizer=every))
+    assert "gradient.stale" not in rules(contract.check(model, data(), classes, optimizer=head))

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_wor
 
 from ocrlab.trace import loader
 from ocrlab.trace import loader_reasons as reasons
-from ocrlab.trace.loader_journal import Log, Sample
+from ocrlab.trace.loader_journal import Log, Look, Memory, Sample
 from ocrlab.trace.loader_locks import Locks
 
 
@@ -136,3 +136,46 @@ def test_what_was_seen_is_printed_in_words() -> None:
     with loader.watch([1, 2]) as plain:
         list(plain)
     assert "No process that loads was looked into" in str(plain)
+
+
+class Adapter:
+    """As accelerate wraps a DataLoader: it says that it is one, and is none."""
+
+    def __init__(self, inner: DataLoader[Any]) -> None:
+        self.base_dataloader = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base_dataloader":
+            raise AttributeError(name)
+        return getattr(self.base_dataloader, name)
+
+    @property
+    def __class__(self) -> Any:
+        return self.base_dataloader.__class__
+
+    def __iter__(self) -> Any:
+        yield from self.base_dataloader
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_wrapper_that_says_that_it_is_a_loader(workers: int, capsys: pytest.CaptureFixture[str]) -> None:
+    inner = DataLoader(Files(8), batch_size=2, num_workers=workers)
+    source: Any = Adapter(inner)
+    with loader.watch(source) as found:
+        assert sum(1 for _ in source) == 4
+    assert found.table()["samples"].tolist() == [8] and len(found.steps()) == 4
+    assert type(source) is Adapter and inner.worker_init_fn is None and type(inner.dataset) is Files
+    assert capsys.readouterr().err == ""
+
+
+def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
+    def told(worker: int, *megabytes: int) -> list[str]:
+        log = Log(1, worker, began=0.0, last=10.0)
+        for at, own in enumerate(megabytes):
+            memory = Memory(rss=own * 1_000_000, pss=0, private=own * 1_000_000)
+            log.looks.append(Look(float(at), memory, 0, 0, 0, 1, 0))
+        return reasons._memory([log])
+
+    assert told(-1, 50, 320) == told(-1, 50, 300, 310, 315, 320) == []
+    assert "The training process took 400 MB" in told(-1, 50, 150, 250, 350, 450)[0]
+    assert "Worker 0 took 270 MB" in told(0, 50, 320)[0]
