@@ -45,7 +45,7 @@ class Calls(TorchFunctionMode):
         self.found, self.place, self.names, self.inside, self.batch = found, place, names, inside, batch
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
         self.losses, self.chosen, self.parts = Losses(found, place), Chosen(), Parts()
-        self.axes = Axes(found, place)
+        self.axes = Axes(found, place, inside, next((len(t) for _, t in batch if t.ndim), 0))
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
