@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 from torch import nn
 
 SLOT = "_compiled_call_impl"  # of a module: what is called in place of it
@@ -11,6 +14,14 @@ HEARD = "heard"  # attribute of what the flight recorder leaves there: what was 
 def is_compiled(model: nn.Module) -> bool:
     """Tell whether a model, or a part of it, runs as a graph of torch.compile."""
     return any(itself_compiled(module) for module in model.modules())
+
+
+def any_compiled() -> bool:
+    """Tell whether any module that lives in this process runs as a graph; looks at all objects if one was ever made."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    if not counters.get("stats", {}).get("unique_graphs"):
+        return False
+    return any(itself_compiled(one) for one in gc.get_objects() if issubclass(type(one), nn.Module))
 
 
 def itself_compiled(module: nn.Module) -> bool:

@@ -22,13 +22,14 @@ from ocrlab.trace import contract_before as before
 from ocrlab.trace import contract_rules as rules
 from ocrlab.trace import contract_words as words
 from ocrlab.trace.contract_answers import answers
-from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, names_in, sticky, tried
+from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, lines, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
 from ocrlab.trace.contract_noise import Draws, foreign
 from ocrlab.trace.contract_nudge import awake
 from ocrlab.trace.contract_padding import Attention, trained_on
 from ocrlab.trace.contract_pictures import pictures
+from ocrlab.trace.contract_recurrent import Recurrent
 from ocrlab.trace.contract_state import Kept, rates, scalar
 from ocrlab.trace.contract_weights import shared, untrained
 
@@ -60,8 +61,11 @@ class Report:
         return pandas.DataFrame([[getattr(f, c) for c in columns] for f in self.findings], columns=columns)
 
     def __str__(self) -> str:
-        head = f"{len(self.findings)} findings, {len(self.stages)} modules, loss {self.loss}"
-        return "\n".join([head, *map(str, self.findings), *(f"not checked: {text}" for text in self.unchecked)])
+        count = len(self.findings)
+        ends = ["" if number == 1 else "s" for number in (count, len(self.stages))]
+        head = f"{count or 'no'} finding{ends[0]}, {len(self.stages)} module{ends[1]}"
+        head += "" if self.loss is None else f", loss {self.loss:.6g}"
+        return "\n".join([head, *lines(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
 
 
 def check(
@@ -133,6 +137,8 @@ class _Step:
     seen: tuple[Forward, Calls] | None = None
     noise: set[int] = field(default_factory=set)  # draws that predictions are compared with
     zero: list[str] = field(default_factory=list)  # parameters whose gradient is 0
+    recurrent: Recurrent | None = None
+    ended: bool = False  # the forward pass raised
 
     def run(self) -> BaseException | None:
         """Go through the step as far as it goes; return what was raised."""
@@ -150,8 +156,9 @@ class _Step:
         """Return the loss where it can be trained on, and what was raised."""
         found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
-        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within))
-        with forward, calls, Draws() as draws:
+        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within), list(leaves(self.batch)))
+        self.recurrent = Recurrent(self.model)
+        with forward, calls, self.recurrent, Draws() as draws:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
         found += forward.findings
@@ -173,6 +180,7 @@ class _Step:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
             found.append(Finding("step.raised", place, text, "a loss", words.advice(error, self.batch, self.model)))
         self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
+        self.ended = True
         return None, error
 
     def _backward(self, total: Tensor) -> BaseException | None:
@@ -190,6 +198,7 @@ class _Step:
             rows = next((len(t) for _, t in named if t.ndim), 0)
             self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
             self.report.findings += trained_on(calls.losses.pairs, rows)
+            self.report.findings += self.recurrent.findings() if self.recurrent else ()
             self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
@@ -254,7 +263,8 @@ class _Step:
             error = tried(twice)
         self.report.findings += attention.findings()
         if error is not None:
-            self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
+            if not self.ended:
+                self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
             return error
         self.report.findings += rules.evaluation(self.model, self.kept, values if drops.on else [])
         return self._asked()

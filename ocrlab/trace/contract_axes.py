@@ -21,13 +21,16 @@ LAYERS = frozenset(("AddmmBackward0", "MmBackward0", "ConvolutionBackward0"))
 SCORES = tuple("View UnsafeView Squeeze Unsqueeze Transpose T Permute MaskedFill Where Div Mul Add Sub Clone".split())
 NODES = 12  # of a graph, between a convolution and what its maps are viewed as
 COLOURS = (3, 4)
+FEWEST = 4  # samples of a batch
 
 
 class Axes:
     """The views and softmaxes of one forward pass; `place` says in which module it is."""
 
-    def __init__(self, found: list[Finding], place: Callable[[], str]) -> None:
-        self.found, self.place = found, place
+    def __init__(
+        self, found: list[Finding], place: Callable[[], str], inside: Callable[[], bool] = bool, rows: int = 0
+    ) -> None:
+        self.found, self.place, self.inside, self.rows = found, place, inside, rows
         self.heads: set[tuple[int, ...]] = set()  # (samples, heads, places): heads that were moved before the places
         self.torn: dict[int, tuple[Tensor, str]] = {}  # by id: what a view has made, and of what
 
@@ -39,7 +42,9 @@ class Axes:
         if not isinstance(given, Tensor) or not isinstance(value, Tensor):
             return
         if name in ("softmax", "log_softmax"):
-            self._alone(given, kwargs.get("dim", args[1] if len(args) > 1 else None))
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            self._alone(given, dim)
+            self._across(given, dim, name)
         elif name in MOVES:
             self._moved(given, value)
         elif name in VIEWS and (what := self._tears(given, value)):
@@ -101,6 +106,17 @@ class Axes:
         longest = max(range(1, given.ndim), key=lambda at: given.shape[at])
         do = f"Take it over the dimension that is weighed (dim={longest}), or make the scores more than one"
         self.found.append(Finding("softmax.one", self.place(), got, "several values", do, "warn"))
+
+    def _across(self, given: Tensor, dim: Any, name: str) -> None:
+        """Tell of a softmax of a loss over the samples of the batch: of (samples, classes) that a layer gave."""
+        if given.ndim != 2 or dim not in (0, -2) or not given.requires_grad or self.inside():
+            return
+        rows, columns = given.shape
+        if rows != self.rows or not FEWEST <= rows != columns > 1 or _source(given, SCORES) not in LAYERS:
+            return
+        got = f"{name} over dimension 0 of {(rows, columns)}: over the {rows} samples of the batch, and not the classes"
+        do = "Take it over the classes (dim=1)"
+        self.found.append(Finding("softmax.batch", self.place(), got, "each sample's own", do, "warn"))
 
 
 def _source(tensor: Tensor, passing: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+ALSO = 6  # more places that are told of one rule
 DEEP = 8  # levels of a batch that are looked into
 NONE = "none of the batch"
 
@@ -34,6 +35,19 @@ class Finding:
 
     def __str__(self) -> str:
         return f"[{self.judgement}] {self.rule} at {self.where}: {self.got}. Needed: {self.need}. {self.do}."
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as lines; of one rule with one remedy the first in full, the others by their place."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.judgement, finding.rule, finding.need, finding.do), []).append(finding)
+    told = []
+    for first, *others in groups.values():
+        places = ", ".join(other.where for other in others[:ALSO])
+        more = f" and {len(others) - ALSO} more" if len(others) > ALSO else ""
+        told.append(str(first) + (f" The same at {places}{more}." if others else ""))
+    return told
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,10 @@ def switches(model: nn.Module) -> Iterator[Finding]:
 
 def modes(model: nn.Module) -> Iterator[Finding]:
     """Yield modules in the wrong mode for a training step."""
-    if not model.training:
+    if not model.training and not chosen(model):
         yield Finding("mode.eval", "the model", "eval mode", "train mode", "Call model.train() before the step")
         return
+    still, adrift, teachers = [], [], tuple(f"{name}." for name in copies(model))
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
             do = "It is the share that is dropped, not the share that is kept"
@@ -82,13 +83,30 @@ def modes(model: nn.Module) -> Iterator[Finding]:
             continue
         weights = list(module.parameters(recurse=False))
         frozen = bool(weights) and not any(p.requires_grad for p in weights)
-        if not module.training and not frozen and weights:
-            do = "Call model.train() after the last eval(), or freeze its weights as well where it is meant"
-            yield Finding("mode.batchnorm", name, "eval mode in a model that trains", "train mode", do, "warn")
-        if module.training and frozen and module.track_running_stats:
-            do = "Put frozen BatchNorm into eval mode; model.train() sets it back at every epoch"
-            got = "frozen weights, but its running statistics still move"
-            yield Finding("mode.batchnorm_frozen", name, got, "eval mode", do, "warn")
+        still += [name] if not module.training and not frozen and weights else []
+        adrift += [name] if module.training and frozen and module.track_running_stats else []
+        adrift = [name for name in adrift if not name.startswith(teachers)]
+    if still:
+        do = "Call model.train() after the last eval(), or freeze its weights as well where it is meant"
+        yield Finding("mode.batchnorm", some(still), "eval mode in a model that trains", "train mode", do, "warn")
+    if adrift:
+        do = "Put frozen BatchNorm into eval mode; model.train() sets it back at every epoch"
+        got = "frozen weights, but running statistics that still move"
+        yield Finding("mode.batchnorm_frozen", some(adrift), got, "eval mode", do, "warn")
+
+
+def chosen(model: nn.Module) -> bool:
+    """Tell whether what trains in a model in eval mode was put back into train mode: a head on a frozen trunk."""
+    own = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
+    return bool(own) and all(module.training for module in own)
+
+
+def copies(model: nn.Module) -> list[str]:
+    """Return the frozen parts beside which the same part is trained: teachers, targets, averages."""
+    parts = [(name, type(m), [p.shape for p in m.parameters()], m) for name, m in model.named_children()]
+    trained = [(kind, shapes) for _, kind, shapes, m in parts if any(p.requires_grad for p in m.parameters())]
+    frozen = [part for part in parts if part[2] and not any(p.requires_grad for p in part[3].parameters())]
+    return [name for name, kind, shapes, _ in frozen if (kind, shapes) in trained]
 
 
 def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
@@ -112,7 +130,7 @@ def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Findin
             "optimizer.frozen", grouped(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
         )
     yield from decays(optimizers)
-    stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None]
+    stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None and id(p) in lr]
     if stale:
         do = "Set .grad = None where you freeze"
         yield Finding("gradient.stale", grouped(model, stale), "a gradient of earlier", "none", do, "warn")

@@ -21,6 +21,7 @@ from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
 from ocrlab.trace.contract_chosen import Chosen
 from ocrlab.trace.contract_losses import LOSSES, Losses, arguments
 from ocrlab.trace.contract_parts import Parts
+from ocrlab.trace.contract_words import origin, remedy
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -38,12 +39,13 @@ class Calls(TorchFunctionMode):
         place: Callable[[], str],
         names: Sequence[str] | None,
         inside: Callable[[], bool] = bool,
+        batch: Sequence[tuple[str, Tensor]] = (),
     ) -> None:
         super().__init__()
-        self.found, self.place, self.names, self.inside = found, place, names, inside
+        self.found, self.place, self.names, self.inside, self.batch = found, place, names, inside, batch
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
         self.losses, self.chosen, self.parts = Losses(found, place), Chosen(), Parts()
-        self.axes = Axes(found, place)
+        self.axes = Axes(found, place, inside, next((len(t) for _, t in batch if t.ndim), 0))
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -133,10 +135,10 @@ class Calls(TorchFunctionMode):
                 if not bool(broken.any()):
                     continue
                 where = f"{self.place()}, {name} of {function}, {spot(broken, self.names)}"
-                got, need = value_at(values, broken), f"{low:g} to {high:g}"
-            index = not values.is_floating_point()
+                got, need = value_at(values, broken) + origin(values, broken, self.batch), f"{low:g} to {high:g}"
+                index = not values.is_floating_point()
+                do = remedy(function, values, broken, high) if index else RANGE_DO[name]
             rule = "indices.bounds" if index else "probabilities.range"
-            do = "Look at how the labels are numbered, and at the number of classes" if index else RANGE_DO[name]
             self.found.append(Finding(rule, where, got, need, do))
             fatal |= index or name == "input"
         if fatal:

@@ -11,11 +11,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ocrlab.trace.contract_batch import Finding, entries, not_finite, plain, value_at
-from ocrlab.trace.contract_state import Kept, rates, unlisted
-from ocrlab.trace.contract_words import grouped, index, split
+from ocrlab.trace.contract_state import Kept, rates, unlisted, unregistered
+from ocrlab.trace.contract_words import grouped, index, some, split
 
 VANISHED = 1e-8  # share of the largest gradient: what float32 can tell beside it
 WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step: more is no step down
+SMALL = 1e-2  # what a block multiplies by, from which on down it begins as next to nothing
 ROUNDING = 1e-5  # share of the largest gradient: of a bias before BatchNorm, which is 0 but for rounding, it is 5e-6
 MANY, FEW = 64, 0.1  # values with a gradient, and the share of them that a step in half precision should change
 SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
@@ -25,6 +26,8 @@ def loss(total: Any) -> Iterator[Finding]:
     """Yield why a loss cannot be trained on."""
     if not isinstance(total, Tensor):
         do = "Return the loss tensor itself, without .item()"
+        if total is None:
+            do = "Look for a `return` that is missing; a model of Hugging Face gives a loss only where it gets `labels`"
         yield Finding("loss.type", "the loss", type(total).__name__, "a tensor", do)
         return
     if total.numel() != 1:
@@ -89,7 +92,7 @@ def written(kept: Kept) -> Iterator[Finding]:
 
 
 def unheld(model: nn.Module, optimizers: Sequence[Any]) -> Iterator[Finding]:
-    """Yield modules in a plain list or dict that get gradients and are in no optimiser."""
+    """Yield modules in a plain list or dict, and plain tensors, that get gradients and are in no optimiser."""
     if not optimizers:
         return
     held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
@@ -102,6 +105,11 @@ def unheld(model: nn.Module, optimizers: Sequence[Any]) -> Iterator[Finding]:
         got = f"{count} parameters get gradients and are in no optimiser: a plain list or dict hides them"
         do = "Use nn.ModuleList or nn.ModuleDict: parameters(), to() and state_dict() know nothing of them now"
         yield Finding("weights.unlisted", name, got, "registered modules", do)
+    plain_ones = [name for name, t in unregistered(model) if t.grad is not None and id(t) not in held]
+    if plain_ones:
+        got = "a tensor that gets a gradient, is no parameter of the model, and is in no optimiser: it never moves"
+        do = "Wrap it in nn.Parameter and set it as an attribute, or use nn.ParameterList for several"
+        yield Finding("weights.unlisted", some(plain_ones), got, "a registered parameter", do)
 
 
 def vanishing(model: nn.Module) -> Iterator[Finding]:
@@ -114,10 +122,27 @@ def vanishing(model: nn.Module) -> Iterator[Finding]:
     sizes = {name: size for name, size in sizes.items() if 0 < size < float("inf")}
     most = max(sizes, key=lambda name: sizes[name], default="")
     gone = [name for name, size in sizes.items() if size < VANISHED * sizes[most]]
+    gone = [name for name in gone if sizes[name] < VANISHED * sizes[most] * gated(model, name)]
     if gone:
         got = f"gradients of {min(sizes[n] for n in gone):.1g} (root mean square), beside {sizes[most]:.1g} of {most}"
         do = "Use ReLU in place of sigmoid, normalisation, and connections that skip layers"
         yield Finding("gradient.vanishing", grouped(model, gone), got, f"above {VANISHED:g} of it", do, "warn")
+
+
+def gated(model: nn.Module, name: str) -> float:
+    """Return by what a block multiplies what it adds, where it begins small on purpose (LayerScale); else 1.
+
+    Such a gate is a vector of a block, or of a part of it beside the one that holds the weight, and no bias.
+    """
+    block = name.split(".")
+    smallest = 1.0
+    for gate, p in model.named_parameters():
+        *owner, own = gate.split(".")
+        around, near = owner == block[: len(owner)], len(owner) > 1 and owner[:-1] == block[: len(owner) - 1]
+        if owner and (around or near) and p.ndim <= 1 and p.requires_grad and "bias" not in own and plain(p):
+            size = float(p.detach().abs().max())
+            smallest = min(smallest, size) if 0 < size < SMALL else smallest
+    return smallest
 
 
 def helped(before: float, after: float) -> Iterator[Finding]:

@@ -158,6 +158,27 @@ def unlisted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                     yield f"{name}.{key}[{at!r}]".lstrip("."), part
 
 
+def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield leaf tensors with requires_grad that a module holds as plain attributes, or in a list, tuple or dict."""
+    known = {id(p) for p in model.parameters()}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in OWN:
+                continue
+            inside = (
+                value.items()
+                if isinstance(value, dict)
+                else enumerate(value)
+                if isinstance(value, list | tuple)
+                else ()
+            )
+            held = [(f"{key}[{at!r}]", one) for at, one in inside] or [(key, value)]
+            for label, one in held:
+                if isinstance(one, Tensor) and one.requires_grad and one.is_leaf and id(one) not in known:
+                    known.add(id(one))
+                    yield f"{name}.{label}".lstrip("."), one
+
+
 def rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
     """Return the learning rate of every parameter that an optimiser moves, by `id`."""
     found: dict[int, float] = {}

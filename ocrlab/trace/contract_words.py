@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.trace.contract_batch import leaves
+from ocrlab.trace.contract_batch import leaves, plain
+
+VOID = 255  # the class of pixels that do not count, in many data sets
 
 
 def split(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
@@ -53,6 +55,37 @@ def index(broken: Tensor) -> str:
     return f"[{', '.join(map(str, at))}]"
 
 
+def remedy(function: str, values: Tensor, broken: Tensor, high: float) -> str:
+    """Return what to do about indices that are out of bounds, by what takes them and what they are."""
+    wrong = values[broken]
+    if function != "__getitem__" and bool((wrong == high + 1).all()) and int(values.min()) == 1:
+        return f"They go from 1 to {int(high) + 1}: subtract 1 where they are made, or let there be one more"
+    if function.startswith("embedding"):
+        return "Look at the vocabulary of what made these numbers (a tokenizer's), and at num_embeddings"
+    if function in ("__getitem__", "index_select", "index_add_"):
+        return "Look at how this index is made, and at the size of what it takes from"
+    do = "Look at how the labels are numbered, and at the number of classes"
+    value = int(wrong.flatten()[0])
+    if function in ("cross_entropy", "nll_loss") and (value < 0 or value == VOID) and bool((wrong == value).all()):
+        return f"If {value} says that something does not count, tell the loss: ignore_index={value}. Else l{do[1:]}"
+    return do
+
+
+def origin(values: Tensor, broken: Tensor, batch: Sequence[tuple[str, Tensor]]) -> str:
+    """Return in which tensor of the batch a wrong index stands, where another tensor was made of it; else nothing."""
+    whole = [(name, t) for name, t in batch if plain(t) and not t.is_floating_point() and t.dtype != torch.bool]
+    if any(t.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for _, t in whole):
+        return ""
+    value = values[broken].flatten()[0]
+    same = [(name, t) for name, t in whole if t.shape == values.shape and bool((t == values.to(t.device)).all())]
+    found = [(name, t.detach() == value.to(t.device)) for name, t in same or whole]
+    found = [(name, there) for name, there in found if bool(there.any())]
+    if len(found) != 1:
+        return ""
+    name, there = found[0]
+    return f"; it stands in batch.{name}{index(there)}"
+
+
 def last_line(error: BaseException) -> str:
     """Return the file and line at which something was raised."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -67,6 +100,8 @@ def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
     text, devices = str(error), {str(t.device) for _, t in leaves(batch)}
     if "Expected more than 1 value per channel" in text:
         return "Use a larger batch or crop: BatchNorm has one value for each channel here"
+    if "class probabilities" in text:
+        return "Targets of the logits' shape are probabilities: .float() where they are one-hot, or classes: .argmax(1)"
     if "same device" in text:
         return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
     if "positional argument" in text or "has no attribute" in text:

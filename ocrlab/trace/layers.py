@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from ocrlab.trace.layers_plot import Drawn
 
 DEFAULT = "decoder.fusion"
+SHOWN = ("class", "step", "shape", "dtype", "min", "max", "mean", "std", "zeros", "grad_std", "ms", "worst")  # printed
+MOST_SHOWN = 60  # modules that are printed
 
 
 def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> Seen:
@@ -152,6 +154,13 @@ class Seen:
         told += [f"{self._keeper.dropped} older rows were dropped"] if self._keeper.dropped else []
         return "; ".join(told)
 
+    def __str__(self) -> str:
+        first, table = self.first_nonfinite, self.table()
+        told = [f"{first}" if first else "All that was seen is finite"] if self._keeper.rows else []
+        wanted = [name for name in SHOWN if name in table.columns and table[name].notna().any()]
+        shown = table[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
+        return "\n".join([*told, *filter(None, [self.note()]), *([shown] if wanted else [])])
+
     def _read(self) -> list[Row]:
         """Return all rows with their figures; waits for what is on its way."""
         self._guarded(lambda: self._keeper.flush(end=False))
@@ -215,7 +224,8 @@ class Seen:
         live = self._steps.looked_at and not self.fault
         if live:
             self._keeper.read(wait=False)
-            first = next((model.parameters() if (model := self._steps.model()) else iter(())), None)
+            model = self._steps.model()
+            first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
             self._keeper.clock = Clock(first is not None and first.is_cuda)
         self._live = live
         if not live and self._steps.counted:  # else nobody would see the next call

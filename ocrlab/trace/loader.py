@@ -28,8 +28,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from ocrlab.trace import loader_journal as journal
+from ocrlab.trace import loader_names as names
 from ocrlab.trace import loader_reasons as reasons
 from ocrlab.trace import loader_samples as samples
+from ocrlab.trace.loader_locks import Locks, at_a_lock
 from ocrlab.trace.loader_measure import Measured, Setting, Trial, measure, rebuilt
 from ocrlab.trace.signals import by_a_signal
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Death", "Measured", "Seen", "Setting", "Step", "Trial", "measure", "rebuilt", "watch"]
 
+LOOKED = 200  # steps before whose wait each worker is looked at
 MOST = 100_000  # of the last steps that are kept one by one
 MAIN = -1  # the worker number of the training process itself
 
@@ -47,7 +50,8 @@ class Step:
     """One step: when its wait for data began, how long that took and the computing after it (seconds).
 
     `first` is the first of an epoch, whose wait holds the start of the workers; `idle` tells whether a CUDA device had
-    nothing left to do when the wait ended (None without one); `delay` are seconds of the computing without a core.
+    nothing left to do when the wait ended (None without one); `delay` are seconds of the computing without a core,
+    `cpu` those that all threads of this process spent on one meanwhile.
     """
 
     began: float
@@ -56,6 +60,7 @@ class Step:
     first: bool = False
     idle: bool | None = None
     delay: float = 0.0
+    cpu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,9 @@ class Seen:
         self.workers = int(getattr(source, "num_workers", 0) or 0)
         self.processes: dict[int, Any] = {}
         self.schedule: int | None = None
-        self._delay = 0.0  # of this thread when the last batch came
+        self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
+        self._timing = 0.0  # seconds that timing samples had taken in this process by then
+        self.locks = Locks()
         self._mark: Any = None  # a CUDA event behind everything that the last step asked of the device
         self._own: Any = None  # the class of the loader, while it is watched
 
@@ -109,7 +116,7 @@ class Seen:
         """Return one row for each step: seconds of waiting for its data and of computing."""
         import pandas as pd
 
-        names = ["began", "wait", "compute", "first", "idle", "delay"]
+        names = ["began", "wait", "compute", "first", "idle", "delay", "cpu"]
         return pd.DataFrame([asdict(step) for step in self.kept], columns=names)
 
     def slowest(self, count: int = 10) -> pandas.DataFrame:
@@ -127,11 +134,17 @@ class Seen:
     def findings(self) -> list[str]:
         """Return everything that was found, the most important first."""
         self._read()
-        return reasons.findings(list(self.kept), self.logs, self.deaths, self.workers, self.error)
+        persistent = bool(getattr(self.source, "persistent_workers", False))
+        return reasons.findings(
+            list(self.kept), self.logs, self.deaths, self.workers, self.error, self.locks, persistent=persistent
+        )
 
     def finding(self) -> str:
         """Return in one sentence what the training waits for, and why."""
         return self.findings()[0]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.findings(), reasons.written(self.table())])
 
     def left(self, now: float) -> None:
         """Take note that a step ended, and that the wait for the next batch begins."""
@@ -139,6 +152,9 @@ class Seen:
         if last is not None and last.compute is None:
             last.compute = now - last.began - last.wait
             last.delay = journal.waited(self.schedule) - self._delay
+            last.cpu = time.process_time() - self._cpu
+        if len(self.kept) <= LOOKED:
+            self._look_at_locks()
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             self._mark = torch.cuda.Event()
             self._mark.record()
@@ -147,8 +163,10 @@ class Seen:
         """Take note that a batch came."""
         idle = None if self._mark is None else bool(self._mark.query())
         self._mark = None
-        self.kept.append(Step(began, now - began, None, first, idle))
-        self._delay = journal.waited(self.schedule)
+        timing = samples.own()  # in the training process it is no waiting of the program's own
+        self.kept.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
+        self._timing = timing
+        self._delay, self._cpu = journal.waited(self.schedule), time.process_time()
 
     def fail(self, error: BaseException) -> None:
         """Switch the instrument off after an error of its own; the training goes on."""
@@ -177,7 +195,16 @@ class Seen:
             if code and pid not in {death.pid for death in self.deaths}:
                 log = known.get(pid, journal.Log(pid, number))
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                self.deaths.append(Death(log.worker, pid, how, log.now, log.count))
+                sample = names.called(getattr(self.source, "dataset", None), log.now)
+                self.deaths.append(Death(log.worker, pid, how, sample, log.count))
+
+    def _look_at_locks(self) -> None:
+        """Take note of how many workers wait for a lock at this moment."""
+        found = [at for pid, one in self.processes.items() if one.is_alive() and (at := at_a_lock(pid)) is not None]
+        if len(found) > 1:
+            self.locks.moments += 1
+            self.locks.some += 0 < sum(found) < len(found)
+            self.locks.all += sum(found) == len(found)
 
     def _read(self) -> None:
         if self.folder.is_dir():
@@ -262,16 +289,17 @@ def watch(source: Iterable[Any]) -> Iterator[Seen]:
 
 def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
     """Put the timing hooks into a loader and into `undo` what takes them out."""
-    start, collate = loader.worker_init_fn, loader.collate_fn
-    if loader.num_workers:
-        loader.worker_init_fn = samples.Start(seen.folder, start)
-        undo.append(lambda: setattr(loader, "worker_init_fn", start))
+    inner = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)  # accelerate
+    start, collate = inner.worker_init_fn, inner.collate_fn
+    if inner.num_workers:
+        inner.worker_init_fn = samples.Start(seen.folder, start)
+        undo.append(lambda: setattr(inner, "worker_init_fn", start))
     else:
-        samples.begin(seen.folder, loader.dataset, MAIN)
+        samples.begin(seen.folder, inner.dataset, MAIN)
         undo.append(samples.end)
     if collate is not None:
-        loader.collate_fn = samples.Collate(collate)
-        undo.append(lambda: setattr(loader, "collate_fn", collate))
+        inner.collate_fn = samples.Collate(collate)
+        undo.append(lambda: setattr(inner, "collate_fn", collate))
     kind: Any = type(loader)
     maker: Any = type(kind)
 
@@ -279,9 +307,10 @@ def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
         return iter(seen) if self is loader else kind.__iter__(self)
 
     with contextlib.suppress(TypeError):  # a loader of another make: then only who iterates over `seen` is timed
-        loader.__class__ = maker(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__})
+        become = object.__dict__["__class__"].__set__  # a wrapper may say that it is of another class
+        become(loader, maker(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__}))
         seen._own = kind
-        undo.append(lambda: setattr(loader, "__class__", kind))
+        undo.append(lambda: become(loader, kind))
 
 
 def _close(seen: Seen) -> None:

@@ -42,6 +42,7 @@ class Journal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.lines: int | None = os.open(folder / f"{self.pid}.jsonl", flags, 0o600)
         self.count, self.looked, self.summed = 0, 0.0, 0.0
+        self.own = 0.0  # seconds that the timing itself took
         self.group: list[Any] = []
         self.schedule = schedule()
         self.local = threading.local()  # a data set may load with threads of its own
@@ -65,6 +66,10 @@ class Journal:
                 self.flush()
         if began + seconds - self.looked > EVERY:
             self.look()
+
+    def failed(self, index: Any, name: str) -> None:
+        """Write down a sample that could not be loaded."""
+        self.write(["failed", str(index)[:80], name])
 
     def collated(self, seconds: float) -> None:
         """Write down how long it took to make a batch of its samples."""
@@ -153,6 +158,7 @@ class Log:
     collating: float = 0.0  # seconds
     now: str = ""
     last: float = 0.0  # when it last said something
+    failed: str = ""  # the sample that could not be loaded
 
 
 def read(folder: Path) -> list[Log]:
@@ -189,6 +195,8 @@ def _take(log: Log, line: list[Any]) -> None:
         seconds, cpu, count = (told[1], told[2], told[5]) if kind == "sample" else rest[1:]
         log.seconds, log.cpu, log.count = log.seconds + seconds, log.cpu + cpu, log.count + count
         log.last = max(log.last, told[0] + told[1])
+    elif kind == "failed":
+        log.failed = str(rest[1])
     elif kind == "collate":
         log.batches, log.collating = log.batches + 1, log.collating + rest[0]
     elif kind == "look":

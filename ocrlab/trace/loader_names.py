@@ -49,6 +49,18 @@ def of_index(dataset: Any, index: Any) -> str | None:
     return None
 
 
+def called(dataset: Any, index: str) -> str:
+    """Return what the sample of an index is called, with the index; the index alone where nothing has its name."""
+    position: Any = int(index) if index.isdigit() else None
+    while position is not None and hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # a Subset
+        inside = dataset.indices
+        if not isinstance(inside, list | tuple | range) or position >= len(inside):
+            return index
+        dataset, position = dataset.dataset, inside[position]
+    name = of_index(dataset, position) if position is not None else None
+    return f"{name} (index {index})" if name else index
+
+
 def _part(part: Any) -> str | None:
     """Return the name in one field of a tuple; a class label such as "cat" is none."""
     if isinstance(part, str | os.PathLike):

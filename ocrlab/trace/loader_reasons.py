@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import statistics
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.trace.loader_journal import Log, Look, Sample
+from ocrlab.trace.loader_locks import Locks
 
 if TYPE_CHECKING:
     from ocrlab.trace.loader import Death, Step
@@ -18,7 +18,10 @@ LITTLE = 0.05  # of the step; below it the loader keeps up
 SLOW = 5.0  # times the median sample that make a sample slow
 SLICE = 0.02  # seconds; a sample may be off its core for as long because others ran, which is not its fault
 STARVED = 0.25  # of the time without a core that is worth a word
+UNEVEN = 3.0  # times the others' time for a sample, from which on a worker is behind
+BUSY, IDLE = 0.8, 0.6  # of its time, for a worker that the others wait for, and at most of theirs
 ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for something else
+LOOKS = 4  # at the memory of the training process, from which on they say whether it goes on growing
 GROWN = 64e6  # bytes of a worker's own memory, and 20 % of it
 MB = 1e6
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so")
@@ -83,6 +86,15 @@ def slowest(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
     ]
 
 
+def written(table: Any) -> str:
+    """Return the figures of the processes that load as text, those that people ask for."""
+    if not len(table):
+        return "No process that loads was looked into"
+    wanted = ["worker", "samples", "samples_per_second", "busy", "on_cpu", "private_mb", "growth_mb", "ended"]
+    shown = table[wanted].astype(object)
+    return str(shown.where(shown.notna(), "").to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
 def median(samples: Sequence[Sample]) -> float:
     """Return the median seconds of a sample, 0 where there are none."""
     return statistics.median([sample.seconds / sample.of for sample in samples]) if samples else 0.0
@@ -103,7 +115,14 @@ def waiting(steps: Sequence[Step]) -> float:
 
 
 def findings(
-    steps: Sequence[Step], logs: Sequence[Log], deaths: Sequence[Death], workers: int, error: BaseException | None
+    steps: Sequence[Step],
+    logs: Sequence[Log],
+    deaths: Sequence[Death],
+    workers: int,
+    error: BaseException | None,
+    locks: Locks | None = None,
+    *,
+    persistent: bool = False,
 ) -> list[str]:
     """Return what was found in sentences, the most important first; there is always one."""
     told = [
@@ -113,15 +132,25 @@ def findings(
         for death in deaths
     ]
     if error is not None and not deaths:
-        at = [log.now for log in logs if log.now]
-        told.append(f"Loading failed with {type(error).__name__}" + (f" at sample {at[0]}" if len(at) == 1 else ""))
-    told += [_waits(steps, logs, workers)] if later(steps) else []
+        told.append(f"Loading failed with {type(error).__name__}{_failed(logs, error)}")
+    waits = [_waits(steps, logs, workers, locks or Locks())] if later(steps) else []
+    start = _start(steps, workers, persistent)
+    most = sum(step.wait for step in steps if step.first) > sum(step.wait for step in steps if not step.first)
+    told += [*start, *waits] if most else [*waits, *start]
     if not told:
         told.append("No step was seen from its batch to the next one")
-    return [*told, *_start(steps), *_crowded(steps, logs, workers), *_memory(logs)]
+    return [*told, *_crowded(steps, logs, workers), *_memory(logs)]
 
 
-def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> str:
+def _failed(logs: Sequence[Log], error: BaseException) -> str:
+    """Return at which sample loading failed, where it is known; torch tells the worker in its message."""
+    worker = re.search(r"DataLoader worker process (\d+)", str(error))
+    mine = [log for log in logs if worker is None or log.worker == int(worker[1])]
+    at = [log.failed for log in mine if log.failed] or [log.now for log in mine if log.now]
+    return f" at sample {at[0]}" if len(at) == 1 else ""
+
+
+def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks) -> str:
     used, share = later(steps), waiting(steps)
     compute = statistics.fmean(step.compute or 0.0 for step in used)
     wait = statistics.fmean(step.wait for step in used)
@@ -130,10 +159,10 @@ def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> str:
     device = f"; the device had run dry in {100 * sum(idle) / len(idle):.0f} % of the steps" if idle else ""
     if share < LITTLE:
         return f"The loader keeps up: waiting for data is {figures}{device}"
-    return f"Waiting for data is {figures}{device}: {_why(logs, workers)}"
+    return f"Waiting for data is {figures}{device}: {_why(steps, logs, workers, locks)}"
 
 
-def _why(logs: Sequence[Log], workers: int) -> str:
+def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks) -> str:
     """Return the reason for which data come late."""
     every = [sample for log in logs for sample in log.samples]
     seconds = sum(log.seconds for log in logs)
@@ -141,22 +170,48 @@ def _why(logs: Sequence[Log], workers: int) -> str:
         return "what happens in loading is not known (workers older than the watch, or a data set of its own make)"
     usual = median(every)
     slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual and not _preempted(s)), key=lambda s: -s.seconds)
-    lost = sum(sample.seconds for sample in slow)
-    if slow and lost > 0.25 * seconds:
+    lost, waited = sum(sample.seconds for sample in slow), sum(step.wait for step in steps)
+    collating = sum(log.collating for log in logs)
+    if workers == 0 and seconds + collating < 0.5 * waited:
+        part = f"only {100 * (seconds + collating) / waited:.0f} % of that is samples and collate_fn"
+        return f"the training process loads in line, and {part}: the rest is what the loader does around each of them"
+    if slow and lost > 0.25 * max(seconds, waited):
         times = slow[0].seconds / slow[0].of / (usual or 1e-9)
         which = f"the slowest is {slow[0].name}, {ms(slow[0].seconds)}, {times:.0f} times the median"
         return f"{100 * lost / seconds:.0f} % of loading is {len(slow)} of {len(every)} samples; {which}"
-    collating = sum(log.collating for log in logs)
     if collating > seconds:
         return f"making batches of the samples (collate_fn) takes longer than loading them, {ms(collating)} in all"
+    behind = _behind(logs)
+    if behind:
+        return behind
     busy = statistics.fmean(found for log in logs if (found := row(log)["busy"]) is not None)
-    doing = _doing(logs, seconds)
+    doing = _doing(steps, logs, seconds, locks)
     if workers == 0:
         return f"the training process loads in line, {ms(usual)} a sample, and {doing}"
     who = "the worker is" if workers == 1 else f"all {workers} workers are"
     if busy < 0.6:
-        return f"{who} busy for {100 * busy:.0f} % only: batches are late on their way, not in loading"
+        return f"{who} busy for {100 * busy:.0f} % only: the time goes into handing batches over, not into loading"
     return f"{who} busy ({ms(usual)} a sample), and {doing}"
+
+
+def _behind(logs: Sequence[Log]) -> str:
+    """Return that one worker is far slower than the others, which wait for it: batches come in turn."""
+    known = [log for log in logs if log.worker >= 0 and log.count]
+    if len(known) < 2:
+        return ""
+    slow = max(known, key=lambda log: log.seconds / log.count)
+    others = [log for log in known if log.worker != slow.worker]
+    if not others:
+        return ""
+    each, theirs = slow.seconds / slow.count, statistics.median(log.seconds / log.count for log in others)
+    idle = statistics.fmean(row(log)["busy"] or 0.0 for log in others)
+    if each < UNEVEN * theirs or (row(slow)["busy"] or 0.0) < BUSY or idle > IDLE:
+        return ""
+    return (
+        f"worker {slow.worker} takes {ms(each)} a sample, the other{'s' * (len(others) > 1)} {ms(theirs)} and "
+        f"{'are' if len(others) > 1 else 'is'} busy for {100 * idle:.0f} % only: batches come in turn, so that all "
+        "wait for that one; look at what it has for itself: samples, files, a disk, worker_init_fn"
+    )
 
 
 def _preempted(sample: Sample) -> bool:
@@ -164,38 +219,49 @@ def _preempted(sample: Sample) -> bool:
     return sample.seconds <= SLICE and sample.cpu < ASLEEP * sample.seconds
 
 
-def _doing(logs: Sequence[Log], seconds: float) -> str:
+def _doing(steps: Sequence[Step], logs: Sequence[Log], seconds: float, locks: Locks) -> str:
     without = [value for log in logs if (value := row(log)["without_core"]) is not None]
     if without and statistics.fmean(without) > STARVED:
         return f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {cores()} cores are usable"
     on = sum(log.cpu for log in logs) / (seconds or 1e-9)
+    if on < ASLEEP and locks.shared:
+        what = "waiting for a lock that another worker holds: one of them loads at a time, and more workers do not help"
+        return f"{100 * (1 - on):.0f} % of that is {what}"
     if on < ASLEEP:
-        return f"{100 * (1 - on):.0f} % of that is waiting for disk, network or a lock, which more workers overlap"
-    return (
-        f"{100 * min(on, 1):.0f} % of that is computing, {_room(len({log.worker for log in logs if log.worker >= 0}))}"
-    )
+        what = (
+            "waiting for disk or network, which more workers overlap, or for a lock that all share, which they do not"
+        )
+        return f"{100 * (1 - on):.0f} % of that is {what}"
+    room = _room(_cores_of(steps), len({log.worker for log in logs if log.worker >= 0}))
+    return f"{100 * min(on, 1):.0f} % of that is computing, {room}"
 
 
-def _room(workers: int) -> str:
-    """Return whether more workers have a core to compute on; without a GPU the step itself takes some."""
-    torch = sys.modules.get("torch")
-    step = torch.get_num_threads() if torch and not torch.cuda.is_initialized() else 1
+def _cores_of(steps: Sequence[Step]) -> int:
+    """Return how many cores computing keeps busy in the training process, 1 at least."""
+    computing = sum(step.compute or 0.0 for step in later(steps))
+    return max(1, round(sum(step.cpu for step in later(steps)) / computing)) if computing else 1
+
+
+def _room(step: int, workers: int) -> str:
+    """Return whether more workers have a core to compute on, beside those that the step itself keeps busy."""
     busy = step + workers
     if busy < cores():
-        return f"which more workers share: {busy} of {cores()} cores are in use"
+        return f"which more workers share: {busy} of {cores()} cores {'is' if busy == 1 else 'are'} in use"
     return (
-        f"and more workers have no core of their own: the step's {step} thread{'' if step == 1 else 's'}"
+        f"and more workers have no core of their own: computing ({step} core{'' if step == 1 else 's'})"
         + (f" and {workers} worker{'' if workers == 1 else 's'}" if workers else "")
         + f" fill the {cores()} cores; ocrlab.trace.loader.measure says what is fastest"
     )
 
 
-def _start(steps: Sequence[Step]) -> list[str]:
+def _start(steps: Sequence[Step], workers: int, persistent: bool) -> list[str]:
     first = [step.wait for step in steps if step.first]
     total = sum(step.wait + (step.compute or 0.0) for step in steps)
     if len(first) > 1 and sum(first) > 0.1 * total:
         share, each = 100 * sum(first) / total, ms(statistics.fmean(first))
-        return [f"The first batch of each of {len(first)} epochs takes {each}, {share:.0f} % of all time"]
+        anew = ": the workers start anew each time, and persistent_workers=True keeps them"
+        why = anew if workers and not persistent else ""
+        return [f"The first batch of each of {len(first)} epochs takes {each}, {share:.0f} % of all time{why}"]
     return []
 
 
@@ -206,11 +272,11 @@ def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[s
     computing = sum(step.compute or 0.0 for step in used)
     delay = sum(step.delay for step in used)
     inside = max((threads(log.looks) for log in logs if log.worker >= 0), default=1)
-    pools = openmp()
+    pools, others = openmp(), f", {workers} worker{'s' * (workers > 1)}" if workers else ""
     if computing and delay > STARVED * computing:
         told.append(
             f"The step itself was without a core for {100 * delay / computing:.0f} % of its computing: it shares "
-            f"{cores()} cores with its own further threads, {workers} workers, and whatever else runs here"
+            f"{cores()} cores with its own further threads{others}, and whatever else runs here"
             + (
                 f"; {len(pools)} OpenMP runtimes are loaded ({', '.join(pools)}), whose idle threads spin"
                 * (len(pools) > 1)
@@ -225,7 +291,7 @@ def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[s
 
 
 def _memory(logs: Sequence[Log]) -> list[str]:
-    grown = [log for log in logs if growth(log) > GROWN and growth(log) > 0.2 * _own(log)]
+    grown = [log for log in logs if growth(log) > GROWN and growth(log) > 0.2 * _own(log) and _goes_on(log)]
     if not grown:
         return []
     worst = max(grown, key=growth)
@@ -239,6 +305,12 @@ def _memory(logs: Sequence[Log]) -> list[str]:
     )
     who = "The training process" if worst.worker < 0 else f"Worker {worst.worker}"
     return [f"{who} took {growth(worst) / MB:.0f} MB of its own in {seconds:.0f} s; {cause}"]
+
+
+def _goes_on(log: Log) -> bool:
+    """Tell whether memory grows to the end; that of the training process grows in its first steps by itself."""
+    own = [look.memory.private for look in log.looks if look.memory.private]
+    return log.worker >= 0 or (len(own) >= LOOKS and own[-1] - own[len(own) // 2] > 0.3 * growth(log))
 
 
 def _own(log: Log) -> int:

@@ -155,6 +155,9 @@ def _getting(kind: Any, journal: Journal) -> Callable[[Any, Any], Any]:
         began, cpu = _started(journal, index)
         try:
             item = kind.__getitem__(self, index)
+        except Exception:
+            _failed(journal, self, index)
+            raise
         finally:
             local.inside = False
         _done(journal, self, index, item, began, cpu)
@@ -208,6 +211,9 @@ class _Timed(Iterator[Any]):
         except StopIteration:
             journal.now.beat(phase="")
             raise
+        except Exception:
+            _failed(journal, self._dataset, self._number)
+            raise
         finally:
             journal.local.inside = False
         _done(journal, self._dataset, self._number, item, began, cpu)
@@ -223,14 +229,31 @@ def _elsewhere(journal: Journal) -> bool:
     return journal.lines is None or journal.pid != os.getpid()
 
 
+def own() -> float:
+    """Return the seconds that timing samples took in this process so far."""
+    return _here[0].journal.own if _here else 0.0
+
+
 def _started(journal: Journal, index: Any) -> tuple[float, float]:
+    entered = time.monotonic()
     journal.begin(index)
-    return time.monotonic(), time.thread_time()
+    began = time.monotonic()
+    journal.own += began - entered
+    return began, time.thread_time()
+
+
+def _failed(journal: Journal, dataset: Any, index: Any) -> None:
+    """Write down a sample that raised, under its name; the exception goes on to the one who loads."""
+    with contextlib.suppress(Exception):
+        leaf, at = journal.local.leaf
+        name = names.of_index(leaf, at) or names.of_index(dataset, index)
+        journal.failed(index, f"{name} (index {index})" if name else f"index {index}")
 
 
 def _done(journal: Journal, dataset: Any, index: Any, item: Any, began: float, cpu: float, many: int = 1) -> None:
     """Write a sample down under its name; nothing that goes wrong here reaches the one who loads."""
-    spent, busy = time.monotonic() - began, time.thread_time() - cpu
+    ended = time.monotonic()
+    spent, busy = ended - began, time.thread_time() - cpu
     try:
         leaf, at = journal.local.leaf
         name = names.of_item(item) or names.of_index(leaf, at) or names.of_index(dataset, index)
@@ -243,6 +266,7 @@ def _done(journal: Journal, dataset: Any, index: Any, item: Any, began: float, c
         journal.close()
     finally:
         journal.local.leaf = (None, None)
+        journal.own += time.monotonic() - ended
 
 
 def _reducing(kind: Any, timed: Any) -> Callable[[Any, Any], Any]:

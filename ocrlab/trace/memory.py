@@ -84,7 +84,7 @@ class Seen:
 
     def table(self, depth: int = 2) -> list[Row]:
         """Return the highest step module by module, `depth` names deep; empty before the first step has ended."""
-        return grouped(self.highest.rows, depth) if self.highest else []
+        return memory_words.Rows(grouped(self.highest.rows, depth) if self.highest else [])
 
     def plot(self) -> Any:
         """Return the stacked timeline of the highest step as a matplotlib figure; raises ConfigError without a step."""

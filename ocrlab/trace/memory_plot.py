@@ -110,5 +110,5 @@ def _place(step: Step) -> str:
     direction = {"backward": "backward", "forward": "forward", "recompute": "recomputed", "optimizer": "optimiser"}
     words = direction.get(step.peak.phase, step.peak.phase)
     if step.peak.module == OUTSIDE:
-        return "outside the model" if words == "outside" else words
+        return "outside the model" if words in ("outside", "") else words
     return f"{step.peak.module}, {words}"

@@ -31,6 +31,13 @@ def peak(step: Step) -> str:
     return " ".join(f"Tensors peak at {size(top.bytes)} {when} {place}{made}: {most}.".split())
 
 
+class Rows(list[Row]):
+    """Modules and what each held; shown as the table of it."""
+
+    def __repr__(self) -> str:
+        return table(self) if self else "[]"
+
+
 def table(rows: Sequence[Row]) -> str:
     """Return what each module held as lines of text, with a head; the last two columns are the most that was alive."""
     names = ("parameters", "buffers", "gradients", "optimizer", "activations", "workspace", "forward", "backward")

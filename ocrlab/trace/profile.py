@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity
 
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.trace import profile_operators as ops
+from ocrlab.trace.compiled import any_compiled, is_compiled
 from ocrlab.trace.profile_peak import peak
 from ocrlab.trace.profile_ranges import Ranges
 from ocrlab.trace.profile_waits import Lines, Place, shown, text
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
+OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
 
 
@@ -59,6 +61,9 @@ class Seen:
         self._began = 0.0
         self._closing: Lines | None = None
         self._over = False
+        self._unfinished = False  # the step that is looked at by source line has not ended
+        self._plain = 0.0  # seconds of the last step that was skipped: what one takes without the profiler
+        self._modules = model
 
     def step(self) -> None:
         """Say that a step has ended."""
@@ -139,8 +144,8 @@ class Seen:
     def finding(self) -> str:
         """Return what the time goes into, and who waits where, in one sentence."""
         if not self.operators:
-            return f"Nothing was profiled: {self.problem or f'{self.number} steps are fewer than skip={self.skip} + 1'}"
-        told = [self._where_it_goes()]
+            return f"Nothing was profiled: {self.problem or self._too_few()}"
+        told = [self._in_python(), self._where_it_goes()]
         data = sum(o.share for o in self.operators if o.phase == "data")
         if data > 0.1:
             told.append(f"{100 * data:.0f} % waits for data")
@@ -148,7 +153,46 @@ class Seen:
         share, rate = self.share_of_peak(), self.rate()
         if rate is not None:
             told.append(f"{rate / 1e9:.0f} GFLOP/s" + (f", {100 * share:.0f} % of the card's peak" if share else ""))
+        told.append(self._not_looked_at())
         return "; ".join(filter(None, told))
+
+    def __str__(self) -> str:
+        parts = [self.finding()]
+        if self.operators:
+            parts.append(self.table(8).to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+        waits = self.waits()
+        if len(waits):
+            parts.append(waits[["operator", "file", "line", "within", "times", "source"]].to_string(index=False))
+        return "\n".join(parts)
+
+    def _too_few(self) -> str:
+        """Return why no step was profiled."""
+        if not self.number:
+            return "seen.step() was never called; call it at the end of each step"
+        many = f"{self.number} steps are" if self.number > 1 else "one step is"
+        return f"{many} fewer than skip={self.skip} + 1"
+
+    def _not_looked_at(self) -> str:
+        """Return why no line is told that waits, where none was looked for."""
+        if self.lines is None or self._unfinished:
+            need = self.skip + self.wanted + 1
+            return f"no step was looked at by source line, as {need} steps are needed and {self.number} came"
+        if self.compiled and not self.device:
+            return "lines that would wait were not looked for, as a compiled graph would notice"
+        return ""
+
+    def _in_python(self) -> str:
+        """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked."""
+        if self.device or not self._plain or not self.seconds:
+            return ""
+        inside = sum(o.host for o in self.operators) / len(self.seconds)
+        share = 1 - inside / self._plain
+        names: dict[str, float] = {}
+        for each in self.operators:
+            names[each.name] = names.get(each.name, 0.0) + each.share
+        if share < OUTSIDE or share < max(names.values()):
+            return ""
+        return f"{100 * share:.0f} % of the step is outside of torch's operators: Python, or other libraries"
 
     def _where_it_goes(self) -> str:
         """Return the operator that takes most of the step in all modules, and the module that has most of it."""
@@ -177,6 +221,8 @@ class Seen:
 
     def _step(self, now: float) -> None:
         self.number += 1
+        if self.number == self.skip and self.number > 1:  # the first one is slow by itself
+            self._plain = now - self._began
         if self.number > self.skip and self._profiler is not None and len(self.seconds) < self.wanted:
             _settle()
             self.seconds.append(time.perf_counter() - self._began)
@@ -187,7 +233,9 @@ class Seen:
             self._profiled()
             self.lines = self._closing = Lines(dispatch=not self.compiled)
             self.lines.start()
+            self._unfinished = True
         elif self.number > self.skip + self.wanted:
+            self._unfinished = False
             self.close()
         self._began = time.perf_counter()
 
@@ -209,7 +257,8 @@ class Seen:
         finally:
             if spoke is None:
                 os.environ.pop(QUIET, None)
-        self.ranges.start()
+        if not (any_compiled() if self._modules is None else is_compiled(self._modules)):  # hooks would compile it anew
+            self.ranges.start()
         _settle()
 
     def _profiled(self) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -39,6 +40,7 @@ SYNC = {
     "aten::bincount": "bincount",
 }
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}  # by a mask: nonzero
+READS = {torch.Tensor.tolist: "tolist", torch.Tensor.cpu: "cpu"}  # of tensors that are on the CPU already
 DEEPEST = 200  # frames that are looked at
 ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there is on the CPU also where a GPU computes
     ("optim/optimizer.py", "_get_value"),  # the optimiser's count of steps
@@ -64,6 +66,22 @@ class Place:
         return f"{name}:{self.line}" + (f" (in {self.within})" if self.within else "")
 
 
+class Reads(TorchFunctionMode):
+    """While it is entered, what a step computed and then reads on the host is told: on the CPU no operator does it."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = READS.get(func)
+        if name is not None and args and isinstance(args[0], torch.Tensor) and args[0].numel():
+            with contextlib.suppress(Exception):  # a tensor without storage
+                if args[0].untyped_storage().data_ptr() in self.lines.made:
+                    self.lines._take(name)
+        return func(*args, **(kwargs or {}))
+
+
 class Lines(TorchDispatchMode):
     """Look at one step, from `start` to `stop`; `dispatch` is False where torch.compile would notice."""
 
@@ -74,6 +92,7 @@ class Lines(TorchDispatchMode):
         self.places: Counter[Place] = Counter()
         self.seconds: dict[Place, float] = {}
         self.flops: Counter[str] = Counter()  # by dtype
+        self.made: set[int] = set()  # where the tensors lie that the step computed
         self.last = ""
         self.stack = contextlib.ExitStack()
 
@@ -83,6 +102,8 @@ class Lines(TorchDispatchMode):
             self._listen()
         if self.dispatch:
             self.stack.enter_context(self)
+            if not self.cuda:
+                self.stack.enter_context(Reads(self))
 
     def stop(self) -> None:
         """End; everything is as it was."""
@@ -102,6 +123,8 @@ class Lines(TorchDispatchMode):
         if formula is not None:
             first = next(each for each in args if isinstance(each, torch.Tensor))
             self.flops[str(first.dtype).removeprefix("torch.")] += int(formula(*args, **kwargs, out_val=out))
+        if isinstance(out, torch.Tensor) and not self.cuda:
+            self.made.add(out.untyped_storage().data_ptr())
         waits = SYNC.get(name)
         if waits is None and name in INDEXING:
             masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.trace import contract
+from tests.trace.test_contract_forward import rules as told
 
 IMAGES = torch.randn(8, 3, 20, 24, generator=torch.Generator().manual_seed(0))
 WORDS = torch.randint(0, 9, (8, 10), generator=torch.Generator().manual_seed(1))
@@ -131,3 +132,31 @@ def test_one_place_and_one_key_are_no_mistake() -> None:
     assert "softmax.one" not in rules(pooled(1), WORDS[:, :1])  # a text of one word
     assert "softmax.one" not in rules(attended, WORDS)  # one key, of the data's making
     assert "softmax.one" not in rules(lambda net, x: net.gate(net.words(x)).softmax(-1), WORDS)
+
+
+@pytest.mark.parametrize("dim", [0, -2, 1, -1])
+def test_a_softmax_over_the_batch_in_the_loss(dim: int) -> None:
+    def focal(model: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
+        chosen = functional.log_softmax(model(given[0]), dim=dim).gather(1, given[1][:, None]).squeeze(1)
+        return (-((1 - chosen.exp()) ** 2) * chosen).mean()
+
+    batch = (torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
+    assert ("softmax.batch" in told(contract.check(nn.Linear(8, 3), batch, focal))) == (dim in (0, -2))
+
+
+def test_a_softmax_over_pairs_of_the_batch_and_one_inside_the_model_are_meant() -> None:
+    def pairs(model: nn.Module, given: Tensor) -> Tensor:
+        one, two = model(given), model(given + 0.1)
+        return -(one @ two.t()).softmax(0).diag().log().mean()
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weigh, self.last = nn.Linear(8, 2), nn.Linear(8, 3)
+
+        def forward(self, bag: Tensor) -> Tensor:
+            return self.last(self.weigh(bag).softmax(0).t() @ bag)
+
+    assert "softmax.batch" not in told(contract.check(nn.Linear(8, 3), torch.randn(6, 8), pairs))
+    bag = contract.check(Pooled(), torch.randn(6, 8), lambda model, given: model(given).square().mean())
+    assert "softmax.batch" not in told(bag)

@@ -58,3 +58,16 @@ def test_an_update_that_is_lost_in_rounding_fails_only_where_every_weight_stays(
     nothing = torch.optim.SGD(model.parameters(), 1e-30)
     report = contract.check(model, x, lambda m, b: m(b).mean() * 1e-3, optimizer=nothing)
     assert {f.judgement for f in report.findings if f.rule == "weights.still"} == {"fail"} and not report.ok
+
+
+def test_findings_of_one_rule_and_remedy_are_one_line() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    report = contract.check(model, (torch.full((8, 8), torch.nan), torch.zeros(8, 3)), nn.functional.mse_loss)
+    assert len([f for f in report.findings if f.rule == "gradient.finite"]) == 4
+    [line] = [line for line in str(report).splitlines() if "gradient.finite" in line]
+    assert line.endswith("The same at 0.bias[0], 2.weight[0, 0], 2.bias[0].")
+
+
+def test_the_head_of_a_report_counts_as_people_do() -> None:
+    good = contract.check(nn.Linear(8, 3), (torch.randn(8, 8), torch.randn(8, 3)), nn.functional.mse_loss)
+    assert str(good).startswith("no findings, 1 module, loss ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ocrlab.trace import contract
 from tests.trace.test_contract_forward import classes, data, one, rules
@@ -85,3 +85,39 @@ def test_the_dropout_of_another_model_is_not_looked_at() -> None:
         return classes(model, batch) + (model(batch[0]) - teacher(batch[0]).detach()).square().mean()
 
     assert "eval.repeats" not in rules(contract.check(nn.Linear(8, 3), data(), loss))
+
+
+class Gated(nn.Module):
+    """Blocks that begin as next to nothing, as LayerScale lets them: `scale` times a sigmoid of a sigmoid."""
+
+    def __init__(self, scale: float, slope: float) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        self.gamma, self.slope = nn.Parameter(torch.full((8,), scale)), slope
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x + self.gamma * self.slope * self.inner(x))
+
+
+class Wrapped(nn.Module):
+    """A block of a block, so that the gate has an owner."""
+
+    def __init__(self, scale: float, slope: float) -> None:
+        super().__init__()
+        self.block = Gated(scale, slope)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(x)
+
+
+def test_a_gate_that_begins_small_explains_small_gradients() -> None:
+    assert "gradient.vanishing" not in rules(contract.check(Wrapped(1e-6, 1e-3), data(), classes))
+    told = one(contract.check(Wrapped(1.0, 1e-10), data(), classes), "gradient.vanishing")
+    assert "block.inner" in told.where
+
+
+def test_a_loss_that_is_none_is_told_where_it_comes_from() -> None:
+    report = contract.check(nn.Linear(8, 3), data(), lambda model, batch: None)
+    assert "`return`" in one(report, "loss.type").do and "loss None" not in str(report)
+    assert ".item()" in one(contract.check(nn.Linear(8, 3), data(), lambda model, batch: 0.5), "loss.type").do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -79,3 +80,29 @@ def test_modules_in_a_plain_list_are_told_and_left_as_they_were() -> None:
         layer.requires_grad_(False)  # a teacher
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert "weights.unlisted" not in rules(contract.check(model, data(), classes, optimizer=optimizer))
+
+
+class Positions(nn.Module):
+    """A tensor of places that is a plain one, a parameter, one in a list, or not trained."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        places = torch.zeros(1, 8, requires_grad=way != "fixed")
+        self.places = nn.Parameter(places.detach()) if way == "parameter" else places if way != "list" else [places]
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x + (self.places[0] if isinstance(self.places, list) else self.places))
+
+
+@pytest.mark.parametrize(
+    ("way", "where"), [("plain", "places"), ("list", "places[0]"), ("parameter", ""), ("fixed", "")]
+)
+def test_a_tensor_that_is_no_parameter_is_told_where_it_gets_a_gradient(way: str, where: str) -> None:
+    model = Positions(way)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    report = contract.check(model, data(), classes, optimizer=optimizer)
+    told = [finding.where for finding in report.findings if finding.rule == "weights.unlisted"]
+    assert told == ([where] if where else [])
+    held = model.places[0] if isinstance(model.places, list) else model.places
+    assert held.grad is None  # as it was

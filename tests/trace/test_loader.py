@@ -141,7 +141,7 @@ def test_a_worker_that_dies_is_told_with_its_sample() -> None:
         for _ in seen:
             pass
     [death] = seen.deaths
-    assert (death.worker, death.how, death.sample, death.samples) == (0, "SIGKILL", "9", 5)
+    assert (death.worker, death.how, death.sample, death.samples) == (0, "SIGKILL", "page_009.png (index 9)", 5)
     assert "died of SIGKILL while it loaded" in seen.finding()
     assert "SIGKILL" in seen.table()["ended"].tolist()
 
@@ -157,7 +157,7 @@ def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> 
     with pytest.raises(KeyError, match="no such page"), loader.watch(source) as seen:
         for _ in source:
             pass
-    assert seen.finding() == "Loading failed with KeyError at sample 6"
+    assert seen.finding() == "Loading failed with KeyError at sample page_006.png (index 6)"
     assert type(source.dataset) is Broken
 
 

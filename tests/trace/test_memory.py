@@ -216,7 +216,7 @@ def test_the_timeline_adds_up_and_is_drawn() -> None:
     totals = [sum(values) for values in zip(*step.timeline.values(), strict=True)]
     assert max(totals) == step.peak.bytes
     figure = seen.plot()
-    assert step.peak.module in figure.axes[0].get_title(loc="left")
+    assert step.peak.module.strip("()") in figure.axes[0].get_title(loc="left")
     assert {segment.phase for segment in memory_plot.merged(step.segments)} >= {"forward", "backward"}
 
 

@@ -71,3 +71,8 @@ def test_words_of_figures_that_were_recorded(stats: dict[str, int], parts: tuple
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (2**20, "1.0 MiB"), (-(2**30), "-1.00 GiB")])
 def test_sizes_in_words(count: int, text: str) -> None:
     assert memory_words.size(count) == text
+
+
+def test_rows_are_shown_as_their_table() -> None:
+    rows = memory_words.Rows([Row("encoder", parameters=3 * 2**20)])
+    assert repr(rows) == memory_words.table(rows) and rows == [rows[0]] and repr(memory_words.Rows()) == "[]"

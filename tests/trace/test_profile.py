@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,50 @@ def test_device_time_that_overlaps_counts_once() -> None:
     mirrored = Event("module: net", 0, 8e6, "DeviceType.CUDA")
     mirrored.is_user_annotation = True  # a range on the device, with the gaps in it
     assert operators.busy([*events, mirrored]) == 2.0
+
+
+def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
+    counts: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Any:
+        counts.append(1)
+        return graph.forward
+
+    model = torch.compile(Net(), backend=backend)
+    for known in (None, model):
+        with warnings.catch_warnings(), profile.steps(skip=2, steps=2, model=known) as seen:
+            warnings.simplefilter("error")
+            for _ in range(5):
+                model(torch.randn(2, 3, 16, 16)).square().mean().backward()
+                seen.step()
+        assert not seen.table().empty
+    assert len(counts) == 1
+
+
+def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
+    def run(slow: float) -> str:
+        model = nn.Linear(256, 256)
+        with profile.steps(skip=2, steps=2) as seen:
+            for _ in range(5):
+                model(torch.randn(512, 256)).square().mean().backward()
+                until = time.perf_counter() + slow
+                while time.perf_counter() < until:
+                    pass
+                seen.step()
+        return seen.finding()
+
+    assert "outside of torch's operators" in run(0.1)
+
+
+def test_too_few_steps_are_told_with_what_is_missing() -> None:
+    with profile.steps(skip=0, steps=2) as seen:
+        train(2)
+    assert "seen.step() was never called" in seen.finding()
+    with profile.steps(skip=0, steps=2) as seen:
+        train(2, seen)
+    assert "as 3 steps are needed and 2 came" in seen.finding()
+
+
+def test_what_was_seen_is_printed_in_words(done: Any) -> None:
+    text = str(done[0])
+    assert text.startswith(done[0].finding()) and "loss.item()" in text and "object at" not in text

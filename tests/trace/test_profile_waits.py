@@ -45,3 +45,10 @@ def test_loading_and_packed_lengths_are_on_the_host() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(2, 4, 3), torch.tensor([2, 4]), True, False)
     assert operators(lambda: nn.LSTM(3, 5)(packed)) == {}
     assert operators(lambda: torch.ones(3).sum().item()) == {"item": 1}
+
+
+def test_what_a_step_computed_and_reads_on_the_host_waits_and_what_was_loaded_does_not() -> None:
+    given = torch.arange(6.0)
+    assert operators(lambda: (given * 2).tolist()) == {"tolist": 1}
+    assert operators(lambda: (given * 2).cpu().numpy()) == {"cpu": 1}
+    assert operators(lambda: (given.tolist(), given.cpu(), given.numpy())) == {}

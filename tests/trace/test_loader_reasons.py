@@ -1,0 +1,181 @@
+"""Why data come late, in words: one worker behind the others, workers at one lock, epochs that start workers anew."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_worker_info
+
+from ocrlab.trace import loader
+from ocrlab.trace import loader_reasons as reasons
+from ocrlab.trace.loader_journal import Log, Look, Memory, Sample
+from ocrlab.trace.loader_locks import Locks
+
+
+class Files(Dataset[Any]):
+    """Samples with names that take `seconds`; under a lock that all workers share, if one is given."""
+
+    def __init__(self, count: int, seconds: float = 0.0, lock: Any = None, bad: int | None = None) -> None:
+        self.files = [f"scan_{i:02d}.png" for i in range(count)]
+        self.seconds, self.lock, self.bad = seconds, lock, bad
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.bad:
+            raise OSError("image file is truncated")
+        if self.lock is not None:
+            with self.lock:
+                time.sleep(self.seconds)
+        else:
+            time.sleep(self.seconds)
+        return index
+
+
+def last_is_slow(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    if worker == info.num_workers - 1:
+        info.dataset.seconds = 0.03  # type: ignore[attr-defined]
+
+
+def seen(dataset: Any, **options: Any) -> loader.Seen:
+    if options.get("num_workers"):
+        options["multiprocessing_context"] = "fork"
+    source = DataLoader(dataset, batch_size=2, **options)
+    with loader.watch(source) as found:
+        for _ in found:
+            pass
+    return found
+
+
+def test_a_worker_that_is_far_behind_the_others_is_named() -> None:
+    [told] = [
+        text for text in seen(Files(64), num_workers=2, worker_init_fn=last_is_slow).findings() if "worker 1" in text
+    ]
+    assert "so that all wait for that one" in told
+    even = seen(Files(64, 0.005), num_workers=2).finding()
+    assert "so that all wait" not in even and "all 2 workers are busy" in even
+
+
+def test_workers_that_wait_for_one_lock_are_told_and_more_of_them_are_not_recommended() -> None:
+    found = seen(Files(64, 0.01, multiprocessing.Lock()), num_workers=2)
+    if not found.locks.moments:
+        pytest.skip("the kernel does not say in which system call a process is")
+    assert "more workers do not help" in found.finding()
+    assert "which more workers overlap" in seen(Files(64, 0.01), num_workers=2).finding()
+
+
+def test_threads_of_each_worker_are_no_lock_that_they_share() -> None:
+    assert Locks(20, 15, 1).shared and not Locks(20, 4, 15).shared and not Locks(4, 4, 0).shared
+
+
+def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:
+    source = DataLoader(Files(24, bad=13), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(OSError, match="truncated"), loader.watch(source) as found:
+        for _ in found:
+            pass
+    assert found.finding() == "Loading failed with OSError at sample scan_13.png (index 13)"
+    here = DataLoader(Subset(Files(24, bad=13), range(10, 20)), batch_size=2)
+    with pytest.raises(OSError, match="truncated"), loader.watch(here) as found:
+        for _ in found:
+            pass
+    assert "scan_13.png" in found.finding()
+
+
+def steps(first: float, epochs: int = 3) -> list[loader.Step]:
+    every = [first, 0.001, 0.001, 0.001]
+    return [loader.Step(0.0, wait, 0.02, number == 0) for _ in range(epochs) for number, wait in enumerate(every)]
+
+
+def test_epochs_that_start_their_workers_anew_come_first_where_they_cost_most() -> None:
+    told = reasons.findings(steps(0.5), [], [], 2, None)
+    assert (
+        told[0].startswith("The first batch of each of 3 epochs takes 500 ms") and "persistent_workers=True" in told[0]
+    )
+    assert "persistent_workers" not in reasons.findings(steps(0.5), [], [], 2, None, persistent=True)[0]
+    assert reasons.findings(steps(0.002), [], [], 2, None)[0].startswith("The loader keeps up")
+
+
+def test_samples_that_are_not_what_takes_the_time_are_not_blamed() -> None:
+    kept = [Sample(-1, 0.0, (s := 0.001 if i == 3 else 1e-5), s, str(i), f"index {i}") for i in range(12)]
+    log = Log(1, -1, 0.0, kept, count=12, seconds=sum(s.seconds for s in kept), cpu=1e-4, last=1.0)
+    long = [loader.Step(0.0, 0.01, 0.02, False) for _ in range(3)]
+    assert "is samples and collate_fn" in reasons.findings(long, [log], [], 0, None)[0]
+    short = [loader.Step(0.0, 0.0005, 0.001, False) for _ in range(3)]
+    assert "1 of 12 samples; the slowest is index 3" in reasons.findings(short, [log], [], 0, None)[0]
+
+
+def test_the_time_that_timing_takes_is_not_waiting() -> None:
+    data = DataLoader(TensorDataset(torch.zeros(2048, 3)), batch_size=64)
+    began = time.perf_counter()
+    with loader.watch(data) as found:
+        for _ in found:
+            pass
+    every = time.perf_counter() - began
+    assert found.steps()["wait"].sum() < 0.7 * every  # most of the rest is the journal
+
+
+def test_cores_that_the_step_does_not_use_are_free() -> None:
+    one = [loader.Step(0.0, 0.02, 0.02, False, cpu=0.02) for _ in range(3)]
+    assert reasons._cores_of(one) == 1 and reasons._cores_of([]) == 1
+    for step in one:
+        step.cpu = 0.06
+    assert reasons._cores_of(one) == 3
+    assert "which more workers share" in reasons._room(0, 0) or reasons.cores() == 1
+
+
+def test_what_was_seen_is_printed_in_words() -> None:
+    text = str(seen(Files(8), num_workers=0))
+    assert "samples_per_second" in text and "object at" not in text and "None" not in text and "NaN" not in text
+    with loader.watch([1, 2]) as plain:
+        list(plain)
+    assert "No process that loads was looked into" in str(plain)
+
+
+class Adapter:
+    """As accelerate wraps a DataLoader: it says that it is one, and is none."""
+
+    def __init__(self, inner: DataLoader[Any]) -> None:
+        self.base_dataloader = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base_dataloader":
+            raise AttributeError(name)
+        return getattr(self.base_dataloader, name)
+
+    @property
+    def __class__(self) -> Any:
+        return self.base_dataloader.__class__
+
+    def __iter__(self) -> Any:
+        yield from self.base_dataloader
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_wrapper_that_says_that_it_is_a_loader(workers: int, capsys: pytest.CaptureFixture[str]) -> None:
+    inner = DataLoader(Files(8), batch_size=2, num_workers=workers)
+    source: Any = Adapter(inner)
+    with loader.watch(source) as found:
+        assert sum(1 for _ in source) == 4
+    assert found.table()["samples"].tolist() == [8] and len(found.steps()) == 4
+    assert type(source) is Adapter and inner.worker_init_fn is None and type(inner.dataset) is Files
+    assert capsys.readouterr().err == ""
+
+
+def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
+    def told(worker: int, *megabytes: int) -> list[str]:
+        log = Log(1, worker, began=0.0, last=10.0)
+        for at, own in enumerate(megabytes):
+            memory = Memory(rss=own * 1_000_000, pss=0, private=own * 1_000_000)
+            log.looks.append(Look(float(at), memory, 0, 0, 0, 1, 0))
+        return reasons._memory([log])
+
+    assert told(-1, 50, 320) == told(-1, 50, 300, 310, 315, 320) == []
+    assert "The training process took 400 MB" in told(-1, 50, 150, 250, 350, 450)[0]
+    assert "Worker 0 took 270 MB" in told(0, 50, 320)[0]
