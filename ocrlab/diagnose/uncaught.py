@@ -78,6 +78,7 @@ NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
 LASTING = ("loader.worker_crash", "loader.worker_killed")  # the batches that were ready are used up, then comes the end
+DIED = "Fatal Python error: "  # of a worker too, whatever the main process still prints
 BAR = re.compile(r"%\|[^|]*\| *(\d+/\d+)")
 DURING = "During handling of the above exception, another exception occurred:"
 # A handler of these has another way to do the same; a handler of others cleans up, and may fail at that.
@@ -234,7 +235,7 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     warned = any(WARNED.search(text) for text in above) and not any(TRACEBACK in text for text in above)
     if warned or any(mild.search(hit.evidence.text) for mild in MILD):
         return True
-    if hit.cause in LASTING:
+    if hit.cause in LASTING or hit.evidence.text.startswith(DIED):
         return False
     after = [text for at, text in lines if at > number][:2]
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
