@@ -76,16 +76,50 @@ def swallowed(records: Sequence[Record]) -> str:
     return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {count} errors: {error}"
 
 
-def _of(records: Sequence[Record], log: str, main: int) -> Story | None:
+def suspected(records: Sequence[Record], log: str, main: int) -> str:
+    """Return in a sentence which handler may have taken the first error, where Python could not tell (before 3.12)."""
+    for end in _ends(records, log, main):
+        link = end["chain"][0]
+        if end["kind"] != "uncaught" or end.get("hears") or not link["frames"]:
+            continue
+        for file, line, _ in reversed(link["frames"]):
+            by = next((one for one in handlers.silent(file) if one.line < line and _may_explain(one, line, link)), None)
+            if by:
+                place = f"{Path(file).name}:{by.at}"
+                return f"an error that the `except` in {place} may have taken in silence: `raise` there shows it"
+    return ""
+
+
+def _may_explain(by: Handler, line: int, last: Link) -> bool:
+    """Tell whether what a line lacks is made in what a handler guards, by the source alone."""
+    unbound = UNBOUND.search(str(last["says"]))
+    if unbound:
+        return (unbound[1] or unbound[2]) in by.makes
+    if last["type"] not in UNMADE or not WRITES.search(by.guarded):
+        return bool(last["type"] in EMPTY and handlers.names(by.file, line) & by.makes)
+    missing = re.search(r"'([^']{1,500})'", str(last["says"]))
+    shared = handlers.names(by.file, line) - {"open", "torch", "json", "os", "np", "Path", "print"}
+    read = set(re.findall(r"\w+", by.guarded))
+    return bool(shared & read or (missing and Path(missing[1]).name in by.guarded))
+
+
+def _ends(records: Sequence[Record], log: str, main: int) -> list[Record]:
+    """Return how processes ended of an error: the program itself, then those whose error stands in the output."""
     ends = [one for one in records if one["kind"] in ENDS]
-    ours = [one for one in ends if one["pid"] == main] or ends
-    shown = [one for one in ours if _shows(log, one["chain"][0])]
-    if ours:
-        end = (shown or ours)[-1]
-        chain = end["chain"]
-        if end["kind"] == "uncaught":
-            return _lost(chain, log) or _unmade(records, end)
-        return _lost(chain, log) or _left(end, log)
+    ours = [one for one in ends if one["pid"] == main]
+    shown = [one for one in ends if one["pid"] != main and _shows(log, one["chain"][0])]
+    return [*reversed(ours), *shown]
+
+
+def _of(records: Sequence[Record], log: str, main: int) -> Story | None:
+    ends = _ends(records, log, main)
+    for end in ends:
+        story = _lost(end["chain"], log)
+        story = story or (_unmade(records, end) if end["kind"] == "uncaught" else _left(end, log))
+        if story or end["kind"] == "exit":
+            return story
+    if ends:
+        return _unshown(ends[0], log) if ends[0]["pid"] == main else None
     last = [one for one in records if one["kind"] == "handled" and one["pid"] == main]
     taken = next((one for one in reversed(last) if _leaves(one["chain"][0], log)), None)
     return (_lost(taken["chain"], log) or _left(taken, log)) if taken else None
@@ -128,6 +162,14 @@ def _left(end: Record, log: str) -> Story | None:
     by = _taken_by(link)
     place = f", in {Path(by.file).name}:{by.at}" if by else ""
     return Story((link,), (f"the program caught this error and ended itself without showing where it arose{place}",))
+
+
+def _unshown(end: Record, log: str) -> Story | None:
+    """Return the story of an error that ended the program, and that stands nowhere in its output."""
+    link = end["chain"][0]
+    if _shows(log, link) or link["type"] == "KeyboardInterrupt":
+        return None
+    return Story((link,), ("this error ended the program, and its output does not show it",))
 
 
 def _leaves(link: Link, log: str) -> bool:

@@ -54,6 +54,12 @@ def guarding(file: str, line: int, kinds: Sequence[str]) -> Handler | None:
     return None
 
 
+def silent(file: str) -> list[Handler]:
+    """Return every `except` of a file that takes any error and goes on."""
+    found = [_made(file, node, clause) for node in _tries(file) for clause in node.handlers if not _raises(clause)]
+    return [one for one in found if one.broad and not LEAVES.search(one.does)]
+
+
 def names(file: str, line: int) -> set[str]:
     """Return the names that the statement in a line reads."""
     found = [node for node in ast.walk(_tree(file)) if isinstance(node, ast.stmt) and node.lineno <= line]
@@ -79,6 +85,10 @@ def _made(file: str, node: ast.Try, clause: ast.ExceptHandler) -> Handler:
     does = "\n".join(lines[clause.lineno - 1 : clause.end_lineno])
     makes = frozenset(name for part in node.body for name in _makes(part))
     return Handler(file, node.lineno, clause.lineno, tuple(_catches(clause)), guarded, does, makes)
+
+
+def _raises(clause: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for part in clause.body for node in ast.walk(part))
 
 
 def _makes(part: ast.AST) -> Iterator[str]:

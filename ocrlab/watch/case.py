@@ -276,7 +276,9 @@ class Case:
         several = ranks.gather(self.scratch, session.quiet.heartbeats, family, log)
         if status == "failed":
             records = hook.read(self.scratch)
-            texts |= hook.texts(records, log, self.child.pid)
+            told = hook.texts(records, log, self.child.pid)
+            texts |= told
+            known |= {} if told else hook.suspected(records, log, self.child.pid)
             known["exits"] = [*known.get("exits", []), *hook.exits(records, log)]
         if several:
             known["ranks"], texts[ranks.FILE] = several, ranks.table(several)

@@ -16,7 +16,7 @@ from ocrlab.probes import signals
 INSIDE = Path(__file__).with_name("inside.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
 ENDING = "-errors.txt"  # as inside.py has it
-OURS = "ocrlab: "  # between the tracebacks of errors.txt
+ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins what is said between its tracebacks
 UNEXPECTED = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]{1,200})\) exited unexpectedly")
 LONGEST = 1 << 20  # bytes of a process's file that are read
 # Python imports one sitecustomize: after ours comes the one that it would have imported. Any Python may read this.
@@ -67,14 +67,24 @@ def texts(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, s
         from ocrlab.diagnose import firsts
 
         text = firsts.told(records, log, main)
-        return {firsts.FILE: text} if text else {}
+        return {ERRORS: text} if text else {}
+    return {}
+
+
+def suspected(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, str]:
+    """Return the fact `silent`: which handler may have taken the first error, by the source; never raises."""
+    with contextlib.suppress(Exception):
+        from ocrlab.diagnose import firsts
+
+        told = firsts.suspected(records, log, main)
+        return {"silent": told} if told else {}
     return {}
 
 
 def hid(incident: Path) -> str:
     """Return in a sentence what had hidden the first error, of an incident that is written; empty if nothing had."""
     with contextlib.suppress(OSError):
-        lines = (incident / "errors.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (incident / ERRORS).read_text(encoding="utf-8", errors="replace").splitlines()
         return next((line.removeprefix(OURS).rstrip(":") for line in lines if line.startswith(OURS)), "")
     return ""
 

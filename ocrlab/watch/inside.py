@@ -16,8 +16,11 @@ import atexit
 import os
 import sys
 import time
-from types import CodeType, TracebackType
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this
+if TYPE_CHECKING:
+    from types import CodeType, TracebackType
+    from typing import Any, NoReturn
 
 FOLDER = os.environ.get("OCRLAB_WATCH", "")
 ENDING = "-errors.txt"  # of the files, one for each process
@@ -123,7 +126,7 @@ def at_exit() -> None:
     try:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
-            write("uncaught", chain=chain(error))
+            write("uncaught", chain=chain(error), hears=hasattr(sys, "monitoring"))
         for key, count in list(times.items()):
             if count > 1 and key[2] not in FLOW:
                 write("times", key=key, count=count)
