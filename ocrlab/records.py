@@ -104,7 +104,8 @@ class Incident:
     """Everything that is known of one failure, and all that a diagnosis may look at.
 
     `texts` holds whole texts by file name, oldest line first: log_tail.txt (the program's output), traceback.txt,
-    stacks.txt (py-spy's or faulthandler's format), kernel_log.txt. `context` is what a person said about it.
+    stacks.txt (py-spy's or faulthandler's format), kernel_log.txt, errors.txt (those that it hid).
+    `context` is what a person said about it.
     `facts` are measured from outside, each key only where it is known:
       oom_kills (int, by how much the counter of the program's own control group grew), kernel_log_read (True),
       oom_pids (the numbers by which kernel_log.txt knows ours; in a container not those of pids),
@@ -113,6 +114,7 @@ class Incident:
       hang ({"id", "confidence", "pid", "why", "evidence"} of `diagnose.hang`), heartbeat ({"step", "phase", "age"}),
       memory_limit_bytes, memory_peak_bytes, shm_free_bytes, disk_free_bytes, fd_limit, platform ("wsl2" or "linux"),
       memory ({"seconds", "tree", "shm"}: bytes of all its processes over time; "group", "processes"),
+      silent (which handler may have taken the first error, by the source),
       gpus ({"cards"} at its first out-of-memory message), address_space_bytes (RLIMIT_AS),
       cpu_flags (list), gpu ({"name", "capability", "driver"}), torch ({"version", "cuda", "arch_list"}).
     """

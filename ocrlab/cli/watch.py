@@ -37,6 +37,11 @@ def arguments(parser: Parser) -> None:
         choices=("report", "kill"),
         help="what to do with a hang; by default one is ended only if the program gives a heartbeat that has stopped",
     )
+    parser.add_argument(
+        "--outside",
+        action="store_true",
+        help="put nothing into the program: by default each of its Pythons tells of errors that its handlers hide",
+    )
     add_json(parser)
 
 
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Run the program to its end; the answer has its exit status, and says nothing unless asked for JSON."""
     if not args.program:
         raise ConfigError("watch: there is no command", need=USAGE)
-    options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang)
+    options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang, inside=not args.outside)
     try:
         ended = watch(args.program, options)
     except RunError as error:

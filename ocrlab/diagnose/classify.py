@@ -87,6 +87,7 @@ def classify(incident: Incident) -> Verdict:
         counted = uncaught.left_over(told) if well else uncaught.counted(told, texts)
     if incident.status == "log" and uncaught.find(texts) is None:
         counted = innocent.outweighed(counted, texts)
+    counted = facts.less_sure(counted, incident)
     hits = doubts.weighed(counted, texts) + facts.hits(incident) + hung + ranks.hits(guilty)
     if hung:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
@@ -112,7 +113,7 @@ def classify(incident: Incident) -> Verdict:
     causes = _causes(ranked, messengers, {out.id for out in ruled}, absent)
     if causes and incident.status not in ("hung", "suspected"):
         causes[0] = where.located(causes[0], texts, incident.texts)
-    causes = stored.replayed(remains.told(causes, incident), incident.facts)
+    causes = stored.replayed(facts.asked_first(remains.told(causes, incident), incident), incident.facts)
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
         causes = [replace(one, experiment="", fix="") if one.id == "ext.signal" else one for one in causes]
     verdict = Verdict(

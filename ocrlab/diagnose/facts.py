@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ocrlab.diagnose import exits, kernel_lines
 from ocrlab.diagnose.evidence import DIED_OF, KERNEL_LOG, Hit, hit
-from ocrlab.records import Evidence, Incident
+from ocrlab.records import Cause, Evidence, Incident
 
 # NVIDIA's Xid catalogue: restart the program.
 APPLICATION_XIDS = ("8", "11", "13", "25", "31", "32", "43", "45", "69", "94")
+SILENT = 0.6  # of a missing file after a step that may have failed in silence
 MOVES = 2.0  # seconds of silence; less is no silence
 SHM_LEFT = 256 * 2**20  # bytes; with more left, even after the end has freed some, a SIGBUS is not for want of it
 MEASURED = (-1, 0)  # the place in time of what was measured: before all that was printed
@@ -103,6 +105,24 @@ def _plenty(incident: Incident) -> bool:
     left = incident.facts.get("shm_free_bytes")
     held = any(HELD.search(text) for text in incident.texts.values())
     return isinstance(left, int) and left > SHM_LEFT and not held
+
+
+def less_sure(hits: list[Hit], incident: Incident) -> list[Hit]:
+    """Return the hits; a missing file is less sure where a handler may have taken what kept it from being written."""
+    if not incident.facts.get("silent"):
+        return hits
+    return [
+        replace(one, confidence=min(one.confidence, SILENT), ceiling=SILENT) if one.cause == "io.missing" else one
+        for one in hits
+    ]
+
+
+def asked_first(causes: list[Cause], incident: Incident) -> list[Cause]:
+    """Return the causes; before a missing file is looked for, the handler that may have hidden why is asked."""
+    silent = incident.facts.get("silent")
+    if not silent or not causes or causes[0].id != "io.missing":
+        return causes
+    return [replace(causes[0], experiment=f"COMMAND    (after it is shown: {silent})"), *causes[1:]]
 
 
 def not_short(hits: list[Hit], incident: Incident) -> list[Hit]:

@@ -61,6 +61,7 @@ class Page:
     starts: tuple[int, ...]
     numbers: tuple[int, ...]
     progress: tuple[int, ...] = ()  # numbers of lines that show steps, epochs or a bar
+    writes: tuple[int, ...] = ()  # numbers of lines of shown source that write a file
 
     @functools.cached_property
     def searched(self) -> Searched:

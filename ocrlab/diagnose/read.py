@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ocrlab.diagnose import exits, stored
+from ocrlab.diagnose import exits, stored, uncaught
 from ocrlab.diagnose.log import junk
 from ocrlab.diagnose.window import HEAD, window
 from ocrlab.errors import DataError
@@ -63,7 +63,7 @@ def folder(place: Path) -> Incident:
         told = f"{error.get('type', 'Error')}: {error.get('message', '')}"
         texts["traceback.txt"] = str(error.get("traceback") or told)
     inside = place / "incident"
-    for name in ("log_tail.txt", "traceback.txt", "stacks.txt", "kernel_log.txt"):
+    for name in ("log_tail.txt", "traceback.txt", "stacks.txt", "kernel_log.txt", uncaught.ERRORS):
         found = next((file for file in (inside / name, place / name) if file.is_file()), None)
         if found:
             with found.open("rb") as file:

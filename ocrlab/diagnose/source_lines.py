@@ -20,12 +20,18 @@ RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
 
 ASSERTED = re.compile(r"^\s+assert\s")
 UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")
+# What a handler does to report, and a step to leave something for later.
+WRITES = re.compile(
+    r"open\([^)\n]*['\"][wax]b?\+?['\"]|\.write\w*\(|\bmakedirs\(|\.mkdir\(|\.touch\(|\bsave\w*\(|\.to_\w+\(|dump\w*\("
+    r"|FileHandler\(|SummaryWriter\(|\bexport\w*\("
+)
 MARKS = re.compile(r"^[\s~^]+$")
 
 
 def blanked(page: Page) -> Page:
     """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
     lines = page.text.split("\n")
+    writes = list[int]()
     indent: int | None = None
     listing: re.Pattern[str] | None = None
     for index, line in enumerate(lines):
@@ -33,6 +39,7 @@ def blanked(page: Page) -> Page:
         if found:
             indent, listing = len(found[1]), None
         elif indent is not None and line.strip() and len(line) - len(line.lstrip()) > indent:
+            writes += [page.numbers[index]] if WRITES.search(line) else []
             lines[index] = line if _unmet(lines, index) else " " * len(line)
         elif NOTEBOOK.match(line):
             indent, listing = None, NOTEBOOK_CODE
@@ -44,7 +51,7 @@ def blanked(page: Page) -> Page:
             indent = None
             listing = None if listing is NOTEBOOK_CODE and RAISES.match(line) else listing
             listing = None if listing is TEST_CODE and line.startswith("E ") else listing
-    return replace(page, text="\n".join(lines))
+    return replace(page, text="\n".join(lines), writes=tuple(writes))
 
 
 def _unmet(lines: list[str], index: int) -> bool:

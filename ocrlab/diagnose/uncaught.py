@@ -10,6 +10,7 @@ from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit
 from ocrlab.diagnose.log import Line, Page
 from ocrlab.records import RuledOut
 
+ERRORS = "errors.txt"  # of an incident: what the program's Python told of errors that the program had hidden
 TRACEBACK = "Traceback (most recent call last)"
 NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback")
 NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
@@ -78,14 +79,17 @@ NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
 LASTING = ("loader.worker_crash", "loader.worker_killed")  # the batches that were ready are used up, then comes the end
+DIED = "Fatal Python error: "  # of a worker too, whatever the main process still prints
 BAR = re.compile(r"%\|[^|]*\| *(\d+/\d+)")
 DURING = "During handling of the above exception, another exception occurred:"
+MARK = "ocrlab: "  # begins what `diagnose.firsts` says between the tracebacks of errors.txt: what hid the one above
 # A handler of these has another way to do the same; a handler of others cleans up, and may fail at that.
 TRIED = re.compile(
     r"(?:Key|Attribute|Index|Type|Value|Import|ModuleNotFound|FileNotFound|Lookup|OS|IO|Unicode\w*)Error$"
     r"|StopIteration$|Empty$"
 )
 CLEANED = ("io.missing", "io.permission")  # what a handler fails of that removes or writes a file
+SHOWN = 3  # lines above an exception in which the source of its innermost frame stands
 MESSENGERS = ("wrapper", "word", "hint")
 UNREAD = 0.7  # what is left of an unread image before an exception that speaks of something else
 CAPPED = 0.4  # of a warning before an exception that nothing else explains
@@ -109,18 +113,38 @@ class Uncaught:
 
     @property
     def handled(self) -> Line | None:
-        """Return the exception whose handler failed while it cleaned up; None where the handler tried another way."""
+        """Return the exception whose handler failed as it reported or cleaned up; None where it tried another way."""
         for number, text in zip(self.page.numbers, self.page.text.split("\n"), strict=False):
-            if self.first <= number <= self.last and text.startswith(DURING):
-                before = [line for line in self.exceptions if line.number < number]
+            if not self.first <= number:
+                continue
+            before = [line for line in self.exceptions if line.number < number]
+            if before and text.startswith(MARK) and self.page.name == ERRORS:
+                return before[-1]
+            if number <= self.last and text.startswith(DURING):
                 found = NAMED.match(before[-1].text) if before else None
-                return before[-1] if found and not TRIED.search(found[1]) else None
+                if found and (not TRIED.search(found[1]) or self._reports(number)):
+                    return before[-1]
+                return None
         return None
+
+    def _reports(self, begin: int) -> bool:
+        """Tell whether the first error after a line is of a statement that writes: no other way to try."""
+        last = next((line.number for line in self.exceptions if line.number > begin), 0)
+        return any(last - SHOWN <= number < last for number in self.page.writes if number > begin)
+
+    @property
+    def hid(self) -> str:
+        """Return in a sentence what has hidden the first error, where the program's Python told of it."""
+        if self.page.name != ERRORS:
+            return ""
+        lines = self.page.text.split("\n")
+        return next((text.removeprefix(MARK).rstrip(":") for text in lines if text.startswith(MARK)), "")
 
     @property
     def plain(self) -> bool:
         """Tell whether these are errors of the program's own logic: KeyError, TypeError, a class of its own."""
-        names = [NAMED.match(line.text) for line in self.exceptions if not TOLD.search(line.text)]
+        told = [self.own] if self.hid else self.exceptions
+        names = [NAMED.match(line.text) for line in told if not TOLD.search(line.text)]
         return bool(names) and not any(name is None or CARRIERS.match(name[1]) for name in names)
 
 
@@ -180,7 +204,7 @@ def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
     handled = end.handled
     for hit in hits:
         number = hit.evidence.line
-        if handled and hit.cause in CLEANED and hit.evidence.file == end.page.name and (number or 0) > handled.number:
+        if handled and _after(hit, end, handled):
             continue
         itself = hit.strength == "wrapper" and number == end.own.number  # DeadKernelError: there is no other to read
         told = hit.strength in MESSENGERS and hit.evidence.file == end.page.name and not itself
@@ -199,6 +223,14 @@ def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
     return kept
 
 
+def _after(hit: Hit, end: Uncaught, handled: Line) -> bool:
+    """Tell whether a hit is only what came of an error that was handled: its handler failed, or the program went on."""
+    if end.hid:
+        later = [line.text.strip() for line in end.exceptions if line.number > handled.number]
+        return any((text.partition(": ")[2] or text) in hit.evidence.text for text in later)
+    return hit.cause in CLEANED and hit.evidence.file == end.page.name and (hit.evidence.line or 0) > handled.number
+
+
 def _before_plain(hit: Hit, end: Uncaught) -> list[Hit]:
     """Return what a line may still be before an error of the program's own logic: all of it, less, or nothing."""
     if hit.cause.startswith(CAUSAL) or _unread(hit, end) or not end.traced:
@@ -213,15 +245,21 @@ def _capped(hit: Hit) -> Hit:
 def passed(before: list[Hit], after: list[Hit], texts: list[Page]) -> list[RuledOut]:
     """Return what `counted` has left out, once for each cause of which nothing is left."""
     left = {hit.cause for hit in after}
-    gone = {hit.cause: hit.evidence for hit in before if hit.cause not in left and hit.strength not in ("word", "hint")}
+    gone = {hit.cause: hit for hit in before if hit.cause not in left and hit.strength not in ("word", "hint")}
     why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
     end = find(texts)
     handled = end.handled if end else None
     later = "line {} of {} is only what the handler of the first exception failed of"
-    reasons = {
-        one: later if handled and one in CLEANED and (gone[one].line or 0) > handled.number else why for one in gone
-    }
-    return [RuledOut(cause, reasons[cause].format(line.line, line.file)) for cause, line in gone.items()]
+    if end and end.hid:
+        later = f"line {{}} of {{}} came later: {end.hid}"
+    found = []
+    for cause, hit in gone.items():
+        told = later if end and handled and _after(hit, end, handled) else why
+        found.append(RuledOut(cause, told.format(hit.evidence.line, hit.evidence.file)))
+    if end and end.hid and not any(end.hid in one.why for one in found):
+        last = NAMED.match(end.exceptions[-1].text)
+        found.append(RuledOut(last[1] if last and len(end.exceptions) > 1 else "output", end.hid))
+    return found
 
 
 def _survived(hit: Hit, end: Uncaught) -> bool:
@@ -234,7 +272,7 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     warned = any(WARNED.search(text) for text in above) and not any(TRACEBACK in text for text in above)
     if warned or any(mild.search(hit.evidence.text) for mild in MILD):
         return True
-    if hit.cause in LASTING:
+    if hit.cause in LASTING or hit.evidence.text.startswith(DIED):
         return False
     after = [text for at, text in lines if at > number][:2]
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)

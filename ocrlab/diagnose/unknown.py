@@ -50,6 +50,7 @@ def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[
     if not causes and not hung:
         wanted += [_error(incident, texts), *_modules(texts)]
         wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
+    wanted += [str(incident.facts["silent"])] if incident.facts.get("silent") else []
     wanted += _modules(texts) if name == "build.abi" and not hung else []
     if name.startswith(("kernel.", "data.index_range", "hw.")):
         wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -105,12 +106,13 @@ class Slow(Pages):
 
 
 def train_signalled(number: int) -> None:
-    """Train while an operator sends a signal to one worker."""
+    """Train while an operator sends a signal to one worker: torch's worker takes one of its parent for an order."""
     from torch.utils.data import DataLoader
 
     batches = iter(DataLoader(Slow(), batch_size=2, num_workers=2))  # type: ignore[arg-type]
     print("step 0", len(next(batches)), flush=True)
-    os.kill(batches._workers[1].pid, number)  # type: ignore[attr-defined]
+    worker = batches._workers[1].pid  # type: ignore[attr-defined]
+    subprocess.run([sys.executable, "-S", "-c", f"import os; os.kill({worker}, {int(number)})"], check=True)
     for step, batch in enumerate(batches, 1):
         print("step", step, len(batch), flush=True)
 

@@ -13,7 +13,7 @@ from ocrlab.errors import RunError
 from ocrlab.flight import handover, learned
 from ocrlab.probes import signals, tree
 from ocrlab.records import Incident, Verdict
-from ocrlab.watch import advice, incident, last_words, place, ranks
+from ocrlab.watch import advice, hook, incident, last_words, place, ranks
 from ocrlab.watch.child import Child, Refused
 from ocrlab.watch.kills import Kills
 from ocrlab.watch.session import LINGER, OBEYED, Session
@@ -33,6 +33,7 @@ class Options:
 
     `run_dir` None makes `runs/<time>-<program>`; with `own_folder` the program makes its own, as `ocrlab train` does.
     Until it says where, that one is looked for below `runs`.
+    With `inside` each Python of the program tells of errors that it hides: see `watch/inside.py`.
     `on_hang` kill ends a program that hangs, report lets it go on; None ends it only where a heartbeat has stopped.
     """
 
@@ -43,6 +44,7 @@ class Options:
     on_hang: str | None = None
     own_folder: bool = False
     runs: Path = Path(place.RUNS)
+    inside: bool = True
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ class Case:
 
     def _did_well(self, exit_status: int) -> Ended:
         log = self.session.ring.text()
-        for hidden in filter(None, (last_words.traceback(log), last_words.loss(log), last_words.cut(log))):
+        swallowed = hook.swallowed(hook.read(self.scratch))
+        for hidden in filter(None, (last_words.traceback(log), last_words.loss(log), last_words.cut(log), swallowed)):
             self.session.say(f"ocrlab watch: {hidden}")
         record = handover.record_told(self.scratch)
         if record is not None and learned.cut(record):
@@ -271,6 +274,12 @@ class Case:
         found = incident.gather(self.child, session.quiet, self.kills, log, status, by)
         known, texts = {**found.facts, **session.memory.facts()}, {**self.stuck, **found.texts}
         several = ranks.gather(self.scratch, session.quiet.heartbeats, family, log)
+        if status == "failed":
+            records = hook.read(self.scratch)
+            told = hook.texts(records, log, self.child.pid)
+            texts |= told
+            known |= {} if told else hook.suspected(records, log, self.child.pid)
+            known["exits"] = [*known.get("exits", []), *hook.exits(records, log)]
         if several:
             known["ranks"], texts[ranks.FILE] = several, ranks.table(several)
             ranks.keep(self.scratch, several)

@@ -19,7 +19,7 @@ from ocrlab.flight import heartbeat
 from ocrlab.probes import kernel_log, signals, stacks, tree
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redact import clean
-from ocrlab.watch import advice, kernel
+from ocrlab.watch import advice, hook, kernel
 from ocrlab.watch.child import Child
 from ocrlab.watch.kills import Kills
 from ocrlab.watch.quiet import Quiet
@@ -122,6 +122,8 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         lines.append(f"  evidence {where}: {found.text.strip()[:LONGEST]}")
         own = _own(best)
         lines += [f"  in       {own}"] if own else []
+    hid = hook.hid(place)
+    lines += [f"  hidden   {hid}"] if hid else []
     if (place / "verdict.md").is_file():  # on a full disk there is none
         lines.append(f"  verdict  {short(place / 'verdict.md')}")
     if best and (best.fix or best.experiment):

@@ -13,7 +13,7 @@ from pathlib import Path
 from ocrlab import flight
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.flight import handover, heartbeat
-from ocrlab.watch import debug_cuda, place
+from ocrlab.watch import debug_cuda, hook, place
 from ocrlab.watch.case import Case, Ended, Options
 from ocrlab.watch.child import Refused
 from ocrlab.watch.quiet import Quiet
@@ -94,6 +94,7 @@ def _environment(given: dict[str, str], case: Case) -> tuple[dict[str, str], str
     beats.mkdir()
     ours = {handover.FOLDER: str(case.scratch), heartbeat.FOLDER: str(beats)}
     given.setdefault("PYTHONFAULTHANDLER", "1")  # silent until a signal kills: then the stack goes to stderr
+    ours |= hook.environment(case.scratch, given) if case.options.inside else {}
     if not case.options.debug_cuda:
         return {**given, **ours}, ""
     dumps = case.folder.flight if case.folder else Path(tempfile.gettempdir()).absolute()

@@ -23,6 +23,11 @@ MESSAGES = (
     ("ValueError: crop 3 is an empty array", "data.sample"),
     ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0", "num.nonfinite"),
     ("RuntimeError: Some workers are no longer alive", "loader.worker_exit"),
+    ("DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.", "dist.timeout_desync"),
+    (
+        "torchrun --nnodes 2 x.py\nDistStoreError: Timed out after 9 seconds waiting for clients. 1/2 clients joined.",
+        "dist.network",
+    ),
     ("WARNING: The NVIDIA Driver was not detected.  GPU functionality will not be available.", "driver.none"),
     ("docker: Error response from daemon: unknown or invalid runtime name: nvidia.", "driver.none"),
     ("RuntimeError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "driver.no_visible_device"),

@@ -79,6 +79,16 @@ def test_the_steps_that_a_dead_workers_batches_allow_are_no_survival() -> None:
     assert verdict.causes[0].id == "loader.worker_crash"
 
 
+def test_a_worker_that_died_of_a_signal_is_not_survived_by_the_steps_that_come_after() -> None:
+    dump = 'Fatal Python error: Illegal instruction\n\nThread 0x00007f01 (most recent call first):\n  File "d.py"\n'
+    steps = "".join(f"step {step} loss 0.5\n" for step in range(3))
+    lost = (
+        'Traceback (most recent call last):\n  File "fit.py", line 4, in train\n  File "resource_sharer.py", line 57, '
+        'in detach\n  File "torch/multiprocessing/reductions.py", line 9, in rebuild_storage_fd\nEOFError\n'
+    )
+    assert first(judge(dump + steps + lost)) == "build.cpu_isa"
+
+
 def test_a_loss_that_became_nan_counts_after_a_good_end() -> None:
     log = "".join(f"step {step} loss nan\n" for step in range(100, 900, 100))
     assert first(judge(f"{log}Training finished.\n")) == "num.nonfinite"

@@ -1,0 +1,176 @@
+"""What a watched Python tells of its errors, also of those that a handler hides: the one file of ours inside of it.
+
+`ocrlab watch` copies it to a folder on PYTHONPATH, where each Python of the program runs it before anything else. It
+knows nothing of ocrlab, keeps no exception alive, prints nothing and raises nothing. It writes down, by process:
+
+    uncaught   what ended it, with everything that it came from, also behind `raise ... from None` (at exit)
+    exit       sys.exit() inside of a handler, with what was being handled
+    handled    an error that a handler of the program's own code took, the first of each kind (from Python 3.12 on)
+    times      how often that was, at each power of ten and at exit
+    children   with which exit codes its multiprocessing children ended (at exit)
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this
+if TYPE_CHECKING:
+    from types import CodeType, TracebackType
+    from typing import Any, NoReturn
+
+FOLDER = os.environ.get("OCRLAB_WATCH", "")
+ENDING = "-errors.txt"  # of the files, one for each process
+MOST, LONGEST, LINKS = 200, 2000, 8  # errors of a process, characters of a message, errors that came one from another
+OUTER, INNER = 12, 28  # frames of a traceback
+FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<")
+PLAIN = (str, int, float, bool, bytes, type(None), tuple)
+FLOW = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit", "CancelledError")
+TOOLS = (4, 3)  # numbers that sys.monitoring leaves to anybody
+
+leave = sys.exit
+known: dict[str, bool] = {}  # whether a file is the program's own
+times: dict[tuple[str, int, str], int] = {}  # how often a handler began, by its file, its place, and what it handles
+told: set[tuple[str, int, str]] = set()  # by file and line of what failed
+
+
+def write(kind: str, **values: Any) -> None:
+    """Add a line to the file of this process."""
+    pid = os.getpid()
+    line = repr({"kind": kind, "pid": pid, "time": time.time(), **values}) + "\n"
+    descriptor = os.open(os.path.join(FOLDER, f"{pid}{ENDING}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line.encode("utf-8", "backslashreplace"))
+    finally:
+        os.close(descriptor)
+
+
+def chain(error: BaseException) -> list[dict[str, Any]]:
+    """Return an error and what it came from, the last one first."""
+    found: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen and len(found) < LINKS:
+        seen.add(id(link))
+        hidden = link.__suppress_context__ and link.__cause__ is None and link.__context__ is not None
+        by = "cause" if link.__cause__ is not None else "hidden" if hidden else "context"
+        kind = type(link)
+        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+        found.append(
+            {
+                "type": f"{module}{kind.__qualname__}",
+                "kinds": [one.__name__ for one in kind.__mro__[:-1]],
+                "says": says(link),
+                "frames": frames(link.__traceback__),
+                "by": by,
+            }
+        )
+        link = link.__cause__ if link.__cause__ is not None else link.__context__
+    return found
+
+
+def says(error: BaseException) -> str:
+    """Return the message of an error; one that holds more than words and numbers is not asked for it."""
+    if not all(isinstance(value, PLAIN) for value in error.args):
+        return f"({', '.join(type(value).__name__ for value in error.args)})"
+    try:
+        return str(error)[:LONGEST]
+    except Exception:
+        return ""
+
+
+def frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
+    """Return file, line and function of each frame, outermost first."""
+    found = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append((code.co_filename, trace.tb_lineno or 0, code.co_name))
+        trace = trace.tb_next
+    return found if len(found) <= OUTER + INNER else found[:OUTER] + found[-INNER:]
+
+
+def own(file: str) -> bool:
+    """Tell whether a file is neither Python's nor an installed package's."""
+    return not file.startswith(FOLDER) and not any(part in file for part in FOREIGN)
+
+
+def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
+    """Note an error that a handler begins to handle; called by Python, also for `finally` and `with`."""
+    file = code.co_filename
+    ours = known.get(file)
+    if ours is None:
+        ours = known[file] = own(file)
+    if not ours:
+        return
+    try:
+        name = type(error).__name__
+        key = (file, offset, name)
+        count = times[key] = times.get(key, 0) + 1
+        if count == 1 and len(told) < MOST and name not in FLOW:
+            trace = error.__traceback__
+            at = (file, trace.tb_lineno if trace else 0, name)
+            if at not in told:  # its handler's own clean-up is handled once more
+                told.add(at)
+                write("handled", key=key, chain=chain(error))
+        elif count in (10, 100, 1000, 10000, 100000):
+            write("times", key=key, count=count)
+    except Exception:
+        return
+
+
+def at_exit() -> None:
+    """Write down what ended this process; runs last of all that is registered."""
+    try:
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if isinstance(error, BaseException):
+            write("uncaught", chain=chain(error), hears=hasattr(sys, "monitoring"))
+        for key, count in list(times.items()):
+            if count > 1 and key[2] not in FLOW:
+                write("times", key=key, count=count)
+        processes = getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())
+        started: list[Any] = [getattr(one, "_popen", None) for one in list(processes)]
+        ended = [(one.pid, one.returncode) for one in started if getattr(one, "returncode", None)]
+        if ended:
+            write("children", ended=ended)
+    except Exception:
+        return
+
+
+def leaves(status: object = None, /) -> NoReturn:
+    """Exit the interpreter, as sys.exit does; what is being handled just now is written down first."""
+    error = sys.exc_info()[1]
+    if error is not None:
+        try:
+            write("exit", status=status if isinstance(status, int | str) else None, chain=chain(error))
+        except Exception:
+            error = None
+    leave(status)  # type: ignore[arg-type]
+
+
+def forget() -> None:
+    """Begin anew in a forked child."""
+    times.clear()
+    told.clear()
+
+
+def begin() -> None:
+    """Listen from now on."""
+    if not os.path.isdir(FOLDER):
+        return
+    atexit.register(at_exit)
+    os.register_at_fork(after_in_child=forget)
+    leaves.__module__, leaves.__name__, leaves.__qualname__, leaves.__doc__ = "sys", "exit", "exit", sys.exit.__doc__
+    sys.exit = leaves  # type: ignore[assignment]  # pickled by that name
+    monitoring: Any = getattr(sys, "monitoring", None)
+    for tool in TOOLS if monitoring else ():
+        if monitoring.get_tool(tool) is None:
+            monitoring.use_tool_id(tool, "ocrlab")
+            monitoring.register_callback(tool, monitoring.events.EXCEPTION_HANDLED, on_handled)
+            monitoring.set_events(tool, monitoring.events.EXCEPTION_HANDLED)
+            return
+
+
+begin()
