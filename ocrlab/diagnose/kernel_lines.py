@@ -16,7 +16,7 @@ KINDS = {
     "fault": re.compile(r"\[(?P<pid>\d+)\]: segfault at \S+ ip \S+ sp \S+ error \d+(?: in (?P<what>[^\s\[]+))?"),
     "xid": re.compile(r"Xid \([^)\n]{1,40}\): (?P<what>\d+), pid='?(?P<pid>\d+)"),
 }
-BEGINS = re.compile(r"invoked oom-killer")  # names who asked for memory, not who was killed
+BEGINS = re.compile(r"invoked oom-killer|\bmemory: usage \d")  # names who asked for memory, not who was killed
 
 
 @dataclass(frozen=True)

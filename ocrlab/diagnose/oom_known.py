@@ -24,6 +24,7 @@ VALIDATES = re.compile(
     r'(?i)File "[^"]+", line \d+, in (?P<name>\w*(?:valid|eval|test_step|test_epoch|inference|predict)\w*)'
 )
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+GROUP_LIMIT = re.compile(r"\bmemory: usage \d+kB, limit (\d{1,15})kB")  # mm/memcontrol.c, both versions of groups
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 
 
@@ -78,11 +79,14 @@ class Known:
 
     @property
     def group_limit(self) -> int | None:
-        """The limit of the control group that it was in, as the watcher saw it."""
+        """The limit of the control group that it was in, as the watcher saw it, else as the kernel told of its kill."""
         memory = self.facts.get("memory")
         group = memory.get("group") if isinstance(memory, Mapping) else None
         own = group.get("limit") if isinstance(group, Mapping) else None
-        return int(own) if isinstance(own, int | float) else None
+        if isinstance(own, int | float):
+            return int(own)
+        told = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
+        return int(told[1]) << 10 if told else None
 
     @property
     def limit(self) -> int | None:

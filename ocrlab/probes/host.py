@@ -114,7 +114,7 @@ def packages() -> dict[str, str]:
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         try:
-            name, version = distribution.metadata.get("Name"), distribution.version
+            name, version = distribution.metadata["Name"], distribution.version
         except Exception:
             continue  # half-removed packages raise all kinds of errors
         if name and version:

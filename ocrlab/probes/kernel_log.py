@@ -24,6 +24,7 @@ DRIFT = 2e-5  # of an uncorrected clock
 RESTRICTED = "the kernel log is closed to this user: sysctl kernel.dmesg_restrict=0, or run as root"
 TELLING = re.compile(
     r"oom-kill:|Out of memory: Kill|Memory cgroup out of memory|Killed process|oom_reaper|invoked oom-killer|"
+    r"\bmemory: usage \d+kB, limit \d+kB|"
     r"traps: |segfault at|general protection fault|trap \w+|NVRM: |nvidia-uvm|Machine check|hung_task|blocked for more"
 )
 OOM = r"(?P<group>Memory cgroup )?[Oo]ut of memory:? Kill(?:ed)? process (?P<pid>\d+) \((?P<name>.*?)\)"

@@ -55,10 +55,11 @@ def distributions() -> list[dict[str, Any]]:
     every = []
     for distribution in importlib.metadata.distributions():
         try:
-            metadata = distribution.metadata  # asked by get: a missing key is deprecated, and will be an error
-            name, version = metadata.get("Name"), distribution.version
+            metadata = distribution.metadata
+            name, version = metadata["Name"], distribution.version
             if name and version:
                 needs = [need for need in distribution.requires or () if "extra ==" not in need]
+                tells = relevant(name) and "Requires-Python" in metadata  # to ask for what is not there is deprecated
                 place = str(Path(str(distribution.locate_file(""))).resolve())
                 installer = (distribution.read_text("INSTALLER") or "").strip()
                 every.append(
@@ -68,7 +69,7 @@ def distributions() -> list[dict[str, Any]]:
                         "place": place,
                         "installer": installer,
                         "needs": needs if relevant(name) else [],
-                        "python": metadata.get("Requires-Python") if relevant(name) else None,
+                        "python": metadata["Requires-Python"] if tells else None,
                     }
                 )
         except Exception:

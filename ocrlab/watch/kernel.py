@@ -18,7 +18,7 @@ STARTED = re.compile(  # subprocess.py, concurrent/futures/process.py
     r"died with <Signals\.SIGKILL|\bSIGKILL\b|\bKilled\b|(?<![\w.+-])-9(?![\w.-])"
     r"|\b(?:exit\w*|status|code|returned)\b\D{0,20}\b137\b|was terminated abruptly while the future"
 )
-BEGINS = re.compile(r"invoked oom-killer")  # comes before the line with the number
+BEGINS = re.compile(r"invoked oom-killer|\bmemory: usage \d")  # come before the line with the number
 
 
 def lines(

@@ -36,6 +36,15 @@ def test_a_host_that_grows_for_minutes_is_a_leak() -> None:
     assert "leaks.watch" in oom_remedy.remedy(known, found).do
 
 
+def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_be_measured() -> None:
+    told = "[9.1] memory: usage 112640kB, limit 112640kB, failcnt 0\n[9.1] kmem: usage 304kB, limit 9007199254740988kB"
+    known = oom_known.know(Incident("killed", signal="SIGKILL", texts={"kernel_log.txt": told}, facts={"memory": {}}))
+    assert known.group_limit == 110 * MIB
+    measured = Incident("killed", texts={"kernel_log.txt": told}, facts={"memory": {"group": {"limit": 90 * MIB}}})
+    assert oom_known.know(measured).group_limit == 90 * MIB
+    assert oom_known.know(Incident("killed", texts={"kernel_log.txt": "[9.1] kmem: usage 3kB"})).group_limit is None
+
+
 def test_a_plain_sigkill_is_no_memory_failure() -> None:
     known = oom_known.know(
         Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts={"oom_kills": 0})

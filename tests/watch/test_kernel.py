@@ -12,6 +12,7 @@ from ocrlab.watch import kernel
 
 LOG = [
     "[100.1] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "[100.1] memory: usage 112640kB, limit 112640kB, failcnt 0",
     "[100.2] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/job,task=python,pid=71,uid=0",
     "[100.3] Memory cgroup out of memory: Killed process 71 (python) total-vm:94380kB, anon-rss:78112kB",
     "[100.4] NVRM: GPU at PCI:0000:01:00: GPU-1",
@@ -30,9 +31,9 @@ def test_a_kill_of_ours_is_kept(pids, text):
 
 def test_a_kill_of_another_is_left_out(monkeypatch):
     monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
-    assert kernel.lines(0, 100, {50}, {"python"}, "").splitlines() == LOG[3:]
-    assert kernel.lines(0, 100, {72}, {"python"}, "").splitlines() == LOG[3:], "older than ours"
-    assert kernel.lines(0, 100, {70}, {"sleep"}, "").splitlines() == LOG[3:]
+    assert kernel.lines(0, 100, {50}, {"python"}, "").splitlines() == LOG[4:]
+    assert kernel.lines(0, 100, {72}, {"python"}, "").splitlines() == LOG[4:], "older than ours"
+    assert kernel.lines(0, 100, {70}, {"sleep"}, "").splitlines() == LOG[4:]
 
 
 def test_a_worker_that_was_forked_beside_ours_and_died_unseen(monkeypatch):
@@ -40,7 +41,7 @@ def test_a_worker_that_was_forked_beside_ours_and_died_unseen(monkeypatch):
     assert kernel.lines(0, 300, {70, 72}, {"python"}, "").splitlines() == LOG
 
 
-@pytest.mark.parametrize(("name", "ended", "kept"), [("python", 101.0, 4), ("python", 300.0, 1), ("sleep", 101.0, 1)])
+@pytest.mark.parametrize(("name", "ended", "kept"), [("python", 101.0, 5), ("python", 300.0, 1), ("sleep", 101.0, 1)])
 def test_in_a_container_name_and_time_decide(name, ended, kept, monkeypatch):
     monkeypatch.setattr(kernel, "_number_is_real", lambda: False)
     assert len(kernel.lines(0, ended, {7}, {name}, "").splitlines()) == kept
@@ -49,14 +50,14 @@ def test_in_a_container_name_and_time_decide(name, ended, kept, monkeypatch):
 def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
     monkeypatch.setattr(kernel, "_number_is_real", lambda: True)
     assert kernel.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/job")]).splitlines() == LOG
-    assert kernel.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/other")]).splitlines() == LOG[3:]
+    assert kernel.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/other")]).splitlines() == LOG[4:]
 
 
 @pytest.mark.parametrize(
     ("pid", "ended", "text", "kept"),
     [
-        (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 4),
-        (50, 100.5, "worker -9", 4),
+        (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 5),
+        (50, 100.5, "worker -9", 5),
         (50, 100.5, "CalledProcessError: Command returned non-zero exit status 1.", 1),
         (50, 100.5, "lr 1e-9, step 137, x=2-9", 1),
         (50, 109.0, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
