@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from ocrlab.trace import loader_journal as journal
 from ocrlab.trace import loader_names as names
 from ocrlab.trace import loader_reasons as reasons
 from ocrlab.trace import loader_samples as samples
+from ocrlab.trace.loader_journal import Death, Step
 from ocrlab.trace.loader_locks import Locks, at_a_lock
 from ocrlab.trace.loader_measure import Measured, Setting, Trial, measure, rebuilt
 from ocrlab.trace.signals import by_a_signal
@@ -43,35 +44,6 @@ __all__ = ["Death", "Measured", "Seen", "Setting", "Step", "Trial", "measure", "
 LOOKED = 200  # steps before whose wait each worker is looked at
 MOST = 100_000  # of the last steps that are kept one by one
 MAIN = -1  # the worker number of the training process itself
-
-
-@dataclass
-class Step:
-    """One step: when its wait for data began, how long that took and the computing after it (seconds).
-
-    `first` is the first of an epoch, whose wait holds the start of the workers; `idle` tells whether a CUDA device had
-    nothing left to do when the wait ended (None without one); `delay` are seconds of the computing without a core,
-    `cpu` those that all threads of this process spent on one meanwhile.
-    """
-
-    began: float
-    wait: float
-    compute: float | None = None
-    first: bool = False
-    idle: bool | None = None
-    delay: float = 0.0
-    cpu: float = 0.0
-
-
-@dataclass(frozen=True)
-class Death:
-    """A worker that ended before its time: how, the sample it was on, and the samples that it had loaded."""
-
-    worker: int
-    pid: int
-    how: str  # SIGKILL, exit status 3
-    sample: str
-    samples: int
 
 
 class Seen:

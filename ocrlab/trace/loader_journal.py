@@ -24,6 +24,35 @@ EVERY = 0.25  # seconds between two looks at memory and processor
 PSS_SHARE = 0.005  # of the time that may go into reading the shared part of memory, which the kernel has to add up
 
 
+@dataclass
+class Step:
+    """One step: when its wait for data began, how long that took and the computing after it (seconds).
+
+    `first` is the first of an epoch, whose wait holds the start of the workers; `idle` tells whether a CUDA device had
+    nothing left to do when the wait ended (None without one); `delay` are seconds of the computing without a core,
+    `cpu` those that all threads of this process spent on one meanwhile.
+    """
+
+    began: float
+    wait: float
+    compute: float | None = None
+    first: bool = False
+    idle: bool | None = None
+    delay: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """A worker that ended before its time: how, the sample it was on, and the samples that it had loaded."""
+
+    worker: int
+    pid: int
+    how: str  # SIGKILL, exit status 3
+    sample: str
+    samples: int
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes of a process: resident, resident with what is shared divided by who shares it, and its own alone."""

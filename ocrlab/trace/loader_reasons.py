@@ -6,13 +6,10 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ocrlab.trace.loader_journal import Log, Look, Sample
+from ocrlab.trace.loader_journal import Death, Log, Look, Sample, Step
 from ocrlab.trace.loader_locks import Locks
-
-if TYPE_CHECKING:
-    from ocrlab.trace.loader import Death, Step
 
 LITTLE = 0.05  # of the step; below it the loader keeps up
 SLOW = 5.0  # times the median sample that make a sample slow
