@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ INSIDE = Path(__file__).with_name("inside.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
 ENDING = "-errors.txt"  # as inside.py has it
 ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins what is said between its tracebacks
+CUT = re.compile(r"multiprocessing/resource_sharer\.py\", line \d+, in detach")  # the sender of a tensor has gone
 UNEXPECTED = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]{1,200})\) exited unexpectedly")
 LONGEST = 1 << 20  # bytes of a process's file that are read
 # Python imports one sitecustomize: after ours comes the one that it would have imported. Any Python may read this.
@@ -101,7 +103,9 @@ def swallowed(records: Sequence[dict[str, Any]]) -> str:
 def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
     """Return how the data workers have ended of which the output only says that they did, as in `Incident.facts`."""
     named = {int(number) for found in UNEXPECTED.finditer(log) for number in re.findall(r"\d+", found[1])}
-    ended = {pid: code for one in records if one["kind"] == "children" for pid, code in one["ended"] if pid in named}
+    every = {pid: code for one in records if one["kind"] == "children" for pid, code in one["ended"]}
+    cut = CUT.search(log) is not None  # whoever has left ends the others by SIGTERM, which therefore tells nothing
+    ended = {pid: code for pid, code in every.items() if pid in named or (cut and code < 0 and code != -signal.SIGTERM)}
     return [
         {"pid": pid, "role": "worker", "exit_code": code if code >= 0 else None, "signal": signals.of_exit(code)}
         for pid, code in ended.items()

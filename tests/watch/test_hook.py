@@ -83,3 +83,10 @@ def test_a_worker_that_only_ended_is_told_with_its_signal() -> None:
         {"pid": 12, "role": "worker", "exit_code": 3, "signal": None},
     ]
     assert hook.exits(children, "RuntimeError: another\n") == []
+
+
+def test_a_worker_that_left_while_its_tensors_were_fetched_is_told_by_its_signal() -> None:
+    log = '  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 57, in detach\nConnectionResetError\n'
+    ended = [(11, -9), (12, -15), (13, 1)]  # 12 was ended by whoever left, 13 may have failed of the same
+    children = [{"kind": "children", "pid": 10, "time": 1.0, "ended": ended}]
+    assert [(one["pid"], one["signal"]) for one in hook.exits(children, log)] == [(11, "SIGKILL")]
