@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from ocrlab.probes import cgroup, tree
 from ocrlab.probes.gpu_stream import Stream
 
 EVERY = (0.1, 0.05, 10.0)  # seconds at least, share of the time so far, seconds at most
+BUDGET = 0.003  # of a core that samples may take: on a machine with thousands of processes one takes 20 ms
+GROUP_EVERY = 8  # samples after which a limit of the control group is looked for again where there was none
 MOST = 400  # samples; of more, every second one is dropped
 PATIENCE = 2.0  # seconds that the driver has to say who holds the cards, when the program has ended already
 OUT = re.compile(rb"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
@@ -47,7 +50,12 @@ class Memory:
         if passed < self.due:
             return
         least, share, most = EVERY
-        self.due = passed + min(max(least, share * passed), most)
+        begun = time.thread_time()
+        self._sample(passed, pid)
+        took = time.thread_time() - begun
+        self.due = passed + max(min(max(least, share * passed), most), took / BUDGET)
+
+    def _sample(self, passed: float, pid: int) -> None:
         family = tree.descendants(pid)
         held: list[dict[str, Any]] = [
             {"pid": one.pid, "role": one.role, "name": one.name, **_status(one.pid)} for one in family
@@ -59,7 +67,8 @@ class Memory:
         self.seconds.append(round(passed, 2))
         self.tree.append(sum(one["anonymous"] for one in held) + max(one["shared"] for one in held))
         self.shm.append(_used("/dev/shm"))
-        self.group = cgroup.memory_use(pid).value or self.group
+        if self.group or len(self.seconds) % GROUP_EVERY == 1:
+            self.group = cgroup.memory_use(pid).value or self.group
         self.space = min(self.space, *(_space(one["pid"]) for one in held))
         if len(self.seconds) > MOST:
             for kept in (self.seconds, self.tree, self.shm):

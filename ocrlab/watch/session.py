@@ -34,8 +34,8 @@ PIPE_SIZE = 1 << 20
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
 OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
 PATIENCE, AGAIN, WARNED = 10.0, 2.0, 2  # seconds: between two vain Ctrl-C, and to the one that ends it; which warns
-LITTLE, RECENT = 1024, 0.05  # bytes, seconds: a program that says little, and often, is read a few lines at a time,
-NAP, TYPED = 0.02, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
+LITTLE, RECENT = 1024, 0.1  # bytes, seconds: a program that says little, and often, is read a few lines at a time,
+NAP, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
 
 

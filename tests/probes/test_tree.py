@@ -50,6 +50,22 @@ def roles(root: int) -> list[str]:
     return [process.role for process in tree.descendants(root)]
 
 
+@pytest.mark.parametrize("by_threads", [True, False])
+def test_a_family_is_found_by_its_threads_or_by_a_look_at_everybody(
+    start: Start, monkeypatch: pytest.MonkeyPatch, by_threads: bool
+) -> None:
+    # its children are those of a second thread
+    family = "['sh', '-c', 'sleep 600 & sleep 600; true']"
+    child = start(
+        f"import subprocess, threading; threading.Thread(target=lambda: subprocess.Popen({family}).wait()).start()"
+    )
+    assert eventually(lambda: len(tree.descendants(child.pid)) == 4)
+    monkeypatch.setattr(tree, "_pids", lambda: range(10**6) if by_threads else [])
+    assert len(tree._below(child.pid)) == (4 if by_threads else 0)
+    monkeypatch.undo()
+    assert tree._order(child.pid, tree._parents()) == [one.pid for one in tree.descendants(child.pid)]
+
+
 def test_parents_come_before_children_and_the_root_first(start: Start) -> None:
     child = start("import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; true'])")
     assert eventually(lambda: len(tree.descendants(child.pid)) == 3)

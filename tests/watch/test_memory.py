@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from ocrlab.watch.supervise import Options, watch
 MIB = 1 << 20
 
 
-def test_samples_of_a_tree_are_taken_when_they_are_due() -> None:
+def test_samples_of_a_tree_are_taken_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "BUDGET", float("inf"))
     kept = memory.Memory()
     kept.look(0.0, os.getpid())
     kept.look(0.01, os.getpid())
@@ -28,6 +30,19 @@ def test_samples_of_a_tree_are_taken_when_they_are_due() -> None:
     assert told["seconds"] == [0.0, 100.0]
     assert told["tree"][0] > 5 * MIB
     assert told["processes"][0]["pid"] == os.getpid()
+
+
+def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_pid: int) -> list[object]:
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return []
+
+    monkeypatch.setattr(memory.tree, "descendants", slow)
+    kept = memory.Memory()
+    kept.look(1.0, os.getpid())
+    assert 0.005 / memory.BUDGET <= kept.wait(1.0) < 3 * 0.005 / memory.BUDGET
 
 
 def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
