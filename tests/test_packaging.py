@@ -7,6 +7,7 @@ import ensurepip
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -157,9 +158,42 @@ def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ocrlab").rglob("*") if path.is_file()}
     ours = {name for name in ours if "__pycache__" not in name and not Path(name).name.startswith(".")}
-    assert {name for name in names if name.startswith("ocrlab/")} == ours
+    ours = {name for name in ours if not name.endswith((".c", ".h", ".so"))}
+    built = {name for name in names if name.endswith(".so")}
+    assert {name for name in names if name.startswith("ocrlab/")} - built == ours
+    expected = f"ocrlab/recording/quick{sysconfig.get_config_var('EXT_SUFFIX')}"
+    assert built == ({expected} if shutil.which("cc") else set()), "what was built in this tree must not get into it"
+    assert ("none-any" in wheel.name) == (not built), "a wheel with something compiled is of one Python and one machine"
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.split("/")[0] in ("tests", "benchmarks")]
+
+
+def test_without_a_compiler_the_wheel_is_pure_python(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    listed = subprocess.run(["git", "ls-files", "ocrlab"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in [*listed.stdout.split(), "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"]:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    code = "import sys, sysconfig; sysconfig.get_config_vars()['CC'] = '/nowhere/cc'"
+    code += "; sys.argv[1:] = ['build', '-t', 'wheel']; from hatchling.cli import hatchling; sys.exit(hatchling())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "stays in Python: [Errno 2]" in done.stdout + done.stderr
+    [found] = (tree / "dist").glob("*.whl")
+    assert found.name.endswith("py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(found).namelist() if name.endswith(".so")]
+
+
+def test_the_sources_in_c_are_those_that_python_fits() -> None:
+    """A build of other sources is left alone; whoever changes them says so in generators.py."""
+    said = subprocess.run([sys.executable, "hatch_build.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    from ocrlab.recording import generators
+
+    assert int(said.stdout) == generators.FORM, (
+        "write this number into ocrlab/recording/generators.py, and run make setup"
+    )
 
 
 @pytest.mark.timeout(900)  # torch and lightning from a cold disk, on a busy machine

@@ -19,17 +19,20 @@ from ocrlab.flight.ring_layout import (
     BLOCK_BYTES,
     BLOCKS,
     CHECK,
+    COUNT_AT,
     COUNTS,
     FIRST,
     HEADER,
     LOSS,
     MAGIC,
     MARGIN,
+    MICRO,
     NOW,
     PAGE,
     PHASE_AT,
     SAVED,
     SAVED_AT,
+    SIZE,
     SLOT,
     SLOT_BYTES,
     SMALL,
@@ -73,19 +76,20 @@ class Writer:
         HEADER.pack_into(self.page, 0, MAGIC, slots, self.room, os.getpid(), rank, start, time.time())
         self.bytes = memoryview(self.page)
         self.floats, self.wholes = self.bytes.cast("d"), self.bytes.cast("q")
-        self.count = self.block = 0
+        self.block = 0
         self.told: list[Told] = [Told(), Told()]  # after and before loading
         self.kept: dict[tuple[int, str], tuple[bytes, int]] = {}  # words of a generator, and the block that has them
-        self.places: dict[int, int] = {}  # where the slot of each micro-batch that is kept begins, in eight bytes
-        self.newest = 0  # the slot of the step that is being made
-        self.order = [-1] * slots  # the micro-batch in each
-        self.unsummed: list[tuple[int, int, int]] = []  # slots without a checksum, in eight bytes, and their payloads
         self.together = min(TOGETHER, slots)
         self.words: dict[str, int] = {"": 0}  # and their numbers
         self.turned = 0  # words that were written over others
         for name in PHASES:
             self.word(name)
         self.has_op = False
+
+    @property
+    def count(self) -> int:
+        """How many records were written; the ring itself holds it, for whoever writes into it."""
+        return self.wholes[COUNT_AT >> 3]
 
     def word(self, name: str) -> int:
         """Return the number of a phase or a stage; of more than there is room for, the last ones change."""
@@ -126,35 +130,44 @@ class Writer:
         states: bytes,
     ) -> None:
         """Write the record of a step that now begins; text and states have `room` bytes, `known` is as in a slot."""
-        page, wholes, floats, place = self.page, self.wholes, self.floats, self.count % self.slots
-        self.count = record = self.count + 1
+        page, wholes, floats = self.page, self.wholes, self.floats
+        record = wholes[COUNT_AT >> 3] + 1
         size = len(text) + len(states)
-        i = (FIRST + place * SLOT_BYTES) >> 3
-        start = (i << 3) + SLOT.size if size <= SMALL else self.large_at + place * self.room
-        wholes[i] = record
+        i = self.slot(record)
+        wholes[i] = wholes[COUNT_AT >> 3] = record
+        start = self.payload(record, size)
         wholes[i + CHECK] = wholes[i + LOSS] = 0
         wholes[i + 5], wholes[i + 6], wholes[i + 7], wholes[i + 8] = number, micro, epoch, walk
         floats[i + 9], floats[i + 10], floats[i + 11] = lr, before, when
         wholes[i + 12], wholes[i + 13], wholes[i + 14], wholes[i + 15] = known, position, len(text), size
         page[start : start + size] = text + states
         wholes[i + 1] = record
-        if record > self.slots:
-            self.places.pop(self.order[place], None)
-        self.places[micro], self.order[place], self.newest = i, micro, i
-        self.unsummed.append((i, start, start + size))
-        if len(self.unsummed) == self.together:
+        if record - wholes[(COUNT_AT >> 3) + 1] >= self.together:
             self._sum()
         if self.has_op:
             self._text("op", "")
         page[STAGE_AT] = 0
         page[PHASE_AT] = FORWARD
 
+    def slot(self, record: int) -> int:
+        """Return where the slot of a record begins, in eight bytes."""
+        return (FIRST + (record - 1) % self.slots * SLOT_BYTES) >> 3
+
+    def payload(self, record: int, size: int) -> int:
+        """Return where the payload of a record lies, in bytes."""
+        if size <= SMALL:
+            return (self.slot(record) << 3) + SLOT.size
+        return self.large_at + (record - 1) % self.slots * self.room
+
     def _sum(self) -> None:
         """Write the checksums of the records that have none yet."""
-        for i, start, end in self.unsummed:
-            numbers = self.bytes[(i + SUMMED) << 3 : (i << 3) + SLOT.size]
-            self.wholes[i + CHECK] = zlib.crc32(self.bytes[start:end], zlib.crc32(numbers))
-        self.unsummed.clear()
+        wholes, summed = self.wholes, (COUNT_AT >> 3) + 1
+        for record in range(wholes[summed] + 1, self.count + 1):
+            i = self.slot(record)
+            numbers, size = self.bytes[(i + SUMMED) << 3 : (i << 3) + SLOT.size], wholes[i + SIZE]
+            start = self.payload(record, size)
+            wholes[i + CHECK] = zlib.crc32(self.bytes[start : start + size], zlib.crc32(numbers))
+        wholes[summed] = self.count
 
     def states(self, side: int, states: States) -> bytes:
         """Return the states of the generators, after (0) or before (1) the batch was loaded, as a record holds them."""
@@ -203,10 +216,22 @@ class Writer:
 
     def loss(self, value: float, micro: int | None = None) -> None:
         """Write the loss of a micro-batch, of the newest where none is named."""
-        i = self.newest if micro is None else self.places.get(micro)
-        if i:
+        record = self.count
+        while record and micro is not None and self.wholes[self.slot(record) + MICRO] != micro:
+            record = record - 1 if record > self.count - self.slots + 1 else 0
+        if record:
+            i = self.slot(record)
             self.floats[i + LOSS + 1] = value
             self.wholes[i + LOSS] = 1
+
+    def micro(self) -> int:
+        """Return the number of the newest micro-batch, -1 before the first one."""
+        return self.wholes[self.slot(self.count) + MICRO] if self.count else -1
+
+    def newest_loss(self) -> float | None:
+        """Return the loss of the newest micro-batch, None where none has come."""
+        i = self.slot(self.count) if self.count else 0
+        return self.floats[i + LOSS + 1] if i and self.wholes[i + LOSS] else None
 
     def saved(self, side: int, micro: int, number: int) -> None:
         """Write that snapshot a (0) or b (1) of this start is whole, and before which micro-batch it was taken."""

@@ -1,8 +1,9 @@
 """What a ring file holds, byte by byte, and the record of a step; writer and reader stand on it.
 
     page 0       header: magic, slots, bytes of a slot, process, rank, start
-    page 1       where the step is now: the numbers of two words, phase and stage, in a byte each; the operator and the
-                 sample, each written beside its last value and then switched to
+    page 1       where the step is now: the numbers of two words, phase and stage, in a byte each; how many records
+                 there are, and how many of them have a checksum; the operator and the sample, each written beside its
+                 last value and then switched to
     pages 2..7   the words: names of phases and stages
     then         slots: number, number again, checksum, loss, the step's numbers, a payload that is small enough
     then         blocks: number, length, checksum, the words of a random generator
@@ -34,6 +35,7 @@ PAGE = 4096
 NOW, WORDS, FIRST = PAGE, 2 * PAGE, 8 * PAGE  # offset of the page of now, of the words, of the first slot
 WORD_BYTES = 256  # of one: its length, and then it
 PHASE_AT, STAGE_AT = NOW, NOW + 1  # the number of a word, 0 for none
+COUNT_AT = NOW + 8  # two numbers
 # What lies where in a slot, in numbers of eight bytes. Number of the record, and again; checksum of all that follows
 # the loss (0: not there yet); whether a loss has come, and it; optimiser step, micro-batch, epoch, walk, learning rate,
 # loss before, time, which of these are known, place in the walk (-1: nobody knows), bytes of the text and of the
@@ -42,6 +44,7 @@ SLOT = struct.Struct("<QQQQdqqqqdddQqQQ")
 SLOT_BYTES = 1024
 SMALL = SLOT_BYTES - SLOT.size  # bytes of a payload that lies in its slot
 CHECK, LOSS, SUMMED = 2, 3, 5  # where the checksum, the loss, and what is checked begin
+MICRO, SIZE = 6, 15
 BLOCK = struct.Struct("<QII")  # number, bytes, CRC-32
 BLOCK_BYTES = 2560  # of one
 BLOCKS = 6  # that a step may fill: three generators, before its batch was loaded and after it
@@ -136,8 +139,18 @@ def fitting(step: Step, room: int, encode: Encode | None = None) -> Payload:
 
 def text_of(samples: list[str], memory: dict[str, int], order: dict[str, Any], left_out: Sequence[str] = ()) -> str:
     """Return what a record holds as JSON."""
-    texts: dict[str, Any] = {"samples": samples, "memory": memory, "order": order}
-    return ENCODE(texts | {"left_out": left_out} if left_out else texts)
+    left = f'"left_out":{ENCODE(left_out)},' if left_out else ""
+    return f"{head_of(memory)}{left}{batch_of(samples, order)}}}"
+
+
+def head_of(memory: dict[str, int]) -> str:
+    """Return how the text of a record begins, before what it says of its batch."""
+    return f'{{"memory":{ENCODE(memory)},'
+
+
+def batch_of(samples: list[str], order: dict[str, Any]) -> str:
+    """Return what the text of a record says of its batch, up to the brace that ends it."""
+    return f'"samples":{ENCODE(samples)},"order":{ENCODE(order)}'
 
 
 def both(random: States, loaded: States, encode: Encode) -> tuple[bytes, bool]:

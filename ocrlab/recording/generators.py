@@ -10,7 +10,9 @@ Reading the position and some words where they lie tells whether there is anythi
 from __future__ import annotations
 
 import _random
+import contextlib
 import ctypes
+import importlib
 import random
 import struct
 import sys
@@ -21,6 +23,13 @@ import numpy as np
 import torch
 
 from ocrlab.flight.ring_layout import State, States
+
+FORM = 767802928  # of the sources in C that these lines fit: `python hatch_build.py` says it
+quick: Any = None
+with contextlib.suppress(ImportError):  # it was installed without a compiler
+    quick = importlib.import_module("ocrlab.recording.quick")
+if getattr(quick, "FORM", None) != FORM:  # nothing, or built from other sources
+    quick = None
 
 WORDS = 2496  # bytes of the words of a Mersenne Twister
 GAUSS = struct.Struct("<Bd")
@@ -58,6 +67,9 @@ def _joined(states: Mapping[str, State]) -> dict[str, bytes]:
 
 def parts(cuda: bool = True) -> States:
     """Return what `take` does in parts, what a draw of torch moves by itself; the same ones where nothing was drawn."""
+    with_cuda = cuda and torch.cuda.is_initialized()
+    if MARKS is not None and not with_cuda and (usual := MARKS.states()) is not None:
+        return usual  # type: ignore[no-any-return]
     seen = _seen
     if _RAND._bit_generator is not seen.numpy:
         _see_numpy()
@@ -69,15 +81,20 @@ def parts(cuda: bool = True) -> States:
         seen.states = seen.states[0], moving
     elif moving != seen.states[1]:
         seen.states = seen.states[0], moving
-    if cuda and torch.cuda.is_initialized():
+    if with_cuda:
         all_cuda = {f"cuda{i}": s.numpy().tobytes() for i, s in enumerate(torch.cuda.get_rng_state_all())}
         return {**all_cuda, **seen.states[0]}, moving  # torch's last: what moves is put behind it
+    if MARKS is not None and not seen.waiting and all(hasattr(view, "_length_") for view in seen.views):
+        regions = tuple((ctypes.addressof(view), len(view)) for view in seen.views)
+        MARKS.keep(regions, _RAND, seen.numpy, seen.states)
     return seen.states
 
 
 def put(given: Mapping[str, State]) -> None:
     """Put the generators back to what `take` returned or a record holds; what it does not hold stays as it is."""
     _seen.marks = ()
+    if MARKS is not None:
+        MARKS.drop()
     given = _joined(given)
     if "python" in given:
         *internal, has_gauss, gauss = PYTHON.unpack(given["python"])
@@ -94,6 +111,7 @@ def put(given: Mapping[str, State]) -> None:
                 torch.cuda.set_rng_state(_tensor(given[f"cuda{index}"]), index)
 
 
+MARKS: Any = quick.Marks() if quick is not None else None  # tells in C that nothing has moved
 _RAND: Any = np.random.mtrand._rand  # type: ignore[attr-defined]  # what np.random's functions draw from
 MARK = 32  # bytes of a view: the position and some words; with the same ones, only in 1 of 2^160 cases another turn
 

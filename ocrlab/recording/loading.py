@@ -20,7 +20,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ocrlab.flight.ring_layout import ENCODE, State, States
+from ocrlab.flight.ring_layout import State, States, batch_of
 from ocrlab.flight.ring_worker import Page
 from ocrlab.recording import generators
 from ocrlab.recording.names import naming, plain
@@ -35,7 +35,7 @@ class Loaded:
     base: dict[str, Any] = field(default_factory=dict)  # what its worker tells of it
     states: States = ({}, b"")
     samples: list[str] = field(default_factory=list)
-    text: str = ""  # the base as JSON, where it is known already
+    text: str = ""  # samples and base as a record says them, where that is known already
     walk: int = 0
     position: int = -1  # in the walk; -1: nobody has seen this batch leave its loader
 
@@ -165,7 +165,7 @@ class Watched:
                 self.names = naming(self.dataset)
             asked = [] if kind == "walk" else [indices] if single else indices
             samples = [self.names(index) for index in asked]
-            self.told = Loaded(order, generators.parts(cuda=False), samples, ENCODE(order))
+            self.told = Loaded(order, generators.parts(cuda=False), samples, batch_of(samples, order))
             if self.page is not None:
                 self.page.batch(order, self.told.states)
 

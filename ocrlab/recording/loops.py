@@ -25,11 +25,12 @@ import torch
 from torch import nn
 
 from ocrlab.recording import loading
+from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.restored import Restored
-from ocrlab.recording.tape import Tape, say
+from ocrlab.recording.tape import Tape
 from ocrlab.recording.walks import Counted
 
 VALIDATION = 1  # the number of its loader
@@ -41,6 +42,7 @@ class Loop:
 
     def __init__(self, held: Held, tape: Tape | None, replay: Restored | None) -> None:
         self.held, self.tape, self.replay = held, tape, replay
+        self.first = held.optimizers[0] if held.optimizers else None  # whose learning rate is written down
         self.micro = -1  # the micro-batch at hand, from 0
         self.number = 0  # the optimiser step that is being made
         self.epoch = 0
@@ -55,20 +57,24 @@ class Loop:
         if self.replay is not None:
             yield from self.replay.batches(loader, self)
             return
-        told_by = self.tape.watch(loader) if self.tape is not None else None
+        tape = self.tape
+        told_by = tape.watch(loader) if tape is not None else None
         walk: list[Any] = [0, length(loader)]
         self.walking = True
         self.walks.append(walk)
         for batch in told_by if isinstance(told_by, Counted) else loader:
             walk[0] += 1
             self.begin(batch, Loaded() if told_by is None else told_by.told())
+            done = False
             try:
                 yield batch
+                done = True
             finally:
-                self.clean = (self.tape is not None and self.tape.stepped_now) or not self.held.optimizers
+                stepped = None if tape is None or tape.quick is None else tape.quick.over(done)
+                if stepped is None:
+                    stepped = tape is not None and tape.over(done)
+                self.clean = stepped or self.first is None
                 self.number += self.clean  # an optimiser step, if the micro-batch that ends made one
-            if self.tape is not None:
-                self.tape.phase("data")
         self.walking = False
         self.epoch += 1
 
@@ -84,11 +90,14 @@ class Loop:
 
     def loss(self, loss: Any) -> Any:
         """Note the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
-        recorder = self.tape or self.replay
+        tape = self.tape
+        if tape is not None and tape.quick is not None and tape.quick.loss(loss):
+            return loss
+        recorder = tape or self.replay
         if recorder is not None:
             recorder.loss(loss)
             recorder.phase("backward")
-            if recorder is self.tape and recorder.learning is not None and recorder.learning.looking:
+            if recorder is tape and recorder.learning is not None and recorder.learning.looking:
                 recorder.learn("scaling", loss)
         return loss
 
@@ -128,7 +137,9 @@ class Loop:
         tape, micro = self.tape, self.micro
         if tape is None or not tape.on:
             return
-        tape.begin(self.number, micro, self.epoch, self.held.rate(), told, batch)
+        quick = tape.quick
+        if quick is None or not quick.begin(self.number, micro, self.epoch, self.first, told, batch):
+            tape.begin(self.number, micro, self.epoch, self.held.rate(), told, batch)
         if self.clean and micro > tape.snapshots.quiet:
             tape.snapshot(self.number, self.state)
 
@@ -153,7 +164,8 @@ class Loop:
 
     def start(self) -> None:
         """Listen to the optimisers."""
-        stepping = self._stepping if self.tape is None else self.tape.stepping
+        tape = self.tape
+        stepping = self._stepping if tape is None else tape.stepping if tape.quick is None else tape.quick.stepping
         for optimizer in self.held.optimizers:
             with contextlib.suppress(AttributeError):  # of another make
                 self.handles.append(optimizer.register_step_pre_hook(stepping))

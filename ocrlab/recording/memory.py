@@ -20,6 +20,11 @@ class Memory:
         self.looked, self.resident = 0.0, dict[str, int]()
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")
 
+    @property
+    def due(self) -> float:
+        """When the resident memory is to be looked at again, in seconds since 1970."""
+        return self.looked + EVERY
+
     def at(self, now: float, cuda: bool) -> dict[str, int]:
         """Return resident bytes of this process and, with `cuda`, bytes allocated and reserved on the current device.
 

@@ -25,8 +25,8 @@ from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.recording import generators, names, snapshots
 from ocrlab.recording.feed import Feed, fed
+from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
-from ocrlab.recording.tape import say
 from ocrlab.records import SCHEMA
 from ocrlab.replaying import replayed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,14 +20,21 @@ Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compiling are two
 
 
+@dataclass
+class Now:
+    """How far the micro-batch at hand is; of a usual step C keeps the same."""
+
+    in_step: bool = False  # its record is written, its backward has not begun: what the model does is its forward
+    stepped: bool = False  # an optimiser has
+
+
 class Stages:
     """What writes a stage's name into the ring when its forward begins."""
 
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
+    def __init__(self, writer: Writer, now: Any = None) -> None:
+        self.writer, self.now = writer, now or Now()
         self.undo: list[Callable[[], Any]] = []
         self.on = True
-        self.in_step = False  # a step is being made: what the model does is its forward, and then comes the loss
 
     def attach(self, model: nn.Module) -> None:
         """Listen to the top modules of a model."""
@@ -83,7 +91,7 @@ class Stages:
         forward, loss = self._phase("forward"), self._phase("loss")
 
         def surrounded(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or not self.in_step:
+            if compiling() or not self.now.in_step:
                 return inner(*args, **kwargs)
             forward()
             output = inner(*args, **kwargs)
@@ -100,7 +108,7 @@ class Stages:
         page, number = self.writer.page, self.writer.word(name)
 
         def moved() -> None:
-            if self.in_step and self.on and not compiling():
+            if self.now.in_step and self.on and not compiling():
                 try:
                     page[PHASE_AT] = number
                 except ValueError:

@@ -6,22 +6,21 @@ handler says in here of a worker that ended is let through.
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ocrlab.flight import handover, learned, record_program, ring, ring_layout
-from ocrlab.flight.ring_layout import ENCODE, PHASE_AT, STAGE_AT
-from ocrlab.recording import generators, loading, names, walks
+from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
+from ocrlab.recording import generators, loading, names, sent, usual, walks
+from ocrlab.recording.harmless import harmless, say
 from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.loading import Loaded, Loader, Place
 from ocrlab.recording.memory import Memory
@@ -31,25 +30,7 @@ from ocrlab.recording.stages import Stages
 from ocrlab.recording.walks import Counted
 from ocrlab.trace import sticky
 
-CUDA = vars(torch.cuda)  # what is_initialized looks at first
 LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def harmless(method: Method) -> Method:
-    """Let a method of a Tape do nothing once it is off, and switch it off instead of raising."""
-
-    @functools.wraps(method)
-    def guarded(self: Tape, *args: Any, **kwargs: Any) -> Any:
-        if not self.on:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            self.give_up(error)
-            return None
-
-    return guarded  # type: ignore[return-value]
 
 
 class Tape:
@@ -78,18 +59,21 @@ class Tape:
         self.snapshots.cuda = lambda: self.cuda
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
-        self.stages = Stages(self.writer)
+        self.quick = usual.made(self.writer, self.stepping)  # None where there is none, and once this is off
+        self.stages = Stages(self.writer, self.quick)
+        self.now = self.stages.now
         self.learning: Learning | None = None
         learned.forget(self.folder, rank)
-        self.micro = -1
-        self.stepped_now = False  # an optimiser has, in this micro-batch
-        self.loss_before: float | None = None
+        self.late_loss: float | None = None  # the newest that came from a device
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
-        self.late: deque[tuple[int, Tensor, Any]] = deque()  # losses on their way from a device
+        self.late: sent.Sent = deque()  # losses on their way from a device
         self.memory = Memory()
-        self.told: tuple[Any, Any, bytes] = None, None, b""  # of the last record: its batch's JSON, memory, its text
-        self.memory_told: tuple[Any, str] = None, ""  # the figures that were written last, and as JSON
         LIVING.add(self)
+
+    @property
+    def micro(self) -> int:
+        """The number of the micro-batch at hand."""
+        return self.writer.micro()
 
     @harmless
     def hear(self, model: nn.Module) -> None:
@@ -130,64 +114,83 @@ class Tape:
         if not self.on:
             return
         try:
-            told.samples = names.of_batch(data) or told.samples
+            found = names.of_batch(data)
+            if found:
+                told.samples, told.text = found, ""
             if self.raw is not None:
                 told.base, told.text = {**told.base, "raw": self.raw.keep(data)}, ""
         except Exception as error:
             self.give_up(error)
 
     def begin(self, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
-        """Write the record of a step whose batch is there, before anything is computed with it."""
+        """Write the record of a step whose batch is there, before anything is computed with it.
+
+        Of a usual step `quick.begin` does the same, and is asked first.
+        """
         if not self.on:
             return
+        self.now.in_step, self.now.stepped = True, False
         try:
-            if self.late:
-                self.settle()
-            self.micro, self.stepped_now = micro, False
+            if self.quick is not None:
+                self.drain()
+                self.quick.pause()
+            self.settle()
+            text = told.text
             if told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
                 told.samples = names.of_batch(batch)
-            cuda = self.cuda and CUDA.get("_initialized", True) and torch.cuda.is_initialized()
-            self.random = random = generators.parts(cuda)
-            when, before, loaded = time.time(), self.loss_before, told.states
+                text = "" if told.samples else text
+            cuda = self.cuda and torch.cuda.is_initialized()
+            random = generators.parts(cuda)
+            when, writer, loaded = time.time(), self.writer, told.states
+            before = writer.newest_loss() if self.late_loss is None else self.late_loss
             memory = self.memory.at(when, cuda)
-            writer = self.writer
             states, same = ring_layout.both(random, loaded, writer.states)
-            if told.text and told.text is self.told[0] and memory is self.told[1] and not told.samples:
-                text = self.told[2]
-            else:
-                text = self.text(told, memory).encode()
-                self.told = told.text, memory, text
-            if len(text) + len(states) > writer.room:
+            text = text or ring_layout.batch_of(told.samples, told.base)
+            raw = f"{ring_layout.head_of(memory)}{text}}}".encode()
+            if len(raw) + len(states) > writer.room:
                 step = ring.Step(number, micro, epoch, samples=told.samples, memory=memory, order=told.base)
                 step.random, step.loaded = generators.whole(random), generators.whole(loaded)
                 made = ring_layout.fitting(step, writer.room)
-                text, states, same = made.text, made.states, made.same
-            learning = self.learning
-            if learning is not None and self.cuda:
-                learning.told.batches += 1
-                if micro >= learning.due or told.walk != learning.walk:
-                    try:
-                        learning.begin(micro, batch, told.walk)
-                    except Exception as error:
-                        self.unlearn(error)
-                if told.base is not walks.BASE:
-                    learning.drawn.note(told.base.get("indices", ""))
+                raw, states, same = made.text, made.states, made.same
+            self.learn_batch(micro, batch, told)
             known = (lr is not None) | (before is not None) << 1 | same << 2
             figures = lr or 0.0, before or 0.0, when
-            writer.put(number, micro, epoch, told.walk, *figures, known, told.position, text, states)
-            self.loss_before = None
-            self.stages.in_step = True
+            writer.put(number, micro, epoch, told.walk, *figures, known, told.position, raw, states)
+            self.late_loss = None
+            if self.cuda and not cuda:
+                usual.prepare(self.quick, writer, random, same, self.memory, self.learning)
         except Exception as error:
             self.give_up(error)
 
-    def text(self, told: Loaded, memory: dict[str, int]) -> str:
-        """Return what the record of a step says in words, made of parts that are known already where they are."""
-        if not told.text:
-            return ring_layout.text_of(told.samples, memory, told.base)
-        if memory is not self.memory_told[0]:
-            self.memory_told = memory, ENCODE(memory)
-        samples = ENCODE(told.samples) if told.samples else "[]"
-        return f'{{"samples":{samples},"memory":{self.memory_told[1]},"order":{told.text}}}'
+    def learn_batch(self, micro: int, batch: Any, told: Loaded) -> None:
+        """Note a batch for what looks at the learning."""
+        learning = self.learning
+        if learning is None or not self.cuda:
+            return
+        learning.told.batches += 1
+        if micro >= learning.due or told.walk != learning.walk:
+            try:
+                learning.begin(micro, batch, told.walk)
+            except Exception as error:
+                self.unlearn(error)
+        if told.base is not walks.BASE:
+            learning.drawn.note(told.base.get("indices", ""))
+
+    def unusual(self) -> None:
+        """Have every step from here on noted in Python, if at all."""
+        if self.quick is not None:
+            self.quick.off()
+            self.quick = None
+
+    def drain(self) -> None:
+        """Take over what was noted of usual steps."""
+        usual.drain(self.quick, self.learning)
+
+    def over(self, waits: bool) -> bool:
+        """Note that a micro-batch is over, and the next one waited for or not; tells if an optimiser has stepped."""
+        if waits:
+            self.phase("data")
+        return bool(self.now.stepped)
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""
@@ -200,7 +203,9 @@ class Tape:
                 page[STAGE_AT] = 0  # the stage that was entered last is the loss's; a recomputed one will say so
         except Exception as error:
             self.give_up(error)
-        self.stages.in_step = name == "forward"  # the model may be run again in a backward
+        self.now.in_step = name == "forward"  # the model may be run again in a backward
+        if name == "validation" and self.quick is not None:
+            self.quick.pause()
         learning = self.learning
         if learning is not None and learning.validating != (name == "validation"):
             self.learn("validate", name == "validation")
@@ -218,7 +223,8 @@ class Tape:
         try:
             if isinstance(value, Tensor):
                 if value.is_cuda:
-                    self.send(value.detach(), scale)
+                    if self.cuda:
+                        sent.send(self.late, self.micro, value.detach(), scale)
                     return
                 if value.numel() != 1:
                     return
@@ -228,8 +234,9 @@ class Tape:
                 return
             if value is None:
                 return
-            self.loss_before = value = float(value) * scale
+            value = float(value) * scale
             self.writer.loss(value)
+            self.drain()
             learning = self.learning
             if learning is None or not self.cuda:
                 return
@@ -241,26 +248,18 @@ class Tape:
         else:
             self.learn("loss")
 
-    def send(self, value: Tensor, scale: float) -> None:
-        """Start the way of a loss from its device to the host; inside of a CUDA graph it has no value yet."""
-        if not self.cuda or value.numel() != 1 or torch.cuda.is_current_stream_capturing():
-            return
-        with torch.cuda.device(value.device):  # else the event is behind nothing, and passes at once
-            held = torch.empty(1, dtype=torch.float64, pin_memory=True)
-            held.copy_(value.reshape(1).double() * scale, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        self.late.append((self.micro, held, arrived))
-
     def settle(self) -> None:
         """Write down the losses that have arrived from the device."""
-        while self.late and self.cuda and self.late[0][2].query():
-            micro, held, _ = self.late.popleft()
-            self.loss_before = float(held)
-            self.writer.loss(self.loss_before, micro)
+        for micro, loss in sent.arrived(self.late) if self.cuda else ():
+            self.late_loss = loss
+            self.writer.loss(loss, micro)
             if self.learning is not None:
-                self.learning.losses.append(self.loss_before)
+                self.learning.losses.append(loss)
                 self.learn("loss")
+
+    def has_loss(self) -> bool:
+        """Tell whether this micro-batch has a loss, or one on its way from a device."""
+        return bool(self.late) or self.writer.newest_loss() is not None
 
     def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Note that an optimiser is about to step, called with what its hook is given.
@@ -268,7 +267,7 @@ class Tape:
         Where this step is looked at, or makes its gradients itself (a closure, as Lightning gives it always), it is
         noted when it is made; and with a closure the forward is still to come.
         """
-        self.stepped_now = True
+        self.now.stepped = True
         closure = given[1] if len(given) > 1 else named.get("closure")
         if closure is None:
             self.phase("optimiser")
@@ -281,6 +280,7 @@ class Tape:
                 self.stop_waiting()
                 self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove
             else:
+                self.drain()
                 learning.stepped(optimizer, self.micro)
         except Exception as error:
             self.unlearn(error)
@@ -295,6 +295,7 @@ class Tape:
         if self.learning is None or not (self.on and self.cuda):
             return
         try:
+            self.drain()
             getattr(self.learning, method)(*args)
         except Exception as error:
             self.unlearn(error)
@@ -306,6 +307,8 @@ class Tape:
         if self.learning is not None:
             self.learning.close()
             self.learning = None
+        if self.quick is not None:
+            self.quick.pause()
         self.failed(error)
         say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
 
@@ -324,9 +327,10 @@ class Tape:
         """Take a snapshot of the state before this micro-batch, where it is time for one."""
         try:
             if self.on and self.snapshots_on and self.snapshots.due(self.micro):
+                random = generators.parts(cuda=self.cuda)
                 self.snapshots.take(content(), micro=self.micro, number=number)
-                if generators.parts(cuda=self.cuda) != self.random:  # a hook of the user has drawn
-                    generators.put(generators.whole(self.random))
+                if generators.parts(cuda=self.cuda) != random:  # a hook of the user has drawn
+                    generators.put(generators.whole(random))
         except Exception as error:
             if loading.worker_ended(error):
                 raise
@@ -346,6 +350,7 @@ class Tape:
             self.phase("data")  # it may come up in any part of a step; what failed is loading
         if self.cuda and sticky.of_cuda(error):
             self.cuda = False
+            self.unusual()
             sticky.keep([*self.late, *self.snapshots.abandon()])
             self.late.clear()
 
@@ -365,6 +370,8 @@ class Tape:
             say(str(error))
         if self.on:
             self.on = False
+            if self.quick is not None:
+                self.quick.close()
             self.writer.close()
             self.memory.close()
 
@@ -373,6 +380,7 @@ class Tape:
         if loading.worker_ended(error):
             raise error
         self.on = False
+        self.unusual()
         self.failed(error)
         self.stages.detach()
         for entry in self.loaders.values():
@@ -384,16 +392,9 @@ def silence() -> None:
     """Switch all tapes off in a forked child, which must not write its parent's record."""
     for tape in LIVING:
         tape.on = tape.stages.on = tape.cuda = False
+        tape.unusual()
         sticky.keep([*tape.late, *tape.snapshots.abandon()])  # CUDA does not live on in a fork
         tape.late.clear()
 
 
 os.register_at_fork(after_in_child=silence)  # once: what is registered can never be taken back
-
-
-def say(text: str) -> None:
-    """Say something about the recorder on stderr, if that is still there."""
-    try:
-        print(f"ocrlab: flight recorder: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):
-        return

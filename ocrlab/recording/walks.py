@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import DataError
+from ocrlab.flight import ring_layout
 from ocrlab.flight.files import write_json
-from ocrlab.flight.ring_layout import ENCODE
 from ocrlab.recording import generators
 from ocrlab.recording.loading import Loaded
 from ocrlab.records import from_json
 
 KEPT = 4  # walks whose beginning is kept
 BASE = {"kind": "walk"}
-TEXT = ENCODE(BASE)
+TEXT = ring_layout.batch_of([], BASE)
 
 
 class Counted:

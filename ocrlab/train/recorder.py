@@ -17,11 +17,12 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.recording import generators, loading, names, restored_lightning
+from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.loops import left, recording
 from ocrlab.recording.restored import Restored
-from ocrlab.recording.tape import Tape, say
+from ocrlab.recording.tape import Tape
 
 __all__ = ["Recorder", "recording"]
 
@@ -145,7 +146,9 @@ class Recorder(lightning.Callback):
         watched = None if self.several else tape.loaders.get(0)
         told = Loaded() if watched is None else watched.told()
         number = trainer.global_step
-        tape.begin(number=number, micro=micro, epoch=epoch, lr=rate(trainer.optimizers), told=told, batch=batch)
+        first = trainer.optimizers[0] if trainer.optimizers else None
+        if tape.quick is None or not tape.quick.begin(number, micro, epoch, first, told, batch):
+            tape.begin(number, micro, epoch, rate(trainer.optimizers), told, batch)
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > tape.snapshots.quiet:
@@ -171,7 +174,7 @@ class Recorder(lightning.Callback):
                 self.replay.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
             self.replay.end()
             return
-        if self.tape is not None and (is_scaled or (self.tape.loss_before is None and not self.tape.late)):
+        if self.tape is not None and (is_scaled or not self.tape.has_loss()):
             self.tape.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
         self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
 

@@ -35,7 +35,7 @@ def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
     stages.attach(net)
     assert len(stages.undo) <= 20
     writer.begin(ring.Step(0, 0))
-    stages.in_step = True
+    stages.now.in_step = True
     with pytest.raises(RuntimeError):
         net(torch.ones(4, 2))
     now = ring.read(tmp_path / "ring-0-0.bin").now
@@ -66,7 +66,7 @@ def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     stages = Stages(writer)
     stages.attach(net)
-    stages.in_step = True
+    stages.now.in_step = True
     whole = torch.compile(net, backend="eager", fullgraph=True)
     whole(torch.ones(4, 2))
     net.compile(backend="eager", fullgraph=True)

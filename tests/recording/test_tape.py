@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ocrlab.errors import CheckpointError, DataError
-from ocrlab.flight import ring
+from ocrlab.flight import ring, ring_layout
 from ocrlab.flight.ring_layout import Step
 from ocrlab.flight.ring_read import name_of
-from ocrlab.recording import feed, generators, loading, raw, walks
+from ocrlab.recording import feed, generators, loading, raw, sent, walks
 from ocrlab.recording.held import Held
 from ocrlab.recording.loops import recording
 from ocrlab.recording.tape import Tape
@@ -65,7 +65,7 @@ def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
     Event.passed = False
-    tape.send(torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
+    sent.send(tape.late, tape.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
     begin(tape, 1)
     assert tape.on and losses(tape) == [None, None]
     assert device == [torch.device("cpu")], "the event belongs on the stream of the loss's own device"
@@ -105,7 +105,8 @@ def test_a_batch_that_is_known_behind_one_that_is_not_is_written_whole(tmp_path)
     """Within the same look at memory, of which each record has the same words."""
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
-    told = loading.Loaded({"kind": "map", "indices": "[3]"}, samples=["3"], text='{"kind":"map","indices":"[3]"}')
+    order = {"kind": "map", "indices": "[3]"}
+    told = loading.Loaded(order, samples=["3"], text=ring_layout.batch_of(["3"], order))
     told.position = 4
     tape.begin(1, 1, 0, None, told, None)
     found = ring.read(ring.find(tape.folder)[0])
@@ -118,7 +119,7 @@ def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypat
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    tape.send(torch.ones(()), 1.0)
+    sent.send(tape.late, tape.micro, torch.ones(()), 1.0)
     assert tape.on and not tape.late
     tape.finish()
 
@@ -128,7 +129,7 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
-    tape.send(torch.ones(()), 1.0)
+    sent.send(tape.late, tape.micro, torch.ones(()), 1.0)
     held = tape.late[0][1]
     tape.snapshots.buffers["w"] = buffer = torch.zeros(2)
     tape.snapshots.pending = {}, 0.0, [Event()]

@@ -1,0 +1,107 @@
+/* Where the random generators of this process stand: what generators.py reads in Python, while nothing but the place of
+   torch's among its words has moved. */
+
+#include "quick.h"
+
+#include <string.h>
+
+PyObject *n_generator;
+
+static int marks_clear(Marks *self) {
+    Py_CLEAR(self->holder);
+    Py_CLEAR(self->generator);
+    Py_CLEAR(self->states);
+    return 0;
+}
+
+static int marks_traverse(Marks *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->holder);
+    Py_VISIT(self->generator);
+    Py_VISIT(self->states);
+    return 0;
+}
+
+static void marks_dealloc(Marks *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    marks_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* keep(regions, holder, generator, states): (address, bytes) of each region as it is now, with the states it stands for */
+static PyObject *marks_keep(Marks *self, PyObject *args) {
+    PyObject *regions, *holder, *generator, *states;
+    if (!PyArg_ParseTuple(args, "O!OOO!", &PyTuple_Type, &regions, &holder, &generator, &PyTuple_Type, &states))
+        return NULL;
+    marks_clear(self);
+    for (int i = 0; i < REGIONS; i++) {
+        unsigned long long at;
+        PyObject *region = PyTuple_GetItem(regions, i);
+        if (!region || !PyArg_ParseTuple(region, "Kn", &at, &self->size[i])) return NULL;
+        if (self->size[i] < 0 || self->size[i] > MARK) {
+            PyErr_SetString(PyExc_ValueError, "a region is no mark");
+            return NULL;
+        }
+        self->at[i] = (const unsigned char *)(uintptr_t)at;
+        memcpy(self->kept[i], self->at[i], self->size[i]);
+    }
+    self->holder = Py_NewRef(holder);
+    self->generator = Py_NewRef(generator);
+    self->states = Py_NewRef(states);
+    Py_RETURN_NONE;
+}
+
+static PyObject *marks_drop(Marks *self, PyObject *unused) {
+    marks_clear(self);
+    Py_RETURN_NONE;
+}
+
+PyObject *marks_now(Marks *self) {
+    if (!self->states) return NULL;
+    PyObject *generator = PyObject_GetAttr(self->holder, n_generator);
+    if (!generator) {
+        PyErr_Clear();
+        return NULL;
+    }
+    int same = generator == self->generator;
+    Py_DECREF(generator);
+    for (int i = 0; same && i < MARKS; i++) same = !memcmp(self->at[i], self->kept[i], self->size[i]);
+    if (!same) return NULL;
+    int still = 1;
+    for (int i = MARKS; still && i < REGIONS; i++) still = !memcmp(self->at[i], self->kept[i], self->size[i]);
+    if (still) return self->states;
+    for (int i = MARKS; i < REGIONS; i++) memcpy(self->kept[i], self->at[i], self->size[i]);
+    PyObject *moving = PyBytes_FromStringAndSize(NULL, self->size[3] + self->size[4]);
+    if (!moving) goto failed;
+    memcpy(PyBytes_AsString(moving), self->kept[3], self->size[3]);
+    memcpy(PyBytes_AsString(moving) + self->size[3], self->kept[4], self->size[4]);
+    PyObject *states = PyTuple_Pack(2, PyTuple_GetItem(self->states, 0), moving);
+    Py_DECREF(moving);
+    if (!states) goto failed;
+    Py_SETREF(self->states, states);
+    return states;
+failed:
+    PyErr_Clear();
+    marks_clear(self);
+    return NULL;
+}
+
+static PyObject *marks_states(Marks *self, PyObject *unused) {
+    PyObject *states = marks_now(self);
+    return Py_NewRef(states ? states : Py_None);
+}
+
+static PyMethodDef marks_methods[] = {{"keep", (PyCFunction)marks_keep, METH_VARARGS, NULL},
+                                      {"drop", (PyCFunction)marks_drop, METH_NOARGS, NULL},
+                                      {"states", (PyCFunction)marks_states, METH_NOARGS, NULL},
+                                      {NULL}};
+static PyType_Slot marks_slots[] = {{Py_tp_methods, marks_methods},
+                                    {Py_tp_dealloc, marks_dealloc},
+                                    {Py_tp_traverse, marks_traverse},
+                                    {Py_tp_clear, marks_clear},
+                                    {Py_tp_doc, "The states of the generators, as long as nothing but torch's has moved."},
+                                    {0}};
+PyType_Spec marks_spec = {"ocrlab.recording.quick.Marks", sizeof(Marks), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                 marks_slots};

@@ -1,0 +1,234 @@
+/* The usual step of the flight recorder, in C: what Tape and generators do in Python, where nothing is unusual.
+
+   Each function answers False or None where anything is (another kind of batch, a state that moved, a look at what is
+   learned, memory to be measured): then the same is done in Python, which is the reference, and prepares the next steps.
+   Both write the same bytes of the ring, and keep their counts in it. In a step of 20 ms all caches are cold, and each
+   line of Python costs a microsecond there; that is all that this file is for. Without a compiler it is not built.
+
+   Numbers lie in a slot as ocrlab/flight/ring_layout.py says. */
+
+#include "quick.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+enum { RECORD, AGAIN, CHECK, LOSS, LOSS_VALUE, SUMMED, MICRO, EPOCH, WALK, RATE, BEFORE, WHEN, KNOWN, POSITION, TEXT, SIZE };
+
+PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_initialized, *n_item, *n_is_cuda, *n_groups, *n_lr,
+    *n_training, *n_grad, *n_indices;
+uint32_t crc_table[256];
+
+static uint32_t crc32_of(uint32_t crc, const unsigned char *at, int64_t size) { /* as zlib.crc32 */
+    crc = ~crc;
+    while (size-- > 0) crc = crc_table[(crc ^ *at++) & 255] ^ (crc >> 8);
+    return ~crc;
+}
+
+static int64_t *slot_of(Quick *self, int64_t record) {
+    return (int64_t *)(self->page + self->first + (record - 1) % self->slots * self->slot_bytes);
+}
+
+static unsigned char *payload_of(Quick *self, int64_t record, int64_t size) {
+    if (size <= self->slot_bytes - SLOT) return (unsigned char *)slot_of(self, record) + SLOT;
+    return self->page + self->large_at + (record - 1) % self->slots * self->room;
+}
+
+static int64_t *counts(Quick *self) { return (int64_t *)(self->page + self->count_at); } /* records, those with a sum */
+
+static void say(Quick *self, int phase) {
+    *(volatile unsigned char *)(self->page + self->phase_at) = (unsigned char)phase;
+}
+
+/* Return a new reference to an attribute, NULL without an error where there is none. */
+static PyObject *attribute(PyObject *of, PyObject *name) {
+    PyObject *found = PyObject_GetAttr(of, name);
+    if (!found) PyErr_Clear();
+    return found;
+}
+
+/* Tell whether a batch carries no names: a tensor, or tensors in a tuple or list. */
+static int nameless(Quick *self, PyObject *batch) {
+    PyObject *tensor = self->tensor;
+    if ((PyObject *)Py_TYPE(batch) == tensor) return 1;
+    if (!PyTuple_CheckExact(batch) && !PyList_CheckExact(batch)) return 0;
+    PyObject **parts = PySequence_Fast_ITEMS(batch);
+    for (Py_ssize_t i = PySequence_Fast_GET_SIZE(batch); i-- > 0;)
+        if ((PyObject *)Py_TYPE(parts[i]) != tensor) return 0;
+    return 1;
+}
+
+static int whole(PyObject *of, PyObject *name, int64_t *value) {
+    PyObject *found = attribute(of, name);
+    if (!found) return 0;
+    int fine = PyLong_CheckExact(found);
+    if (fine) *value = PyLong_AsLongLong(found);
+    Py_DECREF(found);
+    if (fine && *value == -1 && PyErr_Occurred()) PyErr_Clear(), fine = 0;
+    return fine;
+}
+
+/* Tell whether the states before loading are those of now: the batch was loaded here, and nothing was drawn. */
+static int undrawn(PyObject *told, PyObject *now) {
+    PyObject *loaded = attribute(told, n_states);
+    if (!loaded) return 0;
+    int same = loaded == now;
+    if (!same && PyTuple_CheckExact(loaded) && PyTuple_GET_SIZE(loaded) == 2) {
+        PyObject *a = PyTuple_GET_ITEM(loaded, 1), *b = PyTuple_GET_ITEM(now, 1);
+        same = PyTuple_GET_ITEM(loaded, 0) == PyTuple_GET_ITEM(now, 0) && PyBytes_CheckExact(a) &&
+               PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) &&
+               !memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), PyBytes_GET_SIZE(b));
+    }
+    Py_DECREF(loaded);
+    return same;
+}
+
+static void sum(Quick *self) { /* the checksums of the records that have none yet */
+    int64_t *held = counts(self);
+    for (int64_t record = held[1] + 1; record <= held[0]; record++) {
+        int64_t *slot = slot_of(self, record);
+        uint32_t crc = crc32_of(0, (unsigned char *)(slot + SUMMED), SLOT - 8 * SUMMED);
+        slot[CHECK] = crc32_of(crc, payload_of(self, record, slot[SIZE]), slot[SIZE]);
+    }
+    held[1] = held[0];
+}
+
+/* Return the largest learning rate of an optimiser's first `most` groups; NAN where it is not plain floats. */
+static double rate_of(PyObject *optimizer, Py_ssize_t most) {
+    double rate = NAN;
+    PyObject *groups = attribute(optimizer, n_groups);
+    const Py_ssize_t there = groups && PyList_CheckExact(groups) ? PyList_GET_SIZE(groups) : 0;
+    for (Py_ssize_t i = 0; i < there && i < most; i++) {
+        PyObject *group = PyList_GET_ITEM(groups, i), *found = NULL;
+        if (PyDict_CheckExact(group)) found = PyDict_GetItemWithError(group, n_lr);
+        PyErr_Clear();
+        if (!found || !PyFloat_CheckExact(found) || isnan(PyFloat_AS_DOUBLE(found))) {
+            rate = NAN;
+            break;
+        }
+        if (!(PyFloat_AS_DOUBLE(found) <= rate)) rate = PyFloat_AS_DOUBLE(found);
+    }
+    Py_XDECREF(groups);
+    return rate;
+}
+
+/* begin(number, micro, epoch, optimizer, told, batch): write the record of a usual step, whose learning rate the optimiser
+   says, None of no optimiser; tells whether it was one */
+PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
+    if (!self->page || !self->ready || count != 6) Py_RETURN_FALSE;
+    PyObject *told = args[4], *base = NULL, *said = NULL;
+    struct timespec clock;
+    clock_gettime(CLOCK_REALTIME, &clock);
+    double now = clock.tv_sec + 1e-9 * clock.tv_nsec;
+    int64_t number = PyLong_AsLongLong(args[0]), micro = PyLong_AsLongLong(args[1]), epoch = PyLong_AsLongLong(args[2]);
+    int64_t walk, position;
+    const double rate = args[3] == Py_None ? 0.0 : rate_of(args[3], 1);
+    if (PyErr_Occurred()) return NULL;
+    if (now > self->until || now < self->until - 1.0 || micro >= self->due || isnan(rate)) Py_RETURN_FALSE;
+    if (PyDict_GetItemWithError(self->cuda, n_initialized) != Py_False) Py_RETURN_FALSE;
+    if (!whole(told, n_walk, &walk) || !whole(told, n_position, &position)) Py_RETURN_FALSE;
+    if (position < 0 || (self->learns && walk != self->walk)) Py_RETURN_FALSE;
+    PyObject *states = marks_now(self->marks);
+    if (!states || PyTuple_GET_ITEM(states, 0) != self->still || !undrawn(told, states)) Py_RETURN_FALSE;
+    base = attribute(told, n_base);
+    said = attribute(told, n_text);
+    PyObject *indices = base && base != self->walks && PyDict_CheckExact(base) ? PyDict_GetItemWithError(base, n_indices) : NULL;
+    Py_ssize_t length = 0;
+    const char *text = said && PyUnicode_CheckExact(said) ? PyUnicode_AsUTF8AndSize(said, &length) : NULL;
+    PyErr_Clear();
+    if (!base || !length || !text || (base == self->walks && !nameless(self, args[5]))) goto unusual;
+    if (self->learns && (self->drawn == MANY || (indices && !PyUnicode_CheckExact(indices)))) goto unusual;
+    PyObject *moving = PyTuple_GET_ITEM(states, 1);
+    const Py_ssize_t head = PyBytes_GET_SIZE(self->head), raw = PyBytes_GET_SIZE(self->raw), more = PyBytes_GET_SIZE(moving);
+    const int64_t texts = head + length + 1, size = texts + raw + more;
+    if (size > self->room) goto unusual;
+
+    int64_t *held = counts(self), record = held[0] + 1, *slot = slot_of(self, record);
+    const int64_t *last = held[0] ? slot_of(self, held[0]) : NULL;
+    const int before = last && last[LOSS] && self->slots > 1;
+    const double loss = before ? ((const double *)last)[LOSS_VALUE] : 0.0;
+    __atomic_store_n(slot + RECORD, record, __ATOMIC_SEQ_CST);
+    held[0] = record;
+    slot[CHECK] = slot[LOSS] = 0;
+    slot[SUMMED] = number, slot[MICRO] = micro, slot[EPOCH] = epoch, slot[WALK] = walk;
+    ((double *)slot)[RATE] = rate, ((double *)slot)[BEFORE] = loss, ((double *)slot)[WHEN] = now;
+    slot[KNOWN] = (args[3] != Py_None) | before << 1 | 4, slot[POSITION] = position, slot[TEXT] = texts, slot[SIZE] = size;
+    unsigned char *to = payload_of(self, record, size);
+    memcpy(to, PyBytes_AS_STRING(self->head), head), to += head;
+    memcpy(to, text, length), to += length;
+    *to++ = '}';
+    memcpy(to, PyBytes_AS_STRING(self->raw), raw), to += raw;
+    memcpy(to, PyBytes_AS_STRING(moving), more);
+    __atomic_store_n(slot + AGAIN, record, __ATOMIC_SEQ_CST);
+    if (record - held[1] >= self->together) sum(self);
+    self->page[self->phase_at + 1] = 0;
+    say(self, self->forward);
+    self->stepped = 0, self->in_step = 1;
+    if (self->learns) {
+        self->batches++, self->noted = 1;
+        if (indices) self->indices[self->drawn++] = Py_NewRef(indices);
+    }
+    Py_DECREF(base);
+    Py_DECREF(said);
+    Py_RETURN_TRUE;
+unusual:
+    Py_XDECREF(base);
+    Py_XDECREF(said);
+    Py_RETURN_FALSE;
+}
+
+/* loss(value): note the loss of a usual step, on the host, before its backward; tells whether it was one */
+PyObject *quick_loss(Quick *self, PyObject *value) {
+    if (!self->page || !self->ready || (PyObject *)Py_TYPE(value) != self->tensor) Py_RETURN_FALSE;
+    if (self->learns && self->losses == MANY) Py_RETURN_FALSE;
+    PyObject *device = attribute(value, n_is_cuda), *item = NULL;
+    if (device == Py_False) item = PyObject_CallMethodNoArgs(value, n_item);
+    Py_XDECREF(device);
+    PyErr_Clear(); /* of a tensor with more than one value, say */
+    double loss = item && PyFloat_CheckExact(item) ? PyFloat_AS_DOUBLE(item) : NAN;
+    Py_XDECREF(item);
+    if (!isfinite(loss)) Py_RETURN_FALSE;
+    int64_t *slot = slot_of(self, counts(self)[0]);
+    ((double *)slot)[LOSS_VALUE] = loss;
+    slot[LOSS] = 1;
+    if (self->learns) self->loss[self->losses++] = loss, self->noted = 1;
+    self->page[self->phase_at + 1] = 0; /* the stage that was entered last is the loss's */
+    say(self, self->backward);
+    self->in_step = 0;
+    Py_RETURN_TRUE;
+}
+
+/* Tell whether an optimiser, called with what its hook was given, is about to make a usual step, and note that. */
+static int steps(Quick *self, PyObject *optimizer, PyObject *given, PyObject *named) {
+    if (!self->page || !self->ready || self->steps == MANY) return 0;
+    if (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) > 1 || !PyDict_CheckExact(named) || PyDict_GET_SIZE(named))
+        return 0; /* it may be called with a closure, which makes the gradients */
+    if (self->learns) {
+        if (optimizer != self->optimizer) return 0;
+        double rate = rate_of(optimizer, PY_SSIZE_T_MAX);
+        PyObject *mode = self->model == Py_None ? Py_NewRef(Py_True) : attribute(self->model, n_training);
+        PyObject *gradient = attribute(self->witness, n_grad);
+        int usual = !isnan(rate) && mode == Py_True && gradient && gradient != Py_None;
+        Py_XDECREF(mode);
+        Py_XDECREF(gradient);
+        if (!usual) return 0;
+        self->rate[self->steps++] = rate, self->noted = 1;
+    }
+    say(self, self->optimiser);
+    self->stepped = 1, self->in_step = 0;
+    return 1;
+}
+
+/* stepping(optimizer, given, named): the hook before an optimiser's step */
+PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count) {
+    if (count == 3 && steps(self, args[0], args[1], args[2])) Py_RETURN_NONE;
+    return PyObject_Vectorcall(self->otherwise, args, count, NULL);
+}
+
+/* over(waits): a usual micro-batch is over, and the next one waited for or not; tells whether a usual step was made, None
+   where this was no usual one */
+PyObject *quick_over(Quick *self, PyObject *waits) {
+    if (!self->page || !self->ready) Py_RETURN_NONE;
+    if (waits == Py_True) say(self, self->data), self->in_step = 0;
+    return PyBool_FromLong(self->stepped);
+}

@@ -1,0 +1,59 @@
+/* What quick.c, marks.c and quick_module.c share. */
+
+#ifndef OCRLAB_QUICK_H
+#define OCRLAB_QUICK_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+enum { MANY = 64, SLOT = 128 }; /* steps between two drains at the most, bytes of a slot before its payload */
+enum { REGIONS = 5, MARKS = 3, MARK = 32 }; /* regions, those that stay for some hundred draws, bytes of one at the most */
+
+/* Where the random generators of this process stand, and the states that were read when they stood there. */
+typedef struct {
+    PyObject_HEAD
+    const unsigned char *at[REGIONS]; /* of Python, NumPy, torch; then what a draw of torch moves by itself */
+    Py_ssize_t size[REGIONS];
+    unsigned char kept[REGIONS][MARK];
+    PyObject *holder, *generator; /* np.random's, and what it drew from when it was looked at */
+    PyObject *states;
+} Marks;
+
+/* Return the states of now (borrowed), NULL without an error where somebody has to ask the generators. */
+PyObject *marks_now(Marks *self);
+
+/* What writes the records of usual steps into the ring of a Writer. */
+typedef struct {
+    PyObject_HEAD
+    Py_buffer view;
+    unsigned char *page; /* NULL once it is closed */
+    int64_t slots, slot_bytes, first, room, large_at, phase_at, count_at, together;
+    int data, forward, backward, optimiser; /* the numbers of these phases */
+    Marks *marks;
+    PyObject *cuda, *tensor, *walks; /* vars(torch.cuda), torch.Tensor, the base of a batch that has no indices */
+    PyObject *otherwise;             /* what is called of a step that is no usual one */
+    char noted;                      /* there is something to drain */
+    char in_step, stepped;           /* between a record and its backward; an optimiser has stepped since the record */
+    int ready, learns;               /* may the next step be a usual one; is it looked at whether it learns */
+    PyObject *still, *raw, *head;    /* the states that stay, they and the text's beginning as a record holds them */
+    double until;                    /* when the memory is to be measured again, in seconds since 1970 */
+    int64_t due, walk;               /* the micro-batch of the next look at what is learned, the walk of the last */
+    PyObject *optimizer, *model, *witness; /* the only one, the module that must train or None, a weight with a gradient */
+    int64_t batches, steps;                /* since the last drain, as all that follows */
+    int losses, drawn;
+    double loss[MANY], rate[MANY];
+    PyObject *indices[MANY];
+} Quick;
+
+PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count);
+PyObject *quick_loss(Quick *self, PyObject *value);
+PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
+PyObject *quick_over(Quick *self, PyObject *waits);
+
+extern PyType_Spec marks_spec;
+extern uint32_t crc_table[256];
+extern PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
+    *n_groups, *n_lr, *n_training, *n_grad, *n_indices; /* interned names of attributes and keys */
+
+#endif

@@ -1,0 +1,209 @@
+/* How a Quick is made, prepared and emptied, and the module itself; what happens in each step is in quick.c. */
+
+#include "quick.h"
+
+#include <structmember.h> /* T_BOOL, which is Py_T_BOOL from Python 3.12 on */
+
+#ifndef FORM
+#define FORM 0 /* hatch_build.py says which sources these are, so that Python does not take an old build for a new one */
+#endif
+
+static int quick_forget(Quick *self) { /* what the last unusual step has prepared */
+    self->ready = 0;
+    Py_CLEAR(self->still);
+    Py_CLEAR(self->raw);
+    Py_CLEAR(self->head);
+    Py_CLEAR(self->optimizer);
+    Py_CLEAR(self->model);
+    Py_CLEAR(self->witness);
+    return 0;
+}
+
+static PyObject *quick_pause(Quick *self, PyObject *unused) {
+    quick_forget(self);
+    Py_RETURN_NONE;
+}
+
+/* prepare(still, raw, head, until): from here on steps may be usual ones, whatever is learned; of None `still` all but
+   their records */
+static PyObject *quick_prepare(Quick *self, PyObject *args) {
+    PyObject *still, *raw, *head;
+    double until;
+    if (!PyArg_ParseTuple(args, "OO!O!d", &still, &PyBytes_Type, &raw, &PyBytes_Type, &head, &until)) return NULL;
+    quick_forget(self);
+    self->still = Py_NewRef(still);
+    self->raw = Py_NewRef(raw);
+    self->head = Py_NewRef(head);
+    self->until = until;
+    self->due = INT64_MAX;
+    self->learns = 0;
+    self->ready = 1;
+    Py_RETURN_NONE;
+}
+
+/* look(due, walk, optimizer, model, witness): what is learned is looked at too, next at the micro-batch `due` */
+static PyObject *quick_look(Quick *self, PyObject *args) {
+    PyObject *optimizer, *model, *witness;
+    long long due, walk;
+    if (!PyArg_ParseTuple(args, "LLOOO", &due, &walk, &optimizer, &model, &witness)) return NULL;
+    Py_XSETREF(self->optimizer, Py_NewRef(optimizer));
+    Py_XSETREF(self->model, Py_NewRef(model));
+    Py_XSETREF(self->witness, Py_NewRef(witness));
+    self->due = due;
+    self->walk = walk;
+    self->learns = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *floats(const double *values, int64_t count) {
+    PyObject *list = PyList_New(count);
+    for (int64_t i = 0; list && i < count; i++) {
+        PyObject *value = PyFloat_FromDouble(values[i]);
+        if (!value) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, value);
+    }
+    return list;
+}
+
+/* drain(): give what was noted of usual steps since the last time: batches, losses, learning rates of steps, indices */
+static PyObject *quick_drain(Quick *self, PyObject *unused) {
+    PyObject *losses = floats(self->loss, self->losses), *rates = floats(self->rate, self->steps);
+    PyObject *indices = PyList_New(self->drawn), *found = NULL;
+    if (losses && rates && indices) {
+        for (int i = 0; i < self->drawn; i++) PyList_SET_ITEM(indices, i, self->indices[i]);
+        found = Py_BuildValue("LOOO", (long long)self->batches, losses, rates, indices);
+        self->batches = self->steps = self->losses = self->drawn = self->noted = 0;
+    }
+    Py_XDECREF(losses);
+    Py_XDECREF(rates);
+    Py_XDECREF(indices);
+    return found;
+}
+
+/* off(): nothing is written from here on, also in the copy of a forked process */
+static PyObject *quick_off(Quick *self, PyObject *unused) {
+    self->page = NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *quick_close(Quick *self, PyObject *unused) {
+    self->page = NULL;
+    if (self->view.obj) PyBuffer_Release(&self->view);
+    Py_RETURN_NONE;
+}
+
+static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
+    PyObject *page, *marks, *marks_type;
+    if (self->view.obj) {
+        PyErr_SetString(PyExc_RuntimeError, "it has a page already");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)OOO!OOO", &page, &self->slots, &self->first, &self->slot_bytes, &self->room,
+                          &self->large_at, &self->phase_at, &self->count_at, &self->together, &self->data, &self->forward, &self->backward,
+                          &self->optimiser, &marks_type, &marks, &PyDict_Type, &self->cuda, &self->tensor, &self->walks, &self->otherwise))
+        return -1;
+    Py_INCREF(self->cuda);
+    Py_INCREF(self->tensor);
+    Py_INCREF(self->walks);
+    Py_INCREF(self->otherwise);
+    if (PyObject_GetBuffer(page, &self->view, PyBUF_WRITABLE) < 0) return -1;
+    self->marks = (Marks *)Py_NewRef(marks);
+    const int64_t end = self->first + self->slots * self->slot_bytes, large = self->large_at + self->slots * self->room;
+    if (Py_TYPE(marks) != (PyTypeObject *)marks_type || self->slots < 1 || self->slot_bytes < SLOT || self->first % 8 ||
+        self->slot_bytes % 8 || self->count_at % 8 || self->count_at + 16 > self->first || self->phase_at + 2 > self->first ||
+        end > self->view.len || large > self->view.len) {
+        PyErr_SetString(PyExc_ValueError, "the page is too small for its slots, or they do not lie at multiples of eight");
+        return -1;
+    }
+    self->page = self->view.buf;
+    return 0;
+}
+
+static int quick_traverse(Quick *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->marks);
+    Py_VISIT(self->cuda);
+    Py_VISIT(self->otherwise);
+    Py_VISIT(self->still);
+    Py_VISIT(self->optimizer);
+    Py_VISIT(self->model);
+    Py_VISIT(self->witness);
+    return 0;
+}
+
+static int quick_clear(Quick *self) {
+    quick_forget(self);
+    while (self->drawn) Py_CLEAR(self->indices[--self->drawn]);
+    Py_CLEAR(self->marks);
+    Py_CLEAR(self->cuda);
+    Py_CLEAR(self->tensor);
+    Py_CLEAR(self->walks);
+    Py_CLEAR(self->otherwise);
+    self->page = NULL;
+    return 0;
+}
+
+static void quick_dealloc(Quick *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    quick_clear(self);
+    if (self->view.obj) PyBuffer_Release(&self->view);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef quick_methods[] = {{"begin", (PyCFunction)(void (*)(void))quick_begin, METH_FASTCALL, NULL},
+                                      {"loss", (PyCFunction)quick_loss, METH_O, NULL},
+                                      {"stepping", (PyCFunction)(void (*)(void))quick_stepping, METH_FASTCALL, NULL},
+                                      {"over", (PyCFunction)quick_over, METH_O, NULL},
+                                      {"prepare", (PyCFunction)quick_prepare, METH_VARARGS, NULL},
+                                      {"look", (PyCFunction)quick_look, METH_VARARGS, NULL},
+                                      {"pause", (PyCFunction)quick_pause, METH_NOARGS, NULL},
+                                      {"drain", (PyCFunction)quick_drain, METH_NOARGS, NULL},
+                                      {"off", (PyCFunction)quick_off, METH_NOARGS, NULL},
+                                      {"close", (PyCFunction)quick_close, METH_NOARGS, NULL},
+                                      {NULL}};
+static PyMemberDef quick_members[] = {{"noted", T_BOOL, offsetof(Quick, noted), READONLY, NULL},
+                                      {"in_step", T_BOOL, offsetof(Quick, in_step), 0, NULL},
+                                      {"stepped", T_BOOL, offsetof(Quick, stepped), 0, NULL},
+                                      {NULL}};
+static PyType_Slot quick_slots[] = {{Py_tp_methods, quick_methods},
+                                    {Py_tp_members, quick_members},
+                                    {Py_tp_init, quick_init},
+                                    {Py_tp_dealloc, quick_dealloc},
+                                    {Py_tp_traverse, quick_traverse},
+                                    {Py_tp_clear, quick_clear},
+                                    {Py_tp_doc, "Writes the records of usual steps into a ring that is a Writer's."},
+                                    {0}};
+static PyType_Spec quick_spec = {"ocrlab.recording.quick.Quick", sizeof(Quick), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                 quick_slots};
+
+static const struct {
+    PyObject **name;
+    const char *text;
+} NAMES[] = {{&n_base, "base"},           {&n_states, "states"},           {&n_text, "text"},         {&n_walk, "walk"},
+             {&n_position, "position"},   {&n_generator, "_bit_generator"}, {&n_initialized, "_initialized"},
+             {&n_item, "item"},           {&n_is_cuda, "is_cuda"},         {&n_groups, "param_groups"}, {&n_lr, "lr"},
+             {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"}};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", "The usual step of the flight recorder.", -1, NULL};
+
+PyMODINIT_FUNC PyInit_quick(void) {
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        if (!(*NAMES[i].name = PyUnicode_InternFromString(NAMES[i].text))) return NULL;
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? 0xedb88320u ^ crc >> 1 : crc >> 1;
+        crc_table[i] = crc;
+    }
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddIntConstant(made, "FORM", FORM) < 0) Py_CLEAR(made);
+    PyType_Spec *specs[] = {&marks_spec, &quick_spec};
+    const char *names[] = {"Marks", "Quick"};
+    for (int i = 0; made && i < 2; i++) {
+        PyObject *type = PyType_FromSpec(specs[i]);
+        if (!type || PyModule_AddObjectRef(made, names[i], type) < 0) Py_CLEAR(made);
+        Py_XDECREF(type);
+    }
+    return made;
+}

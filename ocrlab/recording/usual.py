@@ -1,0 +1,72 @@
+"""The usual step of the recorder, in C where that was built (`quick.c`): prepared by each unusual one.
+
+Nothing is recorded that Python would not record: what C has not prepared for, it leaves to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ocrlab.flight import ring, ring_layout
+from ocrlab.flight.ring_layout import States
+from ocrlab.recording import generators, walks
+from ocrlab.recording.learning import Learning
+from ocrlab.recording.memory import Memory
+
+PHASES = ("data", "forward", "backward", "optimiser")
+
+
+def made(writer: ring.Writer, stepping: Callable[..., Any]) -> Any:
+    """Return what writes usual records into the ring of `writer`, None where it was not built.
+
+    `stepping` is the hook of an optimiser whose step is no usual one.
+    """
+    if generators.quick is None:
+        return None
+    at = ring_layout.FIRST, ring_layout.SLOT_BYTES, writer.room, writer.large_at
+    places = ring_layout.PHASE_AT, ring_layout.COUNT_AT, writer.together
+    words = tuple(writer.words[name] for name in PHASES)
+    marks = generators.MARKS
+    known = vars(torch.cuda), torch.Tensor, walks.BASE
+    return generators.quick.Quick(
+        writer.page, (writer.slots, *at, *places), words, type(marks), marks, *known, stepping
+    )
+
+
+def prepare(
+    quick: Any, writer: ring.Writer, random: States, same: bool, memory: Memory, learning: Learning | None
+) -> None:
+    """Let the next steps be usual ones, behind a record with the states `random`, the same before loading or not."""
+    if quick is None:
+        return
+    model: Any = None
+    optimizer: Any = None
+    witness: Any = None
+    if learning is not None:
+        optimizer = learning.optimizers[0] if len(learning.optimizers) == 1 else None
+        witness = learning.witness.get(optimizer) if optimizer is not None else None
+        model = learning.called[0] if learning.moving else None
+        if witness is None or len(learning.called) != 1 or learning.looking or learning.probes or learning.validating:
+            return
+    still = random[0] if same and generators.MARKS.states() is random else None
+    quick.prepare(still, writer.told[0].raw, ring_layout.head_of(memory.resident).encode(), memory.due)
+    if learning is not None:
+        quick.look(learning.due, learning.walk, optimizer, model, witness)
+
+
+def drain(quick: Any, learning: Learning | None) -> None:
+    """Bring what was noted of usual steps to those who count it."""
+    if quick is None or not quick.noted:
+        return
+    batches, losses, rates, indices = quick.drain()
+    if learning is None:
+        return
+    learning.told.batches += batches
+    learning.told.steps += len(rates)
+    learning.losses += losses
+    learning.steps += [(rate != 0, rate, True, False) for rate in rates]
+    for drawn in indices:
+        learning.drawn.note(drawn)

@@ -1,0 +1,251 @@
+"""What is done in C is what Python does: the same records, the same notes; and what is unusual is left to Python."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from ocrlab.flight import ring
+from ocrlab.recording import generators, tape, usual
+from ocrlab.recording.loops import recording
+
+STEPS = 150
+needed = pytest.mark.skipif(
+    generators.quick is None, reason="the recorder's part in C was not built: make setup, with cc"
+)
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 4 * STEPS
+
+    def __getitem__(self, index):
+        return torch.full((8,), index / 600), torch.tensor(index % 3)
+
+
+class Named(Data):
+    def __getitem__(self, index):
+        return {"x": torch.full((8,), index / 600), "name": f"page_{index}.png"}
+
+
+class Drawing(Data):
+    def __getitem__(self, index):
+        return torch.randn(8) + random.random() + np.random.rand(), torch.tensor(index % 3)  # noqa: NPY002
+
+
+DATA = {
+    "tensors in a list": lambda: [[torch.ones(4, 8)]] * STEPS,
+    "tensors": lambda: [torch.ones(4, 8)] * STEPS,
+    "a loader": lambda: DataLoader(Data(), batch_size=4, shuffle=True),
+    "a loader with workers": lambda: DataLoader(Drawing(), batch_size=4, num_workers=2),
+    "a loader that draws": lambda: DataLoader(Drawing(), batch_size=4),
+    "names in the batch": lambda: DataLoader(Named(), batch_size=4),
+}
+
+
+def trained(folder, data, *, each=lambda number, net, optimizer: None, groups=1):
+    """Train for a while; returns the steps of the ring without what differs from run to run, and what was learned."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    parts = [{"params": [p], "lr": 0.01 * (i + 1)} for i, p in enumerate(net.parameters())]
+    optimizer = torch.optim.SGD(parts if groups > 1 else net.parameters(), lr=0.01)
+    with recording(folder, net, optimizer, snapshot_every=40) as rec:
+        told = rec.tape.learning.told
+        for number, batch in enumerate(rec.batches(data)):
+            x = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
+            optimizer.zero_grad()
+            rec.loss(net(x).square().mean()).backward()
+            each(number, net, optimizer)
+            optimizer.step()
+    steps = [asdict(step) for step in ring.read(ring.find(folder)[0]).steps]
+    for step in steps:
+        del step["memory"], step["time"]
+        for states in (step["random"], step["loaded"]):  # in memory, what is not set may be anything
+            states.update({name: generators.dense(state) for name, state in states.items() if name == "torch"})
+    return steps, [told.batches, told.steps, told.losses, told.last, told.bare, told.unrated, told.looks]
+
+
+def without(monkeypatch):
+    monkeypatch.setattr(generators, "quick", None)
+    monkeypatch.setattr(generators, "MARKS", None)
+
+
+def counting(monkeypatch):
+    """Return a list that grows by the micro-batch of each record that Python writes."""
+    seen, begin = [], tape.Tape.begin
+
+    def counted(self, number, micro, *rest):
+        seen.append(micro)
+        begin(self, number, micro, *rest)
+
+    monkeypatch.setattr(tape.Tape, "begin", counted)
+    return seen
+
+
+@needed
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("data", DATA)
+def test_records_and_notes_are_those_of_python(tmp_path, monkeypatch, data, groups):
+    in_c = trained(tmp_path / "c", DATA[data](), groups=groups)
+    without(monkeypatch)
+    in_python = trained(tmp_path / "python", DATA[data](), groups=groups)
+    assert len(in_c[0]) == STEPS
+    for ours, reference in zip(in_c[0], in_python[0], strict=True):
+        assert ours == reference
+    assert in_c[1] == in_python[1]
+
+
+@needed
+@pytest.mark.parametrize("data", ["tensors in a list", "tensors", "a loader"])
+def test_usual_steps_are_written_in_c(tmp_path, monkeypatch, data):
+    monkeypatch.setattr(usual.Memory, "due", property(lambda self: self.looked + 0.9))  # a slow machine looks in each
+    seen = counting(monkeypatch)
+    trained(tmp_path, DATA[data]())
+    assert len([micro for micro in seen if micro >= 64]) < (STEPS - 64) / 4
+
+
+def nothing_drawn(number, net, optimizer):
+    return None
+
+
+def draws(number, net, optimizer):
+    random.random()
+    np.random.rand()  # noqa: NPY002
+
+
+def other_generator(number, net, optimizer):
+    if number == 100:
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(3)
+        random.seed(2)
+
+
+def frozen(number, net, optimizer):
+    if number >= 90:
+        optimizer.zero_grad(set_to_none=True)
+
+
+def no_rate(number, net, optimizer):
+    if number >= 90:
+        optimizer.param_groups[0]["lr"] = 0.0
+
+
+def other_rate(number, net, optimizer):
+    optimizer.param_groups[0]["lr"] = 1 if number % 2 else torch.tensor(0.01)
+
+
+def evaluating(number, net, optimizer):
+    net.train(number < 80)
+
+
+@needed
+@pytest.mark.parametrize("each", [nothing_drawn, draws, other_generator, frozen, no_rate, other_rate, evaluating])
+def test_what_a_program_does_in_its_steps_is_noted_as_python_does(tmp_path, monkeypatch, each):
+    in_c = trained(tmp_path / "c", DATA["tensors"](), each=each)
+    without(monkeypatch)
+    assert repr(in_c) == repr(trained(tmp_path / "python", DATA["tensors"](), each=each))  # some of the losses are NaN
+
+
+@needed
+def test_a_loss_that_is_no_usual_one_is_left_to_python(tmp_path):
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        quick = rec.tape.quick
+        for number, batch in enumerate(rec.batches([torch.ones(1, 1)] * 80)):
+            loss = rec.loss(net(batch).sum())
+            loss.backward()
+            optimizer.step()
+            if number == 78:
+                assert not quick.loss(torch.tensor(float("nan")))
+                assert not quick.loss(torch.ones(2))
+                assert not quick.loss(1.0)
+                assert not quick.loss(torch.tensor(1, dtype=torch.int64))
+                assert quick.loss(torch.tensor(2.5, dtype=torch.float64))
+        assert ring.read(ring.find(tmp_path)[0]).steps[78].loss == 2.5
+    assert not quick.loss(torch.tensor(1.0)), "the ring is closed"
+    assert not quick.begin(1, 1, 0, None, usual, None)
+
+
+@needed
+def test_a_closure_makes_its_gradients_itself(tmp_path):
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=2)
+    phases = []
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        for batch in rec.batches([torch.ones(1, 1)] * 90):
+
+            def closure(batch=batch):
+                optimizer.zero_grad()
+                phases.append(ring.read(ring.find(tmp_path)[0]).now.phase)
+                loss = net(batch).square().sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    assert "optimiser" not in phases, "with a closure the forward is still to come"
+
+
+@needed
+def test_a_forked_child_writes_nothing_into_the_record_of_its_parent(tmp_path):
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        for number, batch in enumerate(rec.batches([torch.ones(1, 1)] * 80)):
+            rec.loss(net(batch).sum()).backward()
+            if number == 79:
+                pid = os.fork()
+                if pid == 0:
+                    optimizer.step()  # the hook is the parent's, in C
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                assert ring.read(ring.find(tmp_path)[0]).now.phase == "backward"
+            optimizer.step()
+
+
+@needed
+def test_marks_stand_for_states_until_something_moves():
+    marks = generators.MARKS
+    torch.manual_seed(0)
+    torch.rand(1)  # the first draw behind a seed makes new words
+    generators.parts(cuda=False)
+    states = marks.states()
+    assert states is marks.states() is generators.parts(cuda=False)
+    torch.rand(3)
+    moved = marks.states()
+    assert moved is not states and moved[0] is states[0]
+    assert generators.legacy(generators.whole(moved)["torch"]) == torch.get_rng_state().numpy().tobytes()
+    random.random()
+    assert marks.states() is None
+    marks.drop()
+    assert marks.states() is None
+    with pytest.raises(ValueError, match="no mark"):
+        marks.keep(((0, 4096),) * 5, None, None, ())
+
+
+@needed
+def test_a_ring_that_is_too_small_is_refused(tmp_path):
+    quick = generators.quick
+    arguments = (
+        (4, 32, 16, 24576, 0, 0, 8, 16),
+        (1, 2, 3, 4),
+        type(generators.MARKS),
+        generators.MARKS,
+        {},
+        object,
+        {},
+        print,
+    )
+    with pytest.raises(ValueError, match="too small"):
+        quick.Quick(bytearray(64), *arguments)
+    with pytest.raises(BufferError):
+        quick.Quick(b"read only", *arguments)
