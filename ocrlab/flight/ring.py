@@ -162,7 +162,7 @@ class Writer:
     def _sum(self) -> None:
         """Write the checksums of the records that have none yet."""
         wholes, summed = self.wholes, (COUNT_AT >> 3) + 1
-        for record in range(wholes[summed] + 1, self.count + 1):
+        for record in range(max(wholes[summed], self.count - self.together) + 1, self.count + 1):
             i = self.slot(record)
             numbers, size = self.bytes[(i + SUMMED) << 3 : (i << 3) + SLOT.size], wholes[i + SIZE]
             start = self.payload(record, size)

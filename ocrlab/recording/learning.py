@@ -135,7 +135,7 @@ class Learning:
                 self.baseline.begin(None)
                 self.answers.close()
             return
-        self._count()  # of steps that were not looked at
+        self.count()  # of steps that were not looked at
         self.looking = not capturing()
         found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)] if self.looking else []
         self.scales.looking = self.looking
@@ -150,7 +150,7 @@ class Learning:
         """Note the losses that were put down, where this step is looked at, one is not finite, or they are many."""
         value = self.losses[-1]
         if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
-            self._count()
+            self.count()
             if self.looking:
                 self.answers.posterior.loss(value)
 
@@ -159,7 +159,7 @@ class Learning:
         if not capturing():
             self.scaled.loss(loss)
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """Count the losses and steps that were put down."""
         told, losses, steps = self.told, self.losses, self.steps
         self.losses, self.steps = [], []
@@ -208,7 +208,7 @@ class Learning:
             self.witness[optimizer] = witness
         self.steps.append((rated, rate, training, witness is None))
         if len(self.steps) >= MANY:
-            self._count()
+            self.count()
         if self.probes:
             self._probed(optimizer)
         if self.looking and not capturing():
@@ -295,7 +295,7 @@ class Learning:
 
     def end(self) -> None:
         """Look at what is there when a training ends."""
-        self._count()
+        self.count()
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         self.told.owned = {name for name, p in self.named.items() if id(p) in held} if self.optimizers else None
         for name, p in self.named.items():

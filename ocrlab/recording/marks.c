@@ -35,6 +35,10 @@ static PyObject *marks_keep(Marks *self, PyObject *args) {
     PyObject *regions, *holder, *generator, *states;
     if (!PyArg_ParseTuple(args, "O!OOO!", &PyTuple_Type, &regions, &holder, &generator, &PyTuple_Type, &states))
         return NULL;
+    if (PyTuple_GET_SIZE(states) != 2 || !PyBytes_CheckExact(PyTuple_GET_ITEM(states, 1))) {
+        PyErr_SetString(PyExc_TypeError, "states are those that stay, and bytes that move");
+        return NULL;
+    }
     marks_clear(self);
     for (int i = 0; i < REGIONS; i++) {
         unsigned long long at;

@@ -85,8 +85,9 @@ static int undrawn(PyObject *told, PyObject *now) {
 
 static void sum(Quick *self) { /* the checksums of the records that have none yet */
     int64_t *held = counts(self);
-    for (int64_t record = held[1] + 1; record <= held[0]; record++) {
+    for (int64_t record = held[0] - self->together + 1; record <= held[0]; record++) {
         int64_t *slot = slot_of(self, record);
+        if (record <= held[1] || slot[SIZE] < 0 || slot[SIZE] > self->room) continue; /* who knows what wrote into it */
         uint32_t crc = crc32_of(0, (unsigned char *)(slot + SUMMED), SLOT - 8 * SUMMED);
         slot[CHECK] = crc32_of(crc, payload_of(self, record, slot[SIZE]), slot[SIZE]);
     }
@@ -143,7 +144,9 @@ PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
     const int64_t texts = head + length + 1, size = texts + raw + more;
     if (size > self->room) goto unusual;
 
-    int64_t *held = counts(self), record = held[0] + 1, *slot = slot_of(self, record);
+    int64_t *held = counts(self), record = held[0] + 1, *slot;
+    if (record < 1 || record == INT64_MAX) goto unusual; /* the program has written into it */
+    slot = slot_of(self, record);
     const int64_t *last = held[0] ? slot_of(self, held[0]) : NULL;
     const int before = last && last[LOSS] && self->slots > 1;
     const double loss = before ? ((const double *)last)[LOSS_VALUE] : 0.0;
@@ -188,7 +191,9 @@ PyObject *quick_loss(Quick *self, PyObject *value) {
     double loss = item && PyFloat_CheckExact(item) ? PyFloat_AS_DOUBLE(item) : NAN;
     Py_XDECREF(item);
     if (!isfinite(loss)) Py_RETURN_FALSE;
-    int64_t *slot = slot_of(self, counts(self)[0]);
+    const int64_t record = counts(self)[0];
+    if (record < 1) Py_RETURN_FALSE;
+    int64_t *slot = slot_of(self, record);
     ((double *)slot)[LOSS_VALUE] = loss;
     slot[LOSS] = 1;
     if (self->learns) self->loss[self->losses++] = loss, self->noted = 1;
@@ -222,6 +227,7 @@ static int steps(Quick *self, PyObject *optimizer, PyObject *given, PyObject *na
 /* stepping(optimizer, given, named): the hook before an optimiser's step */
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count) {
     if (count == 3 && steps(self, args[0], args[1], args[2])) Py_RETURN_NONE;
+    if (!self->otherwise) Py_RETURN_NONE;
     return PyObject_Vectorcall(self->otherwise, args, count, NULL);
 }
 

@@ -31,6 +31,7 @@ static PyObject *quick_prepare(Quick *self, PyObject *args) {
     double until;
     if (!PyArg_ParseTuple(args, "OO!O!d", &still, &PyBytes_Type, &raw, &PyBytes_Type, &head, &until)) return NULL;
     quick_forget(self);
+    if (!self->page) Py_RETURN_NONE;
     self->still = Py_NewRef(still);
     self->raw = Py_NewRef(raw);
     self->head = Py_NewRef(head);
@@ -46,6 +47,7 @@ static PyObject *quick_look(Quick *self, PyObject *args) {
     PyObject *optimizer, *model, *witness;
     long long due, walk;
     if (!PyArg_ParseTuple(args, "LLOOO", &due, &walk, &optimizer, &model, &witness)) return NULL;
+    if (!self->ready) Py_RETURN_NONE;
     Py_XSETREF(self->optimizer, Py_NewRef(optimizer));
     Py_XSETREF(self->model, Py_NewRef(model));
     Py_XSETREF(self->witness, Py_NewRef(witness));
@@ -93,28 +95,38 @@ static PyObject *quick_close(Quick *self, PyObject *unused) {
 }
 
 static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
-    PyObject *page, *marks, *marks_type;
-    if (self->view.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "it has a page already");
+    PyObject *page, *marks_type, *marks, *cuda, *tensor, *walks, *otherwise;
+    long long at[8];
+    if (self->view.obj || self->marks) {
+        PyErr_SetString(PyExc_RuntimeError, "it has been made already");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)OOO!OOO", &page, &self->slots, &self->first, &self->slot_bytes, &self->room,
-                          &self->large_at, &self->phase_at, &self->count_at, &self->together, &self->data, &self->forward, &self->backward,
-                          &self->optimiser, &marks_type, &marks, &PyDict_Type, &self->cuda, &self->tensor, &self->walks, &self->otherwise))
+    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)O!OO!OOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
+                          &self->data, &self->forward, &self->backward, &self->optimiser, &PyType_Type, &marks_type, &marks,
+                          &PyDict_Type, &cuda, &tensor, &walks, &otherwise))
         return -1;
-    Py_INCREF(self->cuda);
-    Py_INCREF(self->tensor);
-    Py_INCREF(self->walks);
-    Py_INCREF(self->otherwise);
+    if ((PyObject *)Py_TYPE(marks) != marks_type) {
+        PyErr_SetString(PyExc_TypeError, "these are no Marks");
+        return -1;
+    }
     if (PyObject_GetBuffer(page, &self->view, PyBUF_WRITABLE) < 0) return -1;
-    self->marks = (Marks *)Py_NewRef(marks);
-    const int64_t end = self->first + self->slots * self->slot_bytes, large = self->large_at + self->slots * self->room;
-    if (Py_TYPE(marks) != (PyTypeObject *)marks_type || self->slots < 1 || self->slot_bytes < SLOT || self->first % 8 ||
-        self->slot_bytes % 8 || self->count_at % 8 || self->count_at + 16 > self->first || self->phase_at + 2 > self->first ||
-        end > self->view.len || large > self->view.len) {
+    self->slots = at[0], self->first = at[1], self->slot_bytes = at[2], self->room = at[3], self->large_at = at[4];
+    self->phase_at = at[5], self->count_at = at[6], self->together = at[7];
+    const int64_t size = self->view.len, words = self->first;
+    if (size < 0 || self->slots < 1 || self->slots > size || self->slot_bytes < SLOT || self->slot_bytes > size ||
+        self->room < 0 || self->room > size || words < 16 || words % 8 || self->slot_bytes % 8 || self->count_at % 8 ||
+        self->count_at < 0 || self->count_at > words - 16 || self->phase_at < 0 || self->phase_at > words - 2 ||
+        self->large_at < 0 || words > size - self->slots * self->slot_bytes ||
+        self->large_at > size - self->slots * self->room) {
+        PyBuffer_Release(&self->view);
         PyErr_SetString(PyExc_ValueError, "the page is too small for its slots, or they do not lie at multiples of eight");
         return -1;
     }
+    self->marks = (Marks *)Py_NewRef(marks);
+    self->cuda = Py_NewRef(cuda);
+    self->tensor = Py_NewRef(tensor);
+    self->walks = Py_NewRef(walks);
+    self->otherwise = Py_NewRef(otherwise);
     self->page = self->view.buf;
     return 0;
 }

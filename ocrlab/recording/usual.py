@@ -13,7 +13,7 @@ import torch
 from ocrlab.flight import ring, ring_layout
 from ocrlab.flight.ring_layout import States
 from ocrlab.recording import generators, walks
-from ocrlab.recording.learning import Learning
+from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.memory import Memory
 
 PHASES = ("data", "forward", "backward", "optimiser")
@@ -70,3 +70,5 @@ def drain(quick: Any, learning: Learning | None) -> None:
     learning.steps += [(rate != 0, rate, True, False) for rate in rates]
     for drawn in indices:
         learning.drawn.note(drawn)
+    if max(len(learning.losses), len(learning.steps)) >= MANY:
+        learning.count()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from dataclasses import asdict
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from ocrlab.flight import ring
+from ocrlab.flight import ring, ring_layout
 from ocrlab.recording import generators, tape, usual
 from ocrlab.recording.loops import recording
 
@@ -229,7 +230,53 @@ def test_marks_stand_for_states_until_something_moves():
     marks.drop()
     assert marks.states() is None
     with pytest.raises(ValueError, match="no mark"):
-        marks.keep(((0, 4096),) * 5, None, None, ())
+        marks.keep(((0, 4096),) * 5, None, None, ({}, b""))
+
+
+@needed
+def test_a_long_training_holds_no_more_than_a_short_one(tmp_path):
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    held = []
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        learning = rec.tape.learning
+        for number, batch in enumerate(rec.batches([torch.ones(1, 1)] * 3000)):
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+            if number > 2100:
+                held.append(max(len(learning.losses), len(learning.steps), len(learning.drawn.noted)))
+    assert max(held) < 2 * usual.MANY
+    assert learning.told.steps == learning.told.batches == 3000
+
+
+@needed
+@pytest.mark.parametrize("given", [(), (1,), (None,) * 6, ("a",) * 6, (2**70, 1, 1, None, None, None), (object(),) * 6])
+def test_wrong_arguments_end_nobody(given):
+    quick = generators.quick.Quick.__new__(generators.quick.Quick)
+    for name in ("begin", "stepping", "prepare", "look", "__init__"):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            getattr(quick, name)(*given)
+    assert quick.drain() == (0, [], [], [])
+    assert quick.over(True) is None
+    assert quick.loss(torch.tensor(1.0)) is False
+    quick.off()
+    quick.close()
+
+
+@needed
+def test_what_a_stray_write_has_left_in_the_ring_ends_nobody(tmp_path):
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        for number, batch in enumerate(rec.batches([torch.ones(1, 1)] * 200)):
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+            if number in (100, 130, 160):
+                page, count = rec.tape.writer.page, rec.tape.writer.count
+                at = ring_layout.FIRST + (count - 1) * ring_layout.SLOT_BYTES
+                page[at : at + 1024] = bytes([255]) * 1024
+            if number == 170:
+                page[ring_layout.COUNT_AT : ring_layout.COUNT_AT + 16] = bytes([255]) * 16
 
 
 @needed
