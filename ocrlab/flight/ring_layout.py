@@ -150,7 +150,12 @@ def head_of(memory: dict[str, int]) -> str:
 
 def batch_of(samples: list[str], order: dict[str, Any]) -> str:
     """Return what the text of a record says of its batch, up to the brace that ends it."""
-    return f'"samples":{ENCODE(samples)},"order":{ENCODE(order)}'
+    return batch_text(samples, ENCODE(order))
+
+
+def batch_text(samples: list[str], order: str) -> str:
+    """Return the same where the order is JSON already."""
+    return f'"samples":{ENCODE(samples)},"order":{order}'
 
 
 def both(random: States, loaded: States, encode: Encode) -> tuple[bytes, bool]:

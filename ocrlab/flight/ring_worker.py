@@ -10,18 +10,21 @@ import re
 import struct
 import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.flight.ring_layout import ENCODE, States, last_of
+from ocrlab.flight.ring_layout import ENCODE, State, States
 
-MAGIC = b"OCRLABW1"
+MAGIC = b"OCRLABW2"
 SIZE = 256 * 1024
 HEAD = struct.Struct("<8sqiid")  # magic, pid, worker, loader, seconds since 1970
 SAMPLE_AT, SAMPLE = 64, struct.Struct("<dH238s")  # selector, then two: when, length, text
 BATCH_AT, BATCH_BYTES = 4096, 120 * 1024  # selector, then two batches; the failed one lies where nobody writes again
-BATCH = struct.Struct("<II")  # bytes, CRC-32
+# Of the states, and of the order with what of the states moves in each batch: bytes, CRC-32. They follow in this order;
+# states that were written there already are not written again.
+BATCH = struct.Struct("<IIII")
 LENGTH = struct.Struct("<I")
 FAILED_AT = 600  # 1 + the side of the batch that failed, and its sample follows
 NAME = re.compile(r"worker-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
@@ -61,6 +64,8 @@ class Page:
             with contextlib.suppress(OSError):
                 part.unlink()
         self.held = False  # a batch has failed and stays
+        self.still: list[Mapping[str, State] | None] = [None, None]  # the states that are written on each side,
+        self.written = [(0, 0), (0, 0)]  # their bytes and checksum
 
     def sample(self, name: str) -> None:
         """Say which sample is being loaded."""
@@ -69,25 +74,29 @@ class Page:
         SAMPLE.pack_into(self.page, SAMPLE_AT + 8 + side * SAMPLE.size, time.time(), len(text), text)
         self.page[SAMPLE_AT] = side
 
-    def batch(self, order: dict[str, Any], loaded: States) -> None:
-        """Say which batch is being loaded, and the states of the generators before it."""
+    def batch(self, order: str, loaded: States) -> None:
+        """Say which batch is being loaded, as JSON, and the states of the generators before it."""
         if self.held:
             return
         still, moving = loaded
-        text = ENCODE({"order": order, "loaded": [*still]}).encode()
-        parts, last = [LENGTH.pack(len(text)), text], last_of(still)
-        for name, state in still.items():
-            pieces = [*((state,) if isinstance(state, bytes) else state), *((moving,) if name == last else ())]
-            parts += [LENGTH.pack(sum(map(len, pieces))), *pieces]
-        data = b"".join(parts)
-        if len(data) > BATCH_BYTES - BATCH.size:
-            text = b'{"order":{"left_out":true},"loaded":[]}'
-            data = LENGTH.pack(len(text)) + text
         side = 1 - self.page[BATCH_AT]
         at = BATCH_AT + 8 + side * BATCH_BYTES
-        self.page[at + BATCH.size : at + BATCH.size + len(data)] = data
-        BATCH.pack_into(self.page, at, len(data), zlib.crc32(data))
+        if still is not self.still[side]:
+            self.still[side] = None  # until they are written whole
+            states = _joined(still)
+            self.written[side] = self._put(at + BATCH.size, states if len(states) <= BATCH_BYTES // 2 else _joined({}))
+            self.still[side] = still
+        text = order.encode()
+        size = self.written[side][0]
+        if BATCH.size + size + LENGTH.size + len(text) + len(moving) > BATCH_BYTES:
+            text = b'{"left_out":true}'
+        told = self._put(at + BATCH.size + size, LENGTH.pack(len(text)) + text + moving)
+        BATCH.pack_into(self.page, at, *self.written[side], *told)
         self.page[BATCH_AT] = side
+
+    def _put(self, at: int, data: bytes) -> tuple[int, int]:
+        self.page[at : at + len(data)] = data
+        return len(data), zlib.crc32(data)
 
     def fail(self, name: str) -> None:
         """Keep the batch of now as the one that failed at sample `name`; only the first one is kept."""
@@ -120,13 +129,24 @@ def read_page(path: Path) -> Worker:
         _, size, text = SAMPLE.unpack_from(data, FAILED_AT + 8)
         worker.failed = text[:size].decode(errors="replace")
     at = BATCH_AT + 8 + (data[BATCH_AT] & 1) * BATCH_BYTES
-    size, check = BATCH.unpack_from(data, at)
-    batch = data[at + BATCH.size : at + BATCH.size + size]
-    if size and zlib.crc32(batch) == check:
-        texts, *states = _parts(batch)
-        told = json.loads(texts)
-        worker.order, worker.loaded = told["order"], dict(zip(told["loaded"], states, strict=True))
+    size, check, told, told_check = BATCH.unpack_from(data, at)
+    states = data[at + BATCH.size : at + BATCH.size + size]
+    text = data[at + BATCH.size + size : at + BATCH.size + size + told]
+    if size and (zlib.crc32(states), zlib.crc32(text)) == (check, told_check):
+        names, *held = _parts(states)
+        (length,) = LENGTH.unpack_from(text)
+        worker.order = json.loads(text[LENGTH.size : LENGTH.size + length])
+        worker.loaded = dict(zip(json.loads(names), held, strict=True))
+        if worker.loaded and not worker.order.get("left_out"):
+            worker.loaded[[*worker.loaded][-1]] += text[LENGTH.size + length :]
     return worker
+
+
+def _joined(still: Mapping[str, State]) -> bytes:
+    """Return states, and their names before them, as a page holds them."""
+    names = ENCODE([*still]).encode()
+    states = [state if isinstance(state, bytes) else b"".join(state) for state in still.values()]
+    return b"".join(LENGTH.pack(len(part)) + part for part in (names, *states))
 
 
 def _parts(data: bytes) -> list[bytes]:

@@ -20,7 +20,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ocrlab.flight.ring_layout import State, States, batch_of
+from ocrlab.flight.ring_layout import ENCODE, State, States, batch_text
 from ocrlab.flight.ring_worker import Page
 from ocrlab.recording import generators
 from ocrlab.recording.names import naming, plain
@@ -165,9 +165,10 @@ class Watched:
                 self.names = naming(self.dataset)
             asked = [] if kind == "walk" else [indices] if single else indices
             samples = [self.names(index) for index in asked]
-            self.told = Loaded(order, generators.parts(cuda=False), samples, batch_of(samples, order))
+            text = ENCODE(order)
+            self.told = Loaded(order, generators.parts(cuda=False), samples, batch_text(samples, text))
             if self.page is not None:
-                self.page.batch(order, self.told.states)
+                self.page.batch(text, self.told.states)
 
     def open(self) -> None:
         """Open the page of this process, once."""
