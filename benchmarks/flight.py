@@ -114,11 +114,13 @@ def cost(options: argparse.Namespace, details: list[str]) -> list[Row]:
     import flight_cost
 
     flight_cost.torch.set_num_threads(1)
-    quiet, every = flight_cost.recorder(6 if options.smoke else 300)
+    rounds = 6 if options.smoke else 300
+    quiet, every = flight_cost.recorder(rounds)
     share, count = flight_cost.snapshots(100 if options.smoke else 6000)
-    for name, found in (("quiet", quiet), ("all", every)):
+    loaders = [(f"DataLoader, {n} workers", flight_cost.cost(flight_cost.switched(rounds // 3, n))) for n in (0, 2)]
+    for name, found in (("quiet", quiet), ("all", every), *loaders):
         details.append(
-            f"Recorder in {found.rounds} {name} rounds of {found.step * 1e3:.1f} ms a step, us: median"
+            f"Recorder in {found.rounds} rounds ({name}) of {found.step * 1e3:.1f} ms a step, us: median"
             f" {found.median * 1e6:.0f}, mean {found.mean * 1e6:.0f} (standard error {found.error * 1e6:.0f}),"
             f" CPU {found.cpu * 1e6:.0f}; turns without it differ by {found.nothing * 1e6:.0f}."
         )

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from flight_pages import Net
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
 
 AROUND = 12  # steps before a snapshot lies on the disk, in which it is taken and written
 SPIN = 0.015  # seconds that a step waits for, which makes it one of 20 ms
@@ -81,8 +82,11 @@ def trimmed(values: Sequence[float]) -> list[float]:
     return sorted(values)[out : len(values) - out]
 
 
-def switched(rounds: int) -> list[list[Figures]]:
-    """Train in rounds of three turns; returns the mean step of each turn: with the recorder, without, and again."""
+def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
+    """Train in rounds of three turns; returns the mean step of each turn: with the recorder, without, and again.
+
+    The batches are those of a list, or come from a DataLoader with so many workers.
+    """
     from ocrlab.train.recorder import recording
 
     found: list[list[Figures]] = []
@@ -91,8 +95,8 @@ def switched(rounds: int) -> list[list[Figures]]:
         tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder,
         recording(Path(folder), model, optimizer, snapshot_every=NEVER) as rec,
     ):
-        plain = itertools.cycle(batches)
-        recorded = rec.batches(itertools.cycle(batches))
+        plain: Iterator[Any] = itertools.cycle(batches) if workers is None else iter(loader(batches, workers))
+        recorded = rec.batches(itertools.cycle(batches) if workers is None else loader(batches, workers))
         mean_step(model, optimizer, recorded, WARM, rec)
         for number in range(rounds):
             turns: list[Figures] = [(0.0, 0.0)] * 3
@@ -113,6 +117,24 @@ def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
         rec.tape.hear(model)
     else:
         rec.tape.stages.detach()
+
+
+class Samples(Dataset[Any]):
+    """As many samples as anybody asks for, out of a few batches."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return 10**6
+
+    def __getitem__(self, index: int) -> Any:
+        return tuple(part[index % 2] for part in self.batches[index % len(self.batches)])
+
+
+def loader(batches: Sequence[Any], workers: int) -> DataLoader[Any]:
+    """Return a loader of batches like those that are given."""
+    return DataLoader(Samples(batches), batch_size=2, num_workers=workers)
 
 
 def mean_step(model: Any, optimizer: Any, batches: Iterator[Any], steps: int, rec: Any) -> Figures:

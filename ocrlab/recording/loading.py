@@ -69,9 +69,19 @@ class Tagged:
     def __init__(self, data: Any, told: Loaded) -> None:
         self.data, self.told = data, told
 
+    def __reduce__(self) -> Any:
+        """Travel as one thing: pickle would look up and fill two objects."""
+        told = self.told
+        return tagged, (self.data, told.base, told.states, told.samples, told.text)
+
     def pin_memory(self) -> Tagged:
         """Return it with the batch in page-locked memory (called by DataLoader)."""
         return Tagged(pin_memory(self.data), self.told)
+
+
+def tagged(data: Any, base: dict[str, Any], states: States, samples: list[str], text: str) -> Tagged:
+    """Return a batch as it left its worker."""
+    return Tagged(data, Loaded(base, states, samples, text))
 
 
 class Watched:
