@@ -24,7 +24,7 @@ from ocrlab.errors import OcrlabError
 from ocrlab.flight import ring
 
 DEATHS = ("SIGKILL", "SIGSEGV", "_exit")
-LATEST = 1.5  # seconds of training before the death
+LATEST = 5.0  # seconds of training before the death: the first 64 steps are recorded more closely, in Python
 PATIENCE = 90.0  # seconds for a program to begin
 
 
@@ -36,6 +36,7 @@ class Score:
     right: int = 0
     workers: int = 0  # of rounds with all workers' samples known
     steps: int = 0
+    late: int = 0  # of them behind the first 64
     torn: int = 0
     losses: int = 0
     phases: int = 0
@@ -142,6 +143,7 @@ def compare(plan: Plan, score: Score) -> None:
     last = max(batches)
     told = {step.micro: step for step in flight.steps}
     score.steps += len(told)
+    score.late += sum(micro >= 64 for micro in told)
     score.torn += flight.torn
     if flight.torn > 1:
         score.wrong[f"{flight.torn} records torn"] += 1

@@ -115,10 +115,11 @@ class Tape:
             return
         try:
             found = names.of_batch(data)
-            if found:
-                told.samples, told.text = found, ""
+            if found and found != told.samples:
+                told.samples, told.text = found, ring_layout.batch_of(found, told.base)
             if self.raw is not None:
-                told.base, told.text = {**told.base, "raw": self.raw.keep(data)}, ""
+                told.base = {**told.base, "raw": self.raw.keep(data)}
+                told.text = ring_layout.batch_of(told.samples, told.base)
         except Exception as error:
             self.give_up(error)
 
@@ -135,10 +136,9 @@ class Tape:
                 self.drain()
                 self.quick.pause()
             self.settle()
-            text = told.text
-            if told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
+            if unseen := told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
                 told.samples = names.of_batch(batch)
-                text = "" if told.samples else text
+            text = "" if unseen and told.samples else told.text
             cuda = self.cuda and torch.cuda.is_initialized()
             random = generators.parts(cuda)
             when, writer, loaded = time.time(), self.writer, told.states

@@ -106,7 +106,7 @@ def test_records_and_notes_are_those_of_python(tmp_path, monkeypatch, data, grou
 
 
 @needed
-@pytest.mark.parametrize("data", ["tensors in a list", "tensors", "a loader"])
+@pytest.mark.parametrize("data", ["tensors in a list", "tensors", "a loader", "names in the batch"])
 def test_usual_steps_are_written_in_c(tmp_path, monkeypatch, data):
     monkeypatch.setattr(usual.Memory, "due", property(lambda self: self.looked + 0.9))  # a slow machine looks in each
     seen = counting(monkeypatch)
