@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -42,15 +43,19 @@ class Build(BuildHookInterface[Any]):
 def compiled(folder: Path, made: Path) -> str:
     """Compile the extension for this Python, in one step for whoever starts meanwhile; returns why it could not be."""
     part = made.with_name(f".{made.name}.{os.getpid()}")
-    command = shlex.split(sysconfig.get_config_var("CC") or "cc")
-    command += ["-O2", "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}", f"-DFORM={form(folder)}"]
-    command += [*(str(folder / name) for name in SOURCES), "-o", str(part)]
+    words = ["-O2", "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}", f"-DFORM={form(folder)}"]
+    words += [*(str(folder / name) for name in SOURCES), "-o", str(part)]
+    # What this Python was built with may be on another machine only.
+    named = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    found = [command for command in (shlex.split(named), ["cc"], ["gcc"], ["clang"]) if shutil.which(command[0])]
+    if not found:
+        return f"there is no C compiler ({named} is not here)"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run([*found[0], *words], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode == 0:
             os.replace(part, made)
             return ""
-        return (done.stderr.strip().splitlines() or ["the compiler failed"])[0]
+        return next((line for line in done.stderr.splitlines() if "error" in line), f"{found[0][0]} failed")
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     finally:
