@@ -137,6 +137,7 @@ PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
     Py_ssize_t length = 0;
     const char *text = said && PyUnicode_CheckExact(said) ? PyUnicode_AsUTF8AndSize(said, &length) : NULL;
     PyErr_Clear();
+    if (!self->page || !self->ready) goto unusual; /* an attribute may run anything */
     if (!base || !length || !text || (base == self->walks && !nameless(self, args[5]))) goto unusual;
     if (self->learns && (self->drawn == MANY || (indices && !PyUnicode_CheckExact(indices)))) goto unusual;
     PyObject *moving = PyTuple_GET_ITEM(states, 1);
@@ -191,9 +192,8 @@ PyObject *quick_loss(Quick *self, PyObject *value) {
     double loss = item && PyFloat_CheckExact(item) ? PyFloat_AS_DOUBLE(item) : NAN;
     Py_XDECREF(item);
     if (!isfinite(loss)) Py_RETURN_FALSE;
-    const int64_t record = counts(self)[0];
-    if (record < 1) Py_RETURN_FALSE;
-    int64_t *slot = slot_of(self, record);
+    if (!self->page || counts(self)[0] < 1) Py_RETURN_FALSE;
+    int64_t *slot = slot_of(self, counts(self)[0]);
     ((double *)slot)[LOSS_VALUE] = loss;
     slot[LOSS] = 1;
     if (self->learns) self->loss[self->losses++] = loss, self->noted = 1;
@@ -216,7 +216,7 @@ static int steps(Quick *self, PyObject *optimizer, PyObject *given, PyObject *na
         int usual = !isnan(rate) && mode == Py_True && gradient && gradient != Py_None;
         Py_XDECREF(mode);
         Py_XDECREF(gradient);
-        if (!usual) return 0;
+        if (!usual || !self->page || self->steps == MANY) return 0;
         self->rate[self->steps++] = rate, self->noted = 1;
     }
     say(self, self->optimiser);
