@@ -211,9 +211,10 @@ static int steps(Quick *self, PyObject *optimizer, PyObject *given, PyObject *na
     if (self->learns) {
         if (optimizer != self->optimizer) return 0;
         double rate = rate_of(optimizer, PY_SSIZE_T_MAX);
+        if (isnan(rate) || !self->ready) return 0; /* an attribute may run anything */
         PyObject *mode = self->model == Py_None ? Py_NewRef(Py_True) : attribute(self->model, n_training);
-        PyObject *gradient = attribute(self->witness, n_grad);
-        int usual = !isnan(rate) && mode == Py_True && gradient && gradient != Py_None;
+        PyObject *gradient = self->witness ? attribute(self->witness, n_grad) : NULL;
+        int usual = mode == Py_True && gradient && gradient != Py_None;
         Py_XDECREF(mode);
         Py_XDECREF(gradient);
         if (!usual || !self->page || self->steps == MANY) return 0;
