@@ -31,6 +31,7 @@ GIVES_WAY = ("wrapper", "fallback", "word", "hint")
 SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
 LEAST = 0.1
 WORTH = 0.3  # the least that is told beside an error of the program's own logic, which says more than a guess
+WEAK = 0.5  # a message that says no more leaves room for what a person tells beside it
 PRINTED = 0.7  # what is left of an error message of a program that stands still, and of words beside one
 WENT_ON = 4  # lines of progress after a message: the program survived it
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
@@ -95,7 +96,10 @@ def classify(incident: Incident) -> Verdict:
     if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
     elif not well:
-        hits += _less_than_printed(complaint.hits(texts), hits)
+        hits += _less_than_printed(complaint.hits(texts), [hit for hit in hits if hit.strength == "word"])
+    if spoken and incident.status == "log" and not well and max(hit.confidence for hit in spoken) <= WEAK:
+        judged = frozenset(hit.evidence.text for hit in spoken)
+        hits += _less_than_printed(complaint.hits(texts, judged), spoken)
     if not spoken and not well and not hung:
         hits += places.hits(texts)
     candidates = _candidates(hits)
@@ -130,7 +134,7 @@ def classify(incident: Incident) -> Verdict:
 
 def _less_than_printed(told: list[Hit], hits: list[Hit]) -> list[Hit]:
     """Return what circumstances speak for, with less than the words of a line that the program itself has printed."""
-    lines = [hit.evidence for hit in hits if hit.strength == "word"]
+    lines = [hit.evidence for hit in hits]
     printed = any(line.file != evidence.CONTEXT and not prose.is_sentence(line.text) for line in lines)
     part = PRINTED if printed else 1.0
     return [replace(hit, confidence=hit.confidence * part, ceiling=hit.ceiling * part) for hit in told]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ocrlab.diagnose import catalogue, prose
+from ocrlab.diagnose import catalogue, phrases, prose, uncaught
 from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit, quote
 from ocrlab.diagnose.log import Page
 from ocrlab.diagnose.words import Searched
@@ -21,6 +21,8 @@ FILE = Path(__file__).with_name("complaint.toml")
 MOST, LEAST = 0.42, 0.15
 LONGEST = 20_000  # characters of sentences; who writes more than that is a program
 LAST = 3  # lines of a log that tell where it stands
+ALIKE = 0.35  # of a row's weight is one of a phrase's
+ANYTHING = re.compile(r"\S")
 WEIGHTS = (1.0, 0.7, 0.5, 0.35)  # of a row's causes, most probable first
 
 
@@ -65,27 +67,41 @@ CHECKS = (
 )
 
 
-def hits(texts: list[Page]) -> list[Hit]:
-    """Return what the symptom and its circumstances speak for, each with the line of the symptom."""
-    told = [(page, _words(page)) for page in texts]
+def hits(texts: list[Page], judged: frozenset[str] = frozenset()) -> list[Hit]:
+    """Return what the symptom and its circumstances speak for, each with the line of the symptom.
+
+    Lines of which it is known what they say, `judged`, tell nothing more.
+    """
+    told = [(page, _without(_words(page), judged)) for page in texts]
     whole = Searched("\n".join(line for _, words in told for line in words.split("\n") if line.strip()))
-    if not whole.text or len(whole.text) > LONGEST or prose.pauses(whole.text):
+    titled = not whole.text and not judged and all(prose.is_title(page.text) for page in texts)
+    if titled:
+        told = [(page, page.text) for page in texts]
+    elif not whole.text or len(whole.text) > LONGEST or prose.pauses(whole.text):
         return []
-    words, rows = _words_and_rows()
-    shown = {name: whole.search(words[name]) is not None for name in {row.when[0] for row in rows}}
-    rows = tuple(row for row in rows if shown[row.when[0]])
-    if not rows:
-        return []
-    around = Searched("\n".join([whole.text, *map(_stands_at, texts)]))
-    for name in {name for row in rows for name in (*row.when, *row.but)} - set(shown):
-        shown[name] = around.search(words[name]) is not None
-    scores, symptom = _scores([row for row in rows if _holds(row, shown)])
-    best = max(scores.values(), default=1.0)
+    scores, symptom = _scores(_rows(whole, texts))
+    for cause, score in phrases.scores(
+        "\n".join(words for _, words in told), doubtful=titled or uncaught.find(texts) is not None
+    ).items():
+        scores[cause] = scores.get(cause, 0.0) + ALIKE * score
+    best = max(1.0, *scores.values()) if scores else 1.0
+    words, _ = _words_and_rows()
     return [
-        _hit(cause, round(MOST * score / best, 2), words[symptom[cause]], told)
+        _hit(cause, round(MOST * score / best, 2), words.get(symptom.get(cause, ""), ANYTHING), told)
         for cause, score in scores.items()
         if MOST * score / best >= LEAST
     ]
+
+
+def _rows(whole: Searched, texts: list[Page]) -> list[Row]:
+    """Return the rows that hold for what is told."""
+    words, rows = _words_and_rows()
+    shown = {name: whole.search(words[name]) is not None for name in {row.when[0] for row in rows}}
+    rows = tuple(row for row in rows if shown[row.when[0]])
+    around = Searched("\n".join([whole.text, *map(_stands_at, texts)]))
+    for name in {name for row in rows for name in (*row.when, *row.but)} - set(shown):
+        shown[name] = around.search(words[name]) is not None
+    return [row for row in rows if _holds(row, shown)]
 
 
 def _holds(row: Row, shown: dict[str, bool]) -> bool:
@@ -123,6 +139,10 @@ def _stands_at(page: Page) -> str:
     """Return the last lines of a log: what it says last is where it stands."""
     lines = [line for line in page.text.split("\n") if line.strip()] if page.name != KERNEL_LOG else []
     return "\n".join(lines[-LAST:])
+
+
+def _without(words: str, lines: frozenset[str]) -> str:
+    return "\n".join(" " * len(line) if line.strip() in lines else line for line in words.split("\n"))
 
 
 def _words(page: Page) -> str:
