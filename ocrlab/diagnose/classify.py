@@ -101,7 +101,7 @@ def classify(incident: Incident) -> Verdict:
         judged = frozenset(hit.evidence.text for hit in spoken)
         hits += _less_than_printed(complaint.hits(texts, judged), spoken)
     if not spoken and not well and not hung:
-        hits += places.hits(texts)
+        hits += places.hits(texts) + complaint.alike(texts)
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():

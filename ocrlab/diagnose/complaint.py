@@ -19,6 +19,8 @@ from ocrlab.diagnose.words import Searched
 
 FILE = Path(__file__).with_name("complaint.toml")
 MOST, LEAST = 0.42, 0.15
+WORDED = 0.3  # of an error message, by its words alone
+ANY = re.compile(r"^(?:\w+\.){0,6}(?:(?:Runtime|Value|Assertion|OS|IO|Import)Error|Exception): ")  # of no meaning
 LONGEST = 20_000  # characters of sentences; who writes more than that is a program
 LAST = 3  # lines of a log that tell where it stands
 ALIKE = 0.35  # of a row's weight is one of a phrase's
@@ -90,6 +92,21 @@ def hits(texts: list[Page], judged: frozenset[str] = frozenset()) -> list[Hit]:
         _hit(cause, round(MOST * score / best, 2), words.get(symptom.get(cause, ""), ANYTHING), told)
         for cause, score in scores.items()
         if MOST * score / best >= LEAST
+    ]
+
+
+def alike(texts: list[Page]) -> list[Hit]:
+    """Return what an exception without a signature is about, by its words; the library that raised it says more."""
+    end = uncaught.find(texts)
+    if end is None or not ANY.match(end.own.text) or uncaught.TOLD.search(end.own.text):
+        return []
+    said = end.own.text.partition(": ")[2]
+    place = (texts.index(end.page), end.own.number)
+    told, why = quote(end.page.name, end.own), "its words are those of this cause"
+    return [
+        Hit(cause, sure, sure, "possible", told, why, place)
+        for cause, score in phrases.scores(said, doubtful=True).items()
+        if (sure := min(WORDED, round(MOST * ALIKE * score, 2))) >= LEAST
     ]
 
 

@@ -178,6 +178,7 @@ DOUBTS = (
     Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
     Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
     Doubt("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
+    Doubt("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, 0.45),  # nobody has so much
     Doubt("io.missing", TOOL, NEVER, 0.0),
     Doubt("io.missing", TOOL_TOLD, NEVER, 0.3),
     Doubt("host.shm", ON_CHIP, NEVER, 0.0),

@@ -29,8 +29,8 @@ STOP = frozenset(
     " you your they he so as by from into if do did does done has have had can could will would should may might just"
     " only very also there here then than when while which who what how why all any some one two get gets got use using"
     " uses used make makes made because during about out up off even though although still yet more most much many too"
-    " after before since until like seem seems try tried trying want need please help thanks hi hello run runs running ran"
-    " program script code py python".split()
+    " after before since until like seem seems try tried trying want need please help thanks hi hello run runs running"
+    " ran program script code py python".split()
 )
 SPEED = re.compile(r"(?i)\b(?:speeds?|throughput|faster|utili[sz]ation|accuracy|precision)\b")  # no failure by itself
 DENIES = {"not": "fail", "never": "fail", "no": "miss", "without": "miss", "nor": "fail"}  # and what else they tell of
