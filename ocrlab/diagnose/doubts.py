@@ -200,7 +200,9 @@ DOUBTS = (
     Doubt("io.missing", LINKED, NEVER, 0.0),
     Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
     Doubt("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
-    Doubt("build.system_libs", re.compile(r"Error compiling objects|^error: command '"), COMPILER, 0.62),
+    Doubt(
+        "build.system_libs", re.compile(r"Error (?:compiling objects|building ext)|^error: command '"), COMPILER, 0.62
+    ),
     Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
     Doubt("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
     Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),

@@ -32,7 +32,10 @@ STOP = frozenset(
     " after before since until like seem seems try tried trying want need please help thanks hi hello run runs running"
     " ran program script code py python".split()
 )
-SPEED = re.compile(r"(?i)\b(?:speeds?|throughput|faster|utili[sz]ation|accuracy|precision)\b")  # no failure by itself
+# What is slow or not as good as elsewhere is no failure by itself.
+QUALITY = re.compile(
+    r"(?i)\b(?:speeds?|throughput|faster|utili[sz]ation|accurac(?:y|ies)|precision|recall|results?|scores?|reproduc\w+|papers?)\b"
+)
 DENIES = {"not": "fail", "never": "fail", "no": "miss", "without": "miss", "nor": "fail"}  # and what else they tell of
 DENIED = 3  # words, after one that denies, of which a symptom is denied
 SYMPTOMS = frozenset(("hang", "deadlock", "gone", "oom", "grow", "nan", "leak", "segfault", "fail", "abort", "timeout"))
@@ -111,10 +114,11 @@ def scores(text: str, *, doubtful: bool = False) -> dict[str, float]:
     known = load()
     words = _words(text, known)
     calm = not known.trouble.intersection(words)
-    if calm and (doubtful or prose.ASKS.match(text) or SPEED.search(text)):
+    if calm and (doubtful or prose.ASKS.match(text) or QUALITY.search(text)):
         return {}
     windows = [frozenset(words[at : at + WINDOW]) for at in range(0, max(1, len(words) - WINDOW + STRIDE), STRIDE)]
-    enough = SURELY if doubtful else CALMLY if calm else ENOUGH
+    no_worse = QUALITY.search(text) is not None and not SYMPTOMS.difference(("fail",)).intersection(words)
+    enough = SURELY if doubtful or no_worse else CALMLY if calm else ENOUGH
     found: dict[str, float] = {}
     for cause, phrases in known.said.items():
         best = sorted((max(_held(one, window, known, enough) for window in windows) for one in phrases), reverse=True)
