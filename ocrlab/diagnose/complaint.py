@@ -14,13 +14,16 @@ from typing import Any
 
 from ocrlab.diagnose import catalogue, phrases, prose, uncaught
 from ocrlab.diagnose.evidence import CONTEXT, KERNEL_LOG, Hit, quote
-from ocrlab.diagnose.log import Page
+from ocrlab.diagnose.log import Line, Page
 from ocrlab.diagnose.words import Searched
 
 FILE = Path(__file__).with_name("complaint.toml")
 MOST, LEAST = 0.42, 0.15
 WORDED = 0.3  # of an error message, by its words alone
 ANY = re.compile(r"^(?:\w+\.){0,6}(?:(?:Runtime|Value|Assertion|OS|IO|Import)Error|Exception): ")  # of no meaning
+FATAL = re.compile(
+    r"^(?:[^a-z\n]{0,60}\W|\S{1,40} )?(?:ERROR|FATAL|CRITICAL|Error|error|fatal(?: error)?)\b: ?(?!argument|unrec|the foll)\S"
+)
 LONGEST = 20_000  # characters of sentences; who writes more than that is a program
 LAST = 3  # lines of a log that tell where it stands
 ALIKE = 0.35  # of a row's weight is one of a phrase's
@@ -96,18 +99,33 @@ def hits(texts: list[Page], judged: frozenset[str] = frozenset()) -> list[Hit]:
 
 
 def alike(texts: list[Page]) -> list[Hit]:
-    """Return what an exception without a signature is about, by its words; the library that raised it says more."""
+    """Return what an error without a signature is about, by its words; the library that raised it says more."""
     end = uncaught.find(texts)
-    if end is None or not ANY.match(end.own.text) or uncaught.TOLD.search(end.own.text):
+    if end is None:
+        found = [(page, line) for page in texts if (line := _complains(page))]
+        if not found:
+            return []
+        page, line = found[-1]
+    elif ANY.match(end.own.text) and not uncaught.TOLD.search(end.own.text):
+        page, line = end.page, end.own
+    else:
         return []
-    said = end.own.text.partition(": ")[2]
-    place = (texts.index(end.page), end.own.number)
-    told, why = quote(end.page.name, end.own), "its words are those of this cause"
+    place = (texts.index(page), line.number)
+    told, why = quote(page.name, line), "its words are those of this cause"
     return [
         Hit(cause, sure, sure, "possible", told, why, place)
-        for cause, score in phrases.scores(said, doubtful=True).items()
+        for cause, score in phrases.scores(line.text.partition(": ")[2] or line.text, doubtful=True).items()
         if (sure := min(WORDED, round(MOST * ALIKE * score, 2))) >= LEAST
     ]
+
+
+def _complains(page: Page) -> Line | None:
+    """Return the last line in which a program says that something failed, where it made no progress after it."""
+    if page.name in (CONTEXT, KERNEL_LOG):
+        return None
+    lines = zip(page.numbers, page.text.split("\n"), strict=False)
+    said = [Line(at, text) for at, text in lines if FATAL.search(text) and not uncaught.HARMLESS.search(text)]
+    return said[-1] if said and not any(at > said[-1].number for at in page.progress) else None
 
 
 def _rows(whole: Searched, texts: list[Page]) -> list[Row]:

@@ -131,6 +131,11 @@ SEND_AND_RECEIVE = re.compile(
 CAPTURED = re.compile(r"(?i)graph captur|during capture|CUDA graph")
 COMPILES = re.compile(r"(?i)constexpr|(?:does not|n't|not) support[^\n]{0,20}\bnan")  # what a compiler cannot do
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
+UNTRACKED = re.compile(
+    r"\A(?![\s\S]*(?:[/\\](?:wandb|mlflow|comet_ml|neptune|clearml|swanlab)[/\\]|^wandb: ))"
+    r"|huggingface_hub|torch/hub\.py",
+    re.MULTILINE,
+)
 FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
 LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
 # weights_only tells any error that it meets in these words: nobody names one of the device or the disk.
@@ -187,6 +192,8 @@ DOUBTS = (
     Doubt("loss.ctc_length", CAPTURED, NEVER, 0.0),
     Doubt("num.nonfinite", COMPILES, NEVER, 0.0),
     Doubt("tracker.network", FETCHED, TRACKED, 0.4),
+    Doubt("io.download", re.compile(""), UNTRACKED, 0.4),  # the connection is the tracker's
+    Doubt("loss.ctc_length", re.compile(r"(?i)length is (?:zero|0)\b"), NEVER, 0.45),  # an empty text fits everywhere
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
