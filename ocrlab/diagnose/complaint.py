@@ -22,7 +22,8 @@ MOST, LEAST = 0.42, 0.15
 WORDED = 0.3  # of an error message, by its words alone
 ANY = re.compile(r"^(?:\w+\.){0,6}(?:(?:Runtime|Value|Assertion|OS|IO|Import)Error|Exception): ")  # of no meaning
 FATAL = re.compile(
-    r"^(?:[^a-z\n]{0,60}\W|\S{1,40} )?(?:ERROR|FATAL|CRITICAL|Error|error|fatal(?: error)?)\b: ?(?!argument|unrec|the foll)\S"
+    r"^(?:[^a-z\n]{0,60}\W|\S{1,40} )?(?:ERROR|FATAL|CRITICAL|Error|error|fatal(?: error)?)\b: ?"
+    r"(?!argument|unrec|the foll)\S"
 )
 LONGEST = 20_000  # characters of sentences; who writes more than that is a program
 LAST = 3  # lines of a log that tell where it stands
