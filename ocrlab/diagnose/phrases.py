@@ -39,6 +39,7 @@ QUALITY = re.compile(
 DENIES = {"not": "fail", "never": "fail", "no": "miss", "without": "miss", "nor": "fail"}  # and what else they tell of
 DENIED = 3  # words, after one that denies, of which a symptom is denied
 SYMPTOMS = frozenset(("hang", "deadlock", "gone", "oom", "grow", "nan", "leak", "segfault", "fail", "abort", "timeout"))
+GRAVE = SYMPTOMS - {"fail", "abort", "timeout"}  # one is not told for another
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def scores(text: str, *, doubtful: bool = False) -> dict[str, float]:
     if calm and (doubtful or prose.ASKS.match(text) or QUALITY.search(text)):
         return {}
     windows = [frozenset(words[at : at + WINDOW]) for at in range(0, max(1, len(words) - WINDOW + STRIDE), STRIDE)]
-    no_worse = QUALITY.search(text) is not None and not SYMPTOMS.difference(("fail",)).intersection(words)
+    no_worse = QUALITY.search(text) is not None and not GRAVE.intersection(words)
     enough = SURELY if doubtful or no_worse else CALMLY if calm else ENOUGH
     found: dict[str, float] = {}
     for cause, phrases in known.said.items():
@@ -129,9 +130,11 @@ def scores(text: str, *, doubtful: bool = False) -> dict[str, float]:
 
 
 def _held(phrase: frozenset[str], window: frozenset[str], known: Phrases, enough: float) -> float:
-    """Return the weight of a phrase that stands in a window: all of its trouble, and enough of all else."""
-    if not known.trouble & phrase <= window:
+    """Return the weight of a phrase that stands in a window: enough of it, its symptoms, and for other trouble some."""
+    if not GRAVE & phrase <= window or (known.trouble & phrase and not known.trouble & window):
         return 0.0
+    if GRAVE & window and "fail" in phrase and "fail" not in window and not GRAVE & phrase:
+        return 0.0  # what stands still or is gone has not failed with an error
     held = phrase & window
     whole = sum(known.weight[word] for word in phrase)
     said = sum(known.weight[word] for word in held)
