@@ -8,7 +8,8 @@ import re
 WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
 ASKS = re.compile(
     r"(?i)\W{0,3}(?:how|what|which|where|when|who|why|is|are|can|could|should|shall|will|would|does|do|did|has|have|may"
-    r"|please|thanks?|feature|request|add|adds|support|docs?|documentation|pr|refactor|question|any)\b"
+    r"|please|thanks?|feature|request|add|adds|support|docs?|documentation|pr|refactor|question|any"
+    r"|i (?:just )?(?:want|would like|wish|was wondering|wonder)(?: to (?:know|ask|understand))?)\b"
     r"|[^\n]{0,200}[?？]\s*\Z"
 )
 PREFIX = re.compile(r"[\w./-]{1,40}: (?=[A-Z]{4}|\w+: )|_{4}")  # of a program
