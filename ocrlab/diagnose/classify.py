@@ -95,11 +95,8 @@ def classify(incident: Incident) -> Verdict:
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
     if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
-    elif not well:
-        hits += _less_than_printed(complaint.hits(texts), [hit for hit in hits if hit.strength == "word"])
-    if spoken and incident.status == "log" and not well and max(hit.confidence for hit in spoken) <= WEAK:
-        judged = frozenset(hit.evidence.text for hit in spoken)
-        hits += _less_than_printed(complaint.hits(texts, judged), spoken)
+    if incident.status == "log" and not well:
+        hits += _told(texts, spoken, hits)
     if not spoken and not well and not hung:
         hits += places.hits(texts) + complaint.alike(texts)
     candidates = _candidates(hits)
@@ -130,6 +127,14 @@ def classify(incident: Incident) -> Verdict:
         missing=[] if causes and causes[0].confidence >= SURE else unknown.missing(incident, causes, texts),
     )
     return ranks.named(verdict, guilty, whole)
+
+
+def _told(texts: list[Page], spoken: list[Hit], hits: list[Hit]) -> list[Hit]:
+    """Return what a person tells, where nothing else speaks, or nothing that says much."""
+    if spoken and max(hit.confidence for hit in spoken) > WEAK:
+        return []
+    judged = frozenset(hit.evidence.text for hit in spoken)
+    return _less_than_printed(complaint.hits(texts, judged), spoken or [hit for hit in hits if hit.strength == "word"])
 
 
 def _less_than_printed(told: list[Hit], hits: list[Hit]) -> list[Hit]:
