@@ -33,6 +33,7 @@ LEAST = 0.1
 WORTH = 0.3  # the least that is told beside an error of the program's own logic, which says more than a guess
 WEAK = 0.5  # a message that says no more leaves room for what a person tells beside it
 PRINTED = 0.7  # what is left of an error message of a program that stands still, and of words beside one
+NOTHING_KNOWN = "notebook.kernel_died"  # a messenger that is an answer where nothing better is known
 WENT_ON = 4  # lines of progress after a message: the program survived it
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 MOST_CAUSES, MOST_LINES = 5, 4
@@ -219,8 +220,10 @@ def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
         if one.roots:
             one.confidence = _outright(one) if len(roots) > 1 or one not in roots else one.confidence
             continue
+        line = one.hits[0].evidence
+        if one.id == NOTHING_KNOWN and all(root.confidence <= WEAK for root in roots):
+            continue  # guesses are nothing better
         if one.confidence > 0.2:  # more than a hint
-            line = one.hits[0].evidence
             found.append(
                 RuledOut(one.id, f"line {line.line} of {line.file} only reports the failure of something else")
             )

@@ -18,7 +18,7 @@ FEW, MOSTLY = 4, 0.75  # words of a sentence, and how much of its line they are
 CHINESE = re.compile("[\u4e00-\u9fff]{4}")
 PRINTED = re.compile(
     r"\s|[\[>]|\d{4}[-/]|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b(?! (?:about|for|in|on|when|while|after|with|at)\b)"
-    r"|(?:INFO|WARN|DEBUG|ERROR)\w*\b|(?:ssh|wandb|git|fatal|nvcc|gcc|ld|make)\b: "
+    r"|(?:INFO|WARN|DEBUG|ERROR)\w*\b|(?:ssh|wandb|git|fatal|nvcc|gcc|ld|make|kernel|NVRM|systemd\S*)\b: "
 )
 TITLE, TITLE_LINES = 240, 3  # characters of a line, and lines, of what is pasted alone
 PERSON = re.compile(
