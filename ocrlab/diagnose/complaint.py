@@ -53,7 +53,7 @@ def _words_and_rows() -> tuple[dict[str, re.Pattern[str]], tuple[Row, ...]]:
     """Return the words by name and the rows of complaint.toml."""
     with FILE.open("rb") as file:
         found = catalogue.tomllib.load(file)
-    words = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in found["told"].items()}
+    words = {name: re.compile(pattern, re.IGNORECASE | re.ASCII) for name, pattern in found["told"].items()}
     return words, tuple(map(_row, found["row"]))
 
 

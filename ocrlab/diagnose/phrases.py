@@ -16,7 +16,7 @@ from ocrlab.diagnose import catalogue, prose
 
 FILE = Path(__file__).with_name("phrases.toml")
 CJK = 0x2E7F  # from here on words are written without a space
-WORD = re.compile(r"[^\W_]+|[.,;:!?\n]")
+WORD = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af]+|[^\W_\u2e80-\u9fff\uac00-\ud7af]+|[.,;:!?\n]")
 UNABLE, NOT = re.compile(r"\bcan(?:['’]?t|not)\b"), re.compile(r"n['’]t\b")
 WINDOW, STRIDE = 36, 12  # words that stand close together
 ENOUGH = 0.5  # of a phrase's weight must be said; what is left out counts against it, squared
@@ -79,7 +79,7 @@ def load() -> Phrases:
                 same[_stem(word)] = one
     ascii_ones = sorted((re.escape(word) for word in joined if ord(word[0]) <= CJK), key=len, reverse=True)
     others = sorted((re.escape(word) for word in joined if ord(word[0]) > CJK), key=len, reverse=True)
-    together = re.compile(rf"\b(?:{'|'.join(ascii_ones)})\b|(?:{'|'.join(others)})")
+    together = re.compile(rf"(?<!\w)(?:{'|'.join(ascii_ones)})(?!\w)|(?:{'|'.join(others)})")
     trouble = frozenset(same.get(stem, stem) for stem in map(_stem, found["trouble"].split()))
     made = Phrases({}, {}, same, together, joined, trouble)
     spread: dict[str, set[str]] = defaultdict(set)

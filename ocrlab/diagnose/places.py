@@ -39,6 +39,7 @@ MEETS = r"all_?reduce|all_?gather|reduce|broadcast|barrier|scatter|gather|all_?t
 
 PLACES = (
     _place(r"torch/(?:nn/modules/module|optim/optimizer)\.py", "ckpt.mismatch ckpt.corrupt", "load_state_dict"),
+    _place(r"torch/_weights_only_unpickler\.py", "ckpt.corrupt ckpt.mismatch"),
     _place(r"torch/serialization\.py|safetensors/", "ckpt.corrupt io.missing ckpt.mismatch", "load|open|get_record"),
     _place(r"torch/serialization\.py|safetensors/", "io.disk_full io.permission ckpt.corrupt", "save|write|exit"),
     _place(r"torch/utils/cpp_extension\.py|torch/utils/hipify", "build.compile build.cuda_libraries build.system_libs"),
