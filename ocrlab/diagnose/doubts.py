@@ -58,7 +58,12 @@ ROOMY = re.compile(  # nobody says that /dev/shm is large
 BUS = re.compile(r"[Bb]us error")
 ENDS_OTHERS = re.compile(r"Sending process \d+ closing signal SIGTERM")  # torchrun, after one has failed
 TRIES_AGAIN = re.compile(r"^\[W[^\n]{0,40}socket\.cpp")  # c10d tries the next address, and again
-GAVE_UP = re.compile(r"\[E[^\n]{0,40}socket\.cpp|\w+Error\b|(?i:time-?d? ?out|hang|stuck|refused)")
+GAVE_UP = re.compile(  # told elsewhere than in such a line itself
+    r"\[E[^\n]{0,40}socket\.cpp|^(?!\[W)[^\n]*(?:Error\b|(?i:time-?d? ?out|hang|stuck|refused))", re.MULTILINE
+)
+OWN_MACHINE = re.compile(  # no network lies between: whoever should listen is not there
+    r"client socket has (?:failed|timed out)[^\n]{0,80}(?:\b127\.0\.0\.1\b|\blocalhost\b)"
+)
 COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
 DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
 TOLD_WHY = re.compile(
@@ -96,9 +101,10 @@ REFUSED = re.compile(
 OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
 # caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
 CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
-SIZES = re.compile(r"The size of tensor a")
-NOT_LOADED = re.compile(  # nobody loads weights there
-    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b))",
+SIZES = re.compile(r"The size of tensor a|inconsistent tensor size|sizes do not match")
+NOT_LOADED = re.compile(  # nobody loads weights there, and no optimizer meets the state of another model
+    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b"
+    r"|[/\\]torch[/\\]optim[/\\]\w{1,40}\.py\"?, line \d+, in \w+\n[^\n]{0,200}\n(?:[ ~^]+\n)?RuntimeError: ))",
     re.MULTILINE,
 )
 NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
@@ -220,6 +226,7 @@ DOUBTS = (
     Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
     Doubt("num.nonfinite", re.compile(""), NO_CTC, 0.62),
     Doubt("dist.network", NO_IPV6, NEVER, 0.45),
+    Doubt("dist.network", OWN_MACHINE, NEVER, 0.62),
     Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),
     Doubt("user.", INFORMED, NEVER, 0.0),

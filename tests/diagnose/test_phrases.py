@@ -129,3 +129,9 @@ def test_a_question_without_trouble_says_nothing_and_a_doubtful_text_less() -> N
 def test_a_long_story_holds_only_what_stands_together() -> None:
     story = "driver " + "banana " * 60 + "outdated " + "banana " * 60
     assert "driver.too_old" not in phrases.scores(story)
+
+
+@pytest.mark.parametrize("words", ["I am stuck with this import error: cannot import name x", "stuck by an exception"])
+def test_somebody_who_is_stuck_with_an_error_tells_of_no_program_that_stands_still(words: str) -> None:
+    verdict = classify(Incident(context=words))
+    assert not [one for one in verdict.causes if one.id.startswith(("hang.", "loader.hang"))]
