@@ -33,6 +33,10 @@ PAUSES = (
     r"(?:about |around |some |~ ?|a |the )?(?:few |several |couple of |\d+ ?)(?:s|secs?|seconds?|min(?:ute)?s?)\b"
     r"|\bthen (?:it )?(?:continues|goes on|resumes)\b"
 )
+STUCK = re.compile(  # somebody is, of an error: no program that stands still
+    r"(?i)\bstuck (?=(?:by|with|due to|because of) (?:an?|the|this|that|some|these) (?:\w+ ){0,3}?"
+    r"(?:error|exception|issue|problem|bug))"
+)
 ENDLESS = r"\bfor ?ever\b|\bnever\b|\bhours?\b|\bkill\b|time[sd]? ?out|indefinite|\b[1-9]\d+ min"
 
 
