@@ -17,6 +17,7 @@ from ocrlab.diagnose import catalogue, prose
 FILE = Path(__file__).with_name("phrases.toml")
 CJK = 0x2E7F  # from here on words are written without a space
 WORD = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af]+|[^\W_\u2e80-\u9fff\uac00-\ud7af]+|[.,;:!?\n]")
+BYTES = re.compile(r"\b\d{1,3}(?:\.\d+)? ?([mg])(?:i?b)?\b")  # how many it is tells little: 8G, 11GB, 500 MiB
 UNABLE, NOT = re.compile(r"\bcan(?:['’]?t|not)\b"), re.compile(r"n['’]t\b")
 WINDOW, STRIDE = 36, 12  # words that stand close together
 ENOUGH = 0.5  # of a phrase's weight must be said; what is left out counts against it, squared
@@ -93,6 +94,7 @@ def load() -> Phrases:
 
 def _words(text: str, known: Phrases) -> list[str]:
     text = NOT.sub(" not", UNABLE.sub("can not", prose.STUCK.sub("", text.lower())))
+    text = BYTES.sub(r" \1b ", text)
     text = text.replace("_", " ").replace("-", " ").replace("/", " ")
     text = known.together.sub(lambda found: f" {known.joined[found[0]]} ", text)
     plain = [word for word in WORD.findall(text) if word not in STOP and not (len(word) == 1 and word.isdigit())]

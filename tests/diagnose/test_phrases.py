@@ -135,3 +135,20 @@ def test_a_long_story_holds_only_what_stands_together() -> None:
 def test_somebody_who_is_stuck_with_an_error_tells_of_no_program_that_stands_still(words: str) -> None:
     verdict = classify(Incident(context=words))
     assert not [one for one in verdict.causes if one.id.startswith(("hang.", "loader.hang"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("Evaluation done, then segmentation fault", "native.segv"),
+        ("My training has finished but the script does not exit", "hang.deadlock"),
+        ("Expected to have finished reduction in the prior iteration", "dist.unused_params"),
+    ],
+)
+def test_a_sentence_that_speaks_of_an_end_is_no_program_that_ended_well(words: str, cause: str) -> None:
+    assert classify(Incident(texts={"log_tail.txt": words})).causes[0].id == cause
+
+
+@pytest.mark.parametrize("line", ["Training completed", "Training done. best val 0.93", "All epochs finished in 3.2 h"])
+def test_and_a_program_that_says_so_did(line: str) -> None:
+    assert not classify(Incident(texts={"log_tail.txt": f"step 3 killed loss 0.1\n{line}"})).causes
