@@ -50,7 +50,9 @@ INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 # Of a compiler or a linker: it misses a package of the system, no file of the program.
 LINKED = re.compile(
-    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+(?:: No such| file not found)|Cannot open include file"
+    r"|unable to execute '|^error: command '[^'\n]{1,200}' failed: No such"
+    r"|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
 )
 ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"

@@ -272,3 +272,21 @@ def test_but_what_a_closure_raises_beneath_the_optimizer_is_not_of_its_state() -
 )
 def test_a_socket_that_tries_again_or_calls_its_own_machine_is_no_sure_network(line: str, sure: bool) -> None:
     assert any(one.id == "dist.network" and one.confidence > 0.7 for one in said(line).causes) is sure
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("fatal error C1083: Cannot open include file: 'pyconfig.h': No such file or directory", "build.system_libs"),
+        (
+            "fatal error C1083: Cannot open include file: 'cusparse.h': No such file or directory",
+            "build.cuda_libraries",
+        ),
+        ("fatal error C1083: Cannot open include file: 'THC/THC.h': No such file or directory", "build.compile"),
+        ("op.cpp:3:10: fatal error: THC/THC.h: No such file or directory", "build.compile"),
+        ("op.cpp:3:10: fatal error: 'omp.h' file not found", "build.system_libs"),
+        ("unable to execute 'gcc': No such file or directory", "build.system_libs"),
+    ],
+)
+def test_a_header_or_compiler_that_is_not_there_is_no_file_of_the_program(line: str, cause: str) -> None:
+    assert [one.id for one in said(line).causes if one.confidence >= 0.7] == [cause]
