@@ -31,7 +31,9 @@ GIVES_WAY = ("wrapper", "fallback", "word", "hint")
 SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
 LEAST = 0.1
 WORTH = 0.3  # the least that is told beside an error of the program's own logic, which says more than a guess
+WEAK = 0.5  # a message that says no more leaves room for what a person tells beside it
 PRINTED = 0.7  # what is left of an error message of a program that stands still, and of words beside one
+NOTHING_KNOWN = "notebook.kernel_died"  # a messenger that is an answer where nothing better is known
 WENT_ON = 4  # lines of progress after a message: the program survived it
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 MOST_CAUSES, MOST_LINES = 5, 4
@@ -94,10 +96,10 @@ def classify(incident: Incident) -> Verdict:
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
     if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
-    elif not well:
-        hits += _less_than_printed(complaint.hits(texts), hits)
+    if incident.status == "log" and not well:
+        hits += _told(texts, spoken, hits)
     if not spoken and not well and not hung:
-        hits += places.hits(texts)
+        hits += places.hits(texts) + complaint.alike(texts)
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():
@@ -128,9 +130,17 @@ def classify(incident: Incident) -> Verdict:
     return ranks.named(verdict, guilty, whole)
 
 
+def _told(texts: list[Page], spoken: list[Hit], hits: list[Hit]) -> list[Hit]:
+    """Return what a person tells, where nothing else speaks, or nothing that says much."""
+    if spoken and max(hit.confidence for hit in spoken) > WEAK:
+        return []
+    judged = frozenset(hit.evidence.text for hit in spoken)
+    return _less_than_printed(complaint.hits(texts, judged), spoken or [hit for hit in hits if hit.strength == "word"])
+
+
 def _less_than_printed(told: list[Hit], hits: list[Hit]) -> list[Hit]:
     """Return what circumstances speak for, with less than the words of a line that the program itself has printed."""
-    lines = [hit.evidence for hit in hits if hit.strength == "word"]
+    lines = [hit.evidence for hit in hits]
     printed = any(line.file != evidence.CONTEXT and not prose.is_sentence(line.text) for line in lines)
     part = PRINTED if printed else 1.0
     return [replace(hit, confidence=hit.confidence * part, ceiling=hit.ceiling * part) for hit in told]
@@ -210,8 +220,10 @@ def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
         if one.roots:
             one.confidence = _outright(one) if len(roots) > 1 or one not in roots else one.confidence
             continue
+        line = one.hits[0].evidence
+        if one.id == NOTHING_KNOWN and all(root.confidence <= WEAK for root in roots):
+            continue  # guesses are nothing better
         if one.confidence > 0.2:  # more than a hint
-            line = one.hits[0].evidence
             found.append(
                 RuledOut(one.id, f"line {line.line} of {line.file} only reports the failure of something else")
             )

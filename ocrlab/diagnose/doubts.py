@@ -50,7 +50,9 @@ INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does
 ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 # Of a compiler or a linker: it misses a package of the system, no file of the program.
 LINKED = re.compile(
-    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+: No such|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+(?:: No such| file not found)|Cannot open include file"
+    r"|unable to execute '|^error: command '[^'\n]{1,200}' failed: No such"
+    r"|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
 )
 ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
@@ -58,7 +60,12 @@ ROOMY = re.compile(  # nobody says that /dev/shm is large
 BUS = re.compile(r"[Bb]us error")
 ENDS_OTHERS = re.compile(r"Sending process \d+ closing signal SIGTERM")  # torchrun, after one has failed
 TRIES_AGAIN = re.compile(r"^\[W[^\n]{0,40}socket\.cpp")  # c10d tries the next address, and again
-GAVE_UP = re.compile(r"\[E[^\n]{0,40}socket\.cpp|\w+Error\b|(?i:time-?d? ?out|hang|stuck|refused)")
+GAVE_UP = re.compile(  # told elsewhere than in such a line itself
+    r"\[E[^\n]{0,40}socket\.cpp|^(?!\[W)[^\n]*(?:Error\b|(?i:time-?d? ?out|hang|stuck|refused))", re.MULTILINE
+)
+OWN_MACHINE = re.compile(  # no network lies between: whoever should listen is not there
+    r"client socket has (?:failed|timed out)[^\n]{0,80}(?:\b127\.0\.0\.1\b|\blocalhost\b)"
+)
 COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
 DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
 TOLD_WHY = re.compile(
@@ -96,9 +103,10 @@ REFUSED = re.compile(
 OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
 # caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
 CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
-SIZES = re.compile(r"The size of tensor a")
-NOT_LOADED = re.compile(  # nobody loads weights there
-    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b))",
+SIZES = re.compile(r"The size of tensor a|inconsistent tensor size|sizes do not match")
+NOT_LOADED = re.compile(  # nobody loads weights there, and no optimizer meets the state of another model
+    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b"
+    r"|[/\\]torch[/\\]optim[/\\]\w{1,40}\.py\"?, line \d+, in \w+\n[^\n]{0,200}\n(?:[ ~^]+\n)?RuntimeError: ))",
     re.MULTILINE,
 )
 NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
@@ -131,6 +139,11 @@ SEND_AND_RECEIVE = re.compile(
 CAPTURED = re.compile(r"(?i)graph captur|during capture|CUDA graph")
 COMPILES = re.compile(r"(?i)constexpr|(?:does not|n't|not) support[^\n]{0,20}\bnan")  # what a compiler cannot do
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
+UNTRACKED = re.compile(
+    r"\A(?![\s\S]*(?:[/\\](?:wandb|mlflow|comet_ml|neptune|clearml|swanlab)[/\\]|^wandb: ))"
+    r"|huggingface_hub|torch/hub\.py",
+    re.MULTILINE,
+)
 FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
 LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
 # weights_only tells any error that it meets in these words: nobody names one of the device or the disk.
@@ -151,6 +164,7 @@ ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # t
 KEPT = re.compile(r"\bmachine api\.wandb|key for [\w./:-]{1,60} to your netrc")  # where a key for the server is kept
 NCCL_TELLS = re.compile(r"NCCL INFO")
 STANDS_STILL = re.compile(r"(?i)\b(?:hang|hung|stuck|freez|froze|stall|dead-?lock)")
+HANGS = re.compile(r"(?i)\b(?:hang|hung|freez|froze|stall|dead-?lock)")
 LASTS = re.compile(rf"{prose.ENDLESS}|\A(?![\s\S]*(?:{prose.PAUSES}))", re.IGNORECASE)
 NOT_ALONE = re.compile(  # nobody says that one card alone stands still as well
     r"(?i)\A(?![\s\S]*(?:\b(?:same|also|even)\b[^\n]{0,40}(?:with|on|using) (?:1|one|a single|only one) (?:gpu|card)))"
@@ -160,6 +174,8 @@ DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
     Doubt("", STANDS_STILL, LASTS, 0.0),
     Doubt("dist.", STANDS_STILL, NOT_ALONE, 0.0),
+    Doubt("hang.", prose.STUCK, HANGS, 0.0),
+    Doubt("loader.hang_", prose.STUCK, HANGS, 0.0),
     Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
     Doubt("build.", LINKS, NOT_BUILT, 0.4),
     Doubt("tracker.network", ANSWERED, NEVER, 0.4),
@@ -178,6 +194,7 @@ DOUBTS = (
     Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
     Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
     Doubt("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
+    Doubt("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, 0.45),  # nobody has so much
     Doubt("io.missing", TOOL, NEVER, 0.0),
     Doubt("io.missing", TOOL_TOLD, NEVER, 0.3),
     Doubt("host.shm", ON_CHIP, NEVER, 0.0),
@@ -186,6 +203,8 @@ DOUBTS = (
     Doubt("loss.ctc_length", CAPTURED, NEVER, 0.0),
     Doubt("num.nonfinite", COMPILES, NEVER, 0.0),
     Doubt("tracker.network", FETCHED, TRACKED, 0.4),
+    Doubt("io.download", re.compile(""), UNTRACKED, 0.4),  # the connection is the tracker's
+    Doubt("loss.ctc_length", re.compile(r"(?i)length is (?:zero|0)\b"), NEVER, 0.45),  # an empty text fits everywhere
     Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
     Doubt("data.annotation", PARSED, DATA, 0.4),
     Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
@@ -199,7 +218,9 @@ DOUBTS = (
     Doubt("io.missing", LINKED, NEVER, 0.0),
     Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
     Doubt("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
-    Doubt("build.system_libs", re.compile(r"Error compiling objects|^error: command '"), COMPILER, 0.62),
+    Doubt(
+        "build.system_libs", re.compile(r"Error (?:compiling objects|building ext)|^error: command '"), COMPILER, 0.62
+    ),
     Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
     Doubt("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
     Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),
@@ -210,6 +231,7 @@ DOUBTS = (
     Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
     Doubt("num.nonfinite", re.compile(""), NO_CTC, 0.62),
     Doubt("dist.network", NO_IPV6, NEVER, 0.45),
+    Doubt("dist.network", OWN_MACHINE, NEVER, 0.62),
     Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
     Doubt("build.", NCCL_LINE, NEVER, 0.0),
     Doubt("user.", INFORMED, NEVER, 0.0),

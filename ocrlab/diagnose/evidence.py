@@ -74,7 +74,7 @@ def _short(text: str) -> str:
 
 def gather(incident: Incident, texts: list[Page]) -> list[Hit]:
     """Return every hit of signatures, memory numbers, versions, exit codes and stacks in the texts."""
-    spoken = {text.name for text in texts if text.name == CONTEXT or prose.is_told(text.text)}
+    spoken = {text.name for text in texts if text.name == CONTEXT or prose.is_told(text.text) or prose.asks(text.text)}
     hits = [hit for sign in catalogue.load().signs() for hit in _signature(sign, texts, spoken)]
     for order, text in enumerate(texts):
         hits += _memory(text, order)

@@ -25,14 +25,21 @@ class Place:
     file: re.Pattern[str]
     causes: tuple[str, ...]
     function: re.Pattern[str]
+    error: re.Pattern[str]
 
 
-def _place(file: str, causes: str, function: str = "") -> Place:
-    return Place(re.compile(rf"/(?:{file})"), tuple(causes.split()), re.compile(function))
+def _place(file: str, causes: str, function: str = "", error: str = "") -> Place:
+    return Place(re.compile(rf"/(?:{file})"), tuple(causes.split()), re.compile(function), re.compile(error))
+
+
+# torch.distributed checks its arguments with these; what its C++ raises of sockets and ranks has other classes.
+CHECKED = r"^(?:\w+\.){0,6}(?:Value|Assertion)Error\b"
+MEETS = r"all_?reduce|all_?gather|reduce|broadcast|barrier|scatter|gather|all_?to_?all|recv|send|wait|synchroni"
 
 
 PLACES = (
     _place(r"torch/(?:nn/modules/module|optim/optimizer)\.py", "ckpt.mismatch ckpt.corrupt", "load_state_dict"),
+    _place(r"torch/_weights_only_unpickler\.py", "ckpt.corrupt ckpt.mismatch"),
     _place(r"torch/serialization\.py|safetensors/", "ckpt.corrupt io.missing ckpt.mismatch", "load|open|get_record"),
     _place(r"torch/serialization\.py|safetensors/", "io.disk_full io.permission ckpt.corrupt", "save|write|exit"),
     _place(r"torch/utils/cpp_extension\.py|torch/utils/hipify", "build.compile build.cuda_libraries build.system_libs"),
@@ -41,7 +48,20 @@ PLACES = (
     _place(r"torch/cuda/graphs\.py", "kernel.capture user.compile"),
     _place(r"torch/cuda/__init__\.py", "driver.state driver.too_old build.cpu_only", "init|count|check"),
     _place(r"torch/(?:cuda/)?amp/|apex/amp/", "user.amp user.dtype num.nonfinite"),
-    _place(r"torch/distributed/elastic/|torch/distributed/(?:rendezvous|launch|run)\b", "dist.network dist.misconfig"),
+    _place(r"torch/distributed/(?:checkpoint|_state_dict_utils)\b", "ckpt.mismatch ckpt.corrupt io.missing"),
+    _place(r"torch/distributed/(?:_?tensor|device_mesh|pipelining)\b", "user.shape dist.misconfig user.device"),
+    _place(r"torch/distributed/(?:fsdp|_composable|algorithms)\b", "dist.misconfig user.dtype user.device"),
+    _place(
+        r"torch/distributed/(?:elastic/|rendezvous|launch|run)\b", "dist.misconfig dist.network dist.port", "", CHECKED
+    ),
+    _place(r"torch/distributed/(?:elastic/|rendezvous|rpc|launch|run)\b", "dist.network dist.timeout_desync dist.port"),
+    _place(
+        r"torch/nn/parallel/(?:data_parallel|parallel_apply|scatter|replicate|comm)", "user.device user.shape dist.p2p"
+    ),
+    _place(
+        r"torch/distributed/|deepspeed/comm/|horovod/", "dist.misconfig dist.timeout_desync dist.network", "", CHECKED
+    ),
+    _place(r"torch/distributed/|deepspeed/comm/|horovod/", "dist.timeout_desync dist.network dist.misconfig", MEETS),
     _place(
         r"torch/(?:distributed/|nn/parallel/)|deepspeed/|horovod/", "dist.misconfig dist.timeout_desync dist.network"
     ),
@@ -72,7 +92,8 @@ def hits(texts: list[Page]) -> list[Hit]:
     if inner is None:
         return []
     file = inner["file"].replace("\\", "/")
-    found = next((one for one in PLACES if one.file.search(file) and one.function.search(inner["function"])), None)
+    raised = (inner["function"], end.own.text)
+    found = next((one for one in PLACES if one.file.search(file) and _suits(one, *raised)), None)
     if found is None:
         return []
     told, why = quote(end.page.name, end.own), f"raised in {'/'.join(file.split('/')[-3:])}"
@@ -80,3 +101,7 @@ def hits(texts: list[Page]) -> list[Hit]:
     return [
         Hit(cause, sure, sure, "possible", told, why, place) for cause, sure in zip(found.causes, SURE, strict=False)
     ]
+
+
+def _suits(one: Place, function: str, error: str) -> bool:
+    return one.function.search(function) is not None and one.error.search(error) is not None

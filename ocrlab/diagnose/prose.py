@@ -6,9 +6,21 @@ import functools
 import re
 
 WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
+ASKS = re.compile(
+    r"(?i)\W{0,3}(?:how|what|which|where|when|who|why|is|are|can|could|should|shall|will|would|does|do|did|has|have|may"
+    r"|please|thanks?|feature|request|add|adds|support|docs?|documentation|pr|refactor|question|any"
+    r"|i (?:just )?(?:want|would like|wish|was wondering|wonder)(?: to (?:know|ask|understand))?)\b"
+    r"|[^\n]{0,200}[?？]\s*\Z"
+)
+PREFIX = re.compile(r"[\w./-]{1,40}: (?=[A-Z]{4}|\w+: )|_{4}")  # of a program
+NAME = re.compile(r"[^\W\d_]{2,}")
 FEW, MOSTLY = 4, 0.75  # words of a sentence, and how much of its line they are
 CHINESE = re.compile("[\u4e00-\u9fff]{4}")
-PRINTED = re.compile(r"\s|[\[>]|\d{4}[-/]|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b|(?:INFO|WARN|DEBUG|ERROR)\w*\b")
+PRINTED = re.compile(
+    r"\s|[\[>]|\d{4}[-/]|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b(?! (?:about|for|in|on|when|while|after|with|at)\b)"
+    r"|(?:INFO|WARN|DEBUG|ERROR)\w*\b|(?:ssh|wandb|git|fatal|nvcc|gcc|ld|make|kernel|NVRM|systemd\S*)\b: "
+)
+TITLE, TITLE_LINES = 240, 3  # characters of a line, and lines, of what is pasted alone
 PERSON = re.compile(
     r"(?<![\w./-])(?:I(?:'m|'ve| am| have| had| get| got| run| ran| use| tried| try| set| think| don't| do| see| train)"
     r"|[Ww]e(?: have| had| get| got| run| ran| use| tried| see| train)|[Mm]y|[Oo]ur|me|[Hh]elp|[Tt]hanks"
@@ -20,6 +32,10 @@ PAUSES = (
     r"\b(?:hang|hung|stuck|freez|froze|stall|paus|block|wait)\w* (?:\w+ ){0,3}?for "
     r"(?:about |around |some |~ ?|a |the )?(?:few |several |couple of |\d+ ?)(?:s|secs?|seconds?|min(?:ute)?s?)\b"
     r"|\bthen (?:it )?(?:continues|goes on|resumes)\b"
+)
+STUCK = re.compile(  # somebody is, of an error: no program that stands still
+    r"(?i)\bstuck (?=(?:by|with|due to|because of) (?:an?|the|this|that|some|these) (?:\w+ ){0,3}?"
+    r"(?:error|exception|issue|problem|bug))"
 )
 ENDLESS = r"\bfor ?ever\b|\bnever\b|\bhours?\b|\bkill\b|time[sd]? ?out|indefinite|\b[1-9]\d+ min"
 
@@ -44,6 +60,19 @@ def sentences(text: str) -> str:
     if sum(told) < MOST_LINES * sum(1 for line in lines if line.strip()):
         told = [known and PERSON.search(line) is not None for known, line in zip(told, lines, strict=True)]
     return "\n".join(line if known else " " * len(line) for known, line in zip(told, lines, strict=True))
+
+
+def is_title(text: str) -> bool:
+    """Tell whether a text is no more than a few short lines of words: a title, or what somebody has typed."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    short = 0 < len(lines) <= TITLE_LINES and all(len(line) <= TITLE for line in lines)
+    short = short and not any(PRINTED.match(line) or PREFIX.match(line) for line in lines)
+    return short and len(NAME.findall(text)) > 2
+
+
+def asks(text: str) -> bool:
+    """Tell whether a text is no more than a question or a request."""
+    return is_title(text) and ASKS.match(text.lstrip()) is not None
 
 
 def is_said(line: str) -> bool:

@@ -71,8 +71,9 @@ WORKED += ("hw.gpu", "kernel.illegal_address", "kernel.misaligned", "kernel.laun
 UNUSABLE = ("driver.", "build.cpu_only", "build.cuda_libraries")
 FINISHED = re.compile(
     r"(?i)^\W*(?:[\w:./-]+\s){0,4}?(?:training|run|job|fit|evaluation|testing|everything|all|epochs?|successfully)?\W{0,3}"
-    r"(?:is |was |has |have )?(?:successfully )?(?:finished|completed?|done|succeeded)\b"
-    r"(?![^\n]{0,80}(?:error|fail|exit code -?[1-9]))"
+    r"(?:is |was |has |(?<!to )have )?(?<!to have )(?:successfully )?(?:finished|completed?|done|succeeded)\b"
+    r"(?![^\n]{0,120}(?:error|fail|exit code -?[1-9]|\bbut\b|\b(?:hang|hung|stuck|freez|froze|stall|crash|kill)"
+    r"|segfault|segmentation|core dumped))"
 )
 ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")

@@ -323,3 +323,38 @@ def test_not_is_read_where_it_is_shortened() -> None:
 def test_what_a_program_printed_counts_more_than_what_is_told_beside_it() -> None:
     found = judge("error with several GPUs", "RuntimeError: input is on the wrong device").causes
     assert found[0].id == "user.device"
+
+
+def printed(*lines: str, context: str = "") -> Verdict:
+    return classify(Incident(texts={"log_tail.txt": "\n".join(lines) + "\n"}, context=context))
+
+
+def test_an_error_that_no_signature_knows_is_about_what_its_words_are_about() -> None:
+    found = printed("Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "    go()",
+                    "RuntimeError: the polygons of the label file have fewer than three points").causes  # fmt: skip
+    assert found[0].id == "data.annotation"
+    error = printed(
+        "fit: 3 workers", "ERROR: could not reserve the pinned pages: out of memory in the pin memory thread"
+    )
+    assert error.causes[0].confidence <= 0.3
+    assert printed("ERROR: quux of the third kind").causes == []
+    assert printed("fit.py: error: argument --batch: invalid int value: 'many'").causes == []
+
+
+def test_beside_a_message_that_says_little_people_are_heard() -> None:
+    line = "RuntimeError: Triton Error [CUDA]: invalid argument"
+    alone, beside = (
+        printed(line),
+        printed(line, context="The computer reboots itself under load, its power supply is weak."),
+    )
+    assert "hw.gpu" not in [one.id for one in alone.causes]
+    assert "hw.gpu" in [one.id for one in beside.causes]
+    assert beside.causes[0].id == alone.causes[0].id
+
+
+def test_a_bare_crash_a_reboot_that_heals_and_one_card_that_idles() -> None:
+    assert judge("It crashed when the training was over.").causes[0].confidence <= 0.3
+    assert judge("cutorch is not working; after rebooting it is working again").causes[0].id == "driver.state"
+    found = judge("Training is stuck: one GPU drops to 0 % and the others stay at 100 %.").causes
+    assert found[0].id == "dist.timeout_desync"
+    assert judge("程序卡住：某个gpu的利用率变成0，另外7个gpu利用率变成100").causes[0].id == "dist.timeout_desync"

@@ -238,3 +238,55 @@ def test_a_word_of_another_trade_is_not_sure(message: str, cause: str) -> None:
 )
 def test_its_look_alike_stays_sure(message: str, cause: str) -> None:
     assert (said(message).causes[0].id, said(message).causes[0].confidence >= 0.8) == (cause, True)
+
+
+SIZES = "RuntimeError: The size of tensor a (16) must match the size of tensor b (4) at non-singleton dimension 0"
+
+
+def test_an_optimizer_that_meets_other_sizes_has_the_state_of_another_model() -> None:
+    of_the_state = raised(SIZES, "/env/site-packages/torch/optim/sgd.py", "step")
+    assert (of_the_state.causes[0].id, of_the_state.causes[0].confidence <= 0.7) == ("ckpt.mismatch", True)
+    assert all(cause.confidence <= 0.6 for cause in of_the_state.causes if cause.id == "user.shape")
+
+
+def test_but_what_a_closure_raises_beneath_the_optimizer_is_not_of_its_state() -> None:
+    frames = (
+        '  File "/env/torch/optim/lbfgs.py", line 5, in step\n    loss = closure()\n  File "net.py", line 2, in f\n'
+    )
+    log = f"Traceback (most recent call last):\n{frames}    return a + b\n{SIZES}\n"
+    best = classify(Incident(texts={"log_tail.txt": log})).causes[0]
+    assert (best.id, best.confidence > 0.9) == ("user.shape", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "sure"),
+    [
+        ("[W socket.cpp:663] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 110).", False),
+        (
+            "[W socket.cpp:663] [c10d] The client socket has failed to connect to [n1]:29500 (Connection timed out)",
+            False,
+        ),
+        ("[E socket.cpp:793] [c10d] The client socket has timed out while trying to connect to (127.0.0.1, 4)", False),
+        ("[E socket.cpp:793] [c10d] The client socket has timed out while trying to connect to (10.0.0.7, 4)", True),
+    ],
+)
+def test_a_socket_that_tries_again_or_calls_its_own_machine_is_no_sure_network(line: str, sure: bool) -> None:
+    assert any(one.id == "dist.network" and one.confidence > 0.7 for one in said(line).causes) is sure
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("fatal error C1083: Cannot open include file: 'pyconfig.h': No such file or directory", "build.system_libs"),
+        (
+            "fatal error C1083: Cannot open include file: 'cusparse.h': No such file or directory",
+            "build.cuda_libraries",
+        ),
+        ("fatal error C1083: Cannot open include file: 'THC/THC.h': No such file or directory", "build.compile"),
+        ("op.cpp:3:10: fatal error: THC/THC.h: No such file or directory", "build.compile"),
+        ("op.cpp:3:10: fatal error: 'omp.h' file not found", "build.system_libs"),
+        ("unable to execute 'gcc': No such file or directory", "build.system_libs"),
+    ],
+)
+def test_a_header_or_compiler_that_is_not_there_is_no_file_of_the_program(line: str, cause: str) -> None:
+    assert [one.id for one in said(line).causes if one.confidence >= 0.7] == [cause]

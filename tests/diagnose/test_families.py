@@ -8,6 +8,32 @@ from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
 FAMILIES = (
+    ("RuntimeError: No rendezvous handler for env+foo://", "dist.misconfig"),
+    ("RuntimeError: Expected to have GPUs as many as processes: world size 4 but 2 devices", "dist.misconfig"),
+    ("TypeError: Got unsupported ScalarType BFloat16", "user.dtype"),
+    ("torch._C._LinAlgError: linalg.eigh: The algorithm failed to converge because of x", "num.nonfinite"),
+    ("AssertionError: Results do not correspond to current coco set", "data.annotation"),
+    ("ValueError: boxes must be non-degenerate: found degenerate box [10, 20, 10, 40]", "data.annotation"),
+    ("ValueError: Requested crop size (640, 640) is larger than the image size (480, 600)", "data.sample"),
+    ("ValueError: Your setup doesn't support bf16/gpu. You need torch>=1.10", "build.arch"),
+    (
+        "NotImplementedError: `cutlassF` is not supported because: xFormers wasn't build with CUDA support",
+        "build.cpu_only",
+    ),
+    ("AssertionError: MMCV==2.2.0 is used but incompatible. Please install mmcv>=2.0.0", "build.abi"),
+    (
+        "RuntimeError: Failed to import transformers.x because of the following error: No module named 'sentencepiece'",
+        "build.missing_package",
+    ),
+    ("[enforce fail] not enough memory: you tried to allocate 9223372036854775807 bytes.", "gpumem.absurd_size"),
+    (
+        "host_config.h(133): fatal error C1189: #error:  -- unsupported Microsoft Visual Studio version!",
+        "build.system_libs",
+    ),
+    ("RuntimeError: Missing key in checkpoint state_dict: model.head.weight.", "ckpt.mismatch"),
+    ("wandb: retry\nConnectionRefusedError: [Errno 61] Connection refused", "tracker.network"),
+    ("ctc_loss_op.cc:168 : Invalid argument: Labels length is zero in batch 25", "data.annotation"),
+    ("RuntimeError: all elements of target should be between 0 and 1", "data.annotation"),
     ("xFormers was built for:\n  PyTorch 2.4.0+cu121 with CUDA 1201 (you have 2.4.0+cpu)", "build.cpu_only"),
     ("AttributeError: module 'torch._C' has no attribute '_cuda_getDeviceCount'", "build.cpu_only"),
     (
@@ -274,3 +300,34 @@ def test_a_label_that_has_no_path_explains_the_infinite_loss_after_it() -> None:
     guessed = told("loss: nan", "lines of text, CTC").causes[:3]
     assert {"loss.ctc_length", "num.nonfinite"} <= {one.id for one in guessed}
     assert all(one.confidence <= 0.7 for one in guessed)
+
+
+def test_a_build_that_asks_torch_for_its_cuda_has_one_without() -> None:
+    frame = '  File "/env/lib/python3.9/site-packages/torch/utils/cpp_extension.py", line 813, in _check_cuda_version'
+    found = classify(
+        Incident(texts={"l": f"{frame}\n    x\n  TypeError: expected string or bytes-like object\n"})
+    ).causes[0]
+    assert (found.id, found.evidence[0].text.startswith("TypeError")) == ("build.cpu_only", True)
+
+
+def test_an_extension_that_does_not_build_says_not_why() -> None:
+    found = classify(Incident(texts={"l": "RuntimeError: Error building extension 'dcn'"})).causes
+    assert {"build.system_libs", "build.compile", "build.cuda_libraries"} == {cause.id for cause in found[:3]}
+    assert found[0].confidence <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("RuntimeError: all elements of target should be between 0 and 1", "255"),
+        ("nvidia-smi: Failed to initialize NVML: Driver/library version mismatch", "reboot"),
+        ("srun: error: Unable to allocate resources: Requested time limit is invalid", "partition"),
+        ("train.py: error: unrecognized arguments: --local-rank=1", "os.environ['LOCAL_RANK']"),
+        ("RuntimeError: DDP expects same model across all ranks, but Rank 2 has 128 params", "same model"),
+        ("AssertionError: MMCV==2.2.0 is used but incompatible. Please install mmcv>=2.0.0", "mim install"),
+        ("fatal error C1189: #error:  -- unsupported Microsoft Visual Studio version!", "toolset"),
+        ("Process finished with exit code -1073741819 (0xC0000005)", "VC++"),
+    ],
+)
+def test_the_fix_is_of_the_form_that_was_printed(line: str, word: str) -> None:
+    assert word in classify(Incident(texts={"l": line})).causes[0].fix

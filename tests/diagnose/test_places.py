@@ -28,6 +28,12 @@ def raised(file: str, error: str, function: str = "inner") -> Verdict:
         ("torch/serialization.py", "_save", "io.disk_full"),
         ("torch/_inductor/graph.py", "run", "user.compile"),
         ("torch/distributed/distributed_c10d.py", "new_group", "dist.misconfig"),
+        ("torch/distributed/distributed_c10d.py", "all_reduce", "dist.timeout_desync"),
+        ("torch/distributed/rendezvous.py", "_env_rendezvous_handler", "dist.network"),
+        ("torch/distributed/checkpoint/default_planner.py", "create_plan", "ckpt.mismatch"),
+        ("torch/distributed/tensor/_dispatch.py", "dispatch", "user.shape"),
+        ("torch/nn/parallel/data_parallel.py", "forward", "user.device"),
+        ("torch/nn/parallel/distributed.py", "__init__", "dist.misconfig"),
         ("torch/utils/cpp_extension.py", "load", "build.compile"),
         ("torch/utils/data/_utils/collate.py", "collate", "data.sample"),
         ("PIL/TiffImagePlugin.py", "_open", "data.corrupt"),
@@ -38,6 +44,12 @@ def test_an_unknown_error_is_of_its_library_and_never_sure(file: str, function: 
     found = raised(f"{SITE}/{file}", "RuntimeError: quux of the third kind", function).causes
     assert (found[0].id, found[0].confidence < 0.5) == (cause, True)
     assert all(one.experiment for one in found)
+
+
+def test_what_torch_distributed_checks_itself_is_a_wrong_setting() -> None:
+    for file, function in (("distributed_c10d.py", "all_reduce"), ("rendezvous.py", "rendezvous")):
+        found = raised(f"{SITE}/torch/distributed/{file}", "ValueError: quux must be positive", function).causes
+        assert found[0].id == "dist.misconfig"
 
 
 def test_frames_of_windows_are_read() -> None:

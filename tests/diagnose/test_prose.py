@@ -48,3 +48,23 @@ def test_words_pasted_as_a_log_are_never_sure() -> None:
 )
 def test_a_wait_that_ends_by_itself(text: str, short: bool) -> None:
     assert prose.pauses(text) is short
+
+
+@pytest.mark.parametrize("text", ["ddp hangs on 4090s", "RuntimeError about the driver version", "nms ops missing!?"])
+def test_a_title_is_what_somebody_typed(text: str) -> None:
+    assert prose.is_title(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "CUDA error 30%", "[rank0] is late again", "wandb: ERROR no such run", "a\nb\nc\nd"]
+)
+def test_what_a_program_printed_is_no_title(text: str) -> None:
+    assert not prose.is_title(text)
+
+
+def test_a_question_or_a_wish_is_only_that() -> None:
+    assert prose.asks("Should I set pin_memory=True on WSL2?")
+    assert prose.asks("Add a test that a corrupt image is skipped")
+    assert not prose.asks("My images are corrupt and the loader fails.")
+    said = classify(Incident(texts={"log_tail.txt": "Add a test that a corrupt image is skipped"}))
+    assert all(cause.confidence < 0.7 for cause in said.causes)
