@@ -44,6 +44,8 @@ def bad(tensor: Tensor) -> bool:
     """Tell whether a tensor holds NaN or Inf, in one pass in most cases; False for what has no values."""
     if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
         return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False  # nobody may read it; what it wraps comes by as the operators run
     if tensor.is_meta or tensor.layout != torch.strided or not tensor.numel() or tensor.is_quantized:
         return False
     if tensor.dtype.itemsize == 1:
