@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import DataError
 from ocrlab.flight.ring import Step
-from ocrlab.recording import generators, raw, walks
+from ocrlab.flight.ring_layout import State
+from ocrlab.recording import generators, names, raw, walks
 from ocrlab.recording.loading import Loader, Order, Place, Watched, can_be_watched, twin
+
+Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
 
 
 class Feed:
@@ -38,6 +42,7 @@ class Feed:
         self.next = 0
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
+        self.loader: Any = None  # the one whose samples are at hand
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of the next walk; raises DataError where they cannot be made again."""
@@ -67,6 +72,12 @@ class Feed:
             if end is not None:
                 end()
 
+    def apart(self, step: Step) -> Parts | None:
+        """Return the names of a batch's samples, and what puts a batch together of some of them; None where they cannot
+        be had one by one.
+        """
+        return parts(self.loader, step.order, step.loaded) if _kind(step) == "map" else None
+
     def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:
             yield raw.read(self.flight, step.order["raw"])
@@ -76,6 +87,7 @@ class Feed:
         if not can_be_watched(loader):
             got = f"{type(loader).__name__} where a DataLoader was recorded"
             raise DataError("The loader is not the one that was recorded", got=got)
+        self.loader = loader
         orders = [Order(indices(step), step.loaded) for step in steps]
         copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
@@ -110,6 +122,32 @@ class Feed:
                 ) from None
             if step is not None:
                 yield getattr(batch, "data", batch) if type(batch).__name__ == "Tagged" else batch
+
+
+def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) -> Parts | None:
+    """Return the names of the samples of a batch that was loaded by its indices, and what puts a batch together of some
+    of them. All are loaded here, once, as they were; the random states are those of before then.
+    """
+    if loader is None or order.get("single", True) or not isinstance(order.get("indices"), str):
+        return None
+    chosen = ast.literal_eval(order["indices"])
+    before = generators.take(cuda=False)
+    try:
+        generators.put(states)
+        whole = getattr(loader.dataset, "__getitems__", None)
+        samples = list(whole(chosen)) if whole is not None else [loader.dataset[index] for index in chosen]
+        if len(samples) != len(chosen):
+            return None
+        own = names.naming(loader.dataset)
+
+        def make(positions: Sequence[int]) -> Any:
+            return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
+
+        carried = [names.of_batch(make([position])) for position in range(len(samples))]
+    finally:
+        generators.put(before)
+    called = [one[0] if len(one) == 1 else own(index) for one, index in zip(carried, chosen, strict=True)]
+    return called, make
 
 
 def indices(step: Step) -> Any:

@@ -160,7 +160,9 @@ class Restored:
             generators.put(self.now.random)
         self.seen = self.tensor = None
         self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
-        self.batch = self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro)
+        now = self.now
+        anew = lambda: self.feeding.apart(now)  # noqa: E731
+        self.batch = self.trace.begin(batch, now.samples, now.number, now.micro, anew=anew)
         return self.now
 
     def over(self) -> None:

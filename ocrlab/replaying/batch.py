@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +97,28 @@ def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
     return batch
 
 
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two batches hold the same tensors, by name and value."""
+    ours, theirs = dict(tensors(one)), dict(tensors(other))
+    return ours.keys() == theirs.keys() and all(_equal(ours[name], theirs[name]) for name in ours)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.dtype.is_floating_point or one.dtype.is_complex:
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return torch.equal(one, other)
+
+
+def reorders(make: Callable[[Sequence[int]], Any], count: int) -> bool:
+    """Tell whether samples do not lie in a batch in the order in which they were given (a sort by length)."""
+    order = list(range(count))
+    one, other = make(order), make(order[::-1])
+    rows = [tensor for _, tensor in tensors(one) if tensor.dim() and tensor.shape[0] == count]
+    return any(not _equal(rows, rows.flip(0)) for rows in rows) and same(one, other)
+
+
 def _replaced(batch: Any, values: list[Any]) -> Any:
     """Put other values into a container, in place where it allows that."""
     if isinstance(batch, tuple):
@@ -145,9 +167,16 @@ def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
     """
     if not count or not bad.dim() or not bad.numel():
         return None
+    if bad.shape[0] != count and bad.dim() > 1 and bad.shape[1] == count:  # time or words come first
+        bad = bad.transpose(0, 1)
     if bad.shape[0] == count or (merged and count > 1 and bad.shape[0] % count == 0):
         return torch.nonzero(bad.reshape(count, -1).any(1)).flatten().tolist()
     return None
+
+
+def is_sure(shape: Sequence[int], count: int | None) -> bool:
+    """Tell whether `positions` has read samples off dimension 0 itself, and not guessed where they lie."""
+    return bool(shape) and shape[0] == count
 
 
 def where(index: Sequence[int], shape: Sequence[int], count: int | None) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Step:
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[Birth] = []  # what its inputs held
         self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
+        self.outside_drawn = False  # it was computed from the batch
         self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
         self.read = ""  # the line that has read a bad value last
@@ -142,6 +143,7 @@ class Step:
                 found = traced_ranges.first(name, args, kwargs)
                 if found is not None:
                     self.outside = (found, {**place, "given": self.sources(inputs)})
+                    self.outside_drawn = pointer(found.given) in self.values.drawn
 
     def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
         if self.blind or self.dead:
@@ -256,8 +258,8 @@ class Step:
                 if self.loss is None and not self.dead and not _capturing() and bad(tensor):
                     self.loss = self.values.of(tensor)
 
-    def _backward_ended(self) -> None:
-        self.after_backward = True
+    def _backward_ended(self, leaves: bool) -> None:
+        self.after_backward = leaves
         with self.guarded():
             self._look_at_gradients()
             self._tell({**self.here(), "op": "", "inputs": []})

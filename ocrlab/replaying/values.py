@@ -18,6 +18,7 @@ from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying.modules import kind
 from ocrlab.trace import tensors as looking
 
+KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
 MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
 
 
@@ -38,6 +39,7 @@ class Birth:
     by: str = ""  # how it came: log of 0, overflow ...
     where: dict[str, Any] = field(default_factory=dict)
     used: dict[str, Any] | None = None  # the first operator that made more of it
+    guessed: bool = False  # the samples, from a dimension that may be another one's
 
 
 def bad(tensor: Tensor) -> bool:
@@ -76,6 +78,7 @@ class Values:
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
         self.owners: dict[int, int] = {}
+        self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
 
@@ -91,6 +94,7 @@ class Values:
         self.owners = dict(owners or {})
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
+        self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
 
     def of(self, tensor: Tensor) -> Birth | None:
         """Return the birth of what a tensor holds, if it holds any."""
@@ -111,6 +115,10 @@ class Values:
     def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
         """Take in what an operator has made; in-place ones give the tensors that they have changed."""
         changed = {pointer(tensor) for tensor in outputs}
+        if any(pointer(tensor) in self.drawn for tensor in inputs):
+            self.drawn |= {where for where in changed if not self.known.get(where, "").startswith(KEPT)}
+        else:
+            self.drawn -= changed
         inputs = [given for given in inputs if (where := pointer(given)) not in changed or where in self.births]
         for tensor in outputs:
             where = pointer(tensor)
@@ -166,6 +174,7 @@ class Values:
         if whole.samples is None:
             return
         birth.samples, birth.where, birth.index, birth.shape = whole.samples, whole.where, whole.index, whole.shape
+        birth.guessed = whole.guessed
 
     def new(self, tensor: Tensor, name: str, place: dict[str, Any], parent: Birth | None = None) -> Birth:
         """Return a birth for a tensor that is known to be bad."""
@@ -177,16 +186,17 @@ class Values:
         else:
             shown = name
         forward = place.get("phase") in ("forward", "loss")
-        own = name.startswith(("weight", "buffer", "optimiser")) or (
-            place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
-        )
+        own = name.startswith(KEPT) or pointer(tensor) not in self.drawn
+        own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
-        told = {} if own else traced_batch.where(found.index, tensor.shape, self.count)
+        guessed = samples is not None and not traced_batch.is_sure(tensor.shape, self.count)
+        told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
         if pointer(tensor) in self.owners:
-            samples = [self.owners[pointer(tensor)]]
+            samples, guessed = [self.owners[pointer(tensor)]], False
             told["sample"] = samples[0]
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
+        birth.guessed = guessed
         birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
         self.order.append(birth)
         return birth

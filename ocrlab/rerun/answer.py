@@ -15,6 +15,7 @@ from ocrlab.rerun.subject import Subject
 
 NAMED = 4  # samples that a sentence names
 WIDEST = 160  # characters of a cell
+MESSAGE = 240  # characters of an exception's first line
 
 
 def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
@@ -135,15 +136,18 @@ def _place(fault: Mapping[str, Any]) -> str:
         parts.append(f"the model ({fault['module']})")
     elif fault.get("line"):
         parts.append(f"`{short(str(fault['line']))}`")
+    if fault.get("node"):
+        parts.append(f"node `{fault['node']}`")
     if fault.get("op"):
         parts.append(f"op `{fault['op']}`")
-    elif fault.get("node"):
-        parts.append(f"node `{fault['node']}`")
-    elif fault.get("after"):
+    elif fault.get("after") and not fault.get("node"):
         parts.append(f"after op `{fault['after']}`")
     if fault.get("inputs"):
         inputs = fault["inputs"] if isinstance(fault["inputs"], list) else [fault["inputs"]]
         parts.append(f"input {next((text for text in inputs if text.count(', ') > 1), inputs[0])}")
+    told = fault.get("kind") in ("crash", "hang") and fault.get("line") == fault.get("surfaced")
+    if fault.get("line") and (fault.get("path") or fault.get("module")) and not told:
+        parts.append(f"at `{short(str(fault['line']))}`")
     return ", ".join(parts)
 
 
@@ -168,7 +172,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
-    return [*([told[0][:200]] if told else []), *changed, *shapes]
+    return [*([shorten(told[0], MESSAGE, placeholder=" …")] if told else []), *changed, *shapes]
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:
@@ -180,6 +184,7 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
     if alone is not None:
         names, how = culprits(alone)
         if names:
+            how = how.replace("without it", "without them") if len(names) > 1 else how
             return [_named(names) + (f", {how}" if how else "")]
         return [how] if how else []
     names = fault.get("names")
@@ -192,6 +197,8 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
 def _named(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{short(name)}`" for name in names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    if names[0].startswith("sample "):  # of a stream: a position, not a name
+        return shown.replace("`", "") + more
     return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
 
 

@@ -114,10 +114,10 @@ def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
     if (
         cuda
         or count < 2
-        or fault.get("kind") == "target"
+        or (fault.get("kind") == "target" and not fault.get("guessed"))
         or (fault.get("phase") == "validation" and fault.get("micro") is None)  # its batch was never in our hands
         or not is_of_samples(fault)
     ):
         return False
     samples: Sequence[int] | None = fault.get("samples")
-    return samples is None or len(samples) == count
+    return samples is None or len(samples) == count or bool(fault.get("guessed"))

@@ -19,7 +19,8 @@ CODE = """
 import os, sys, time
 from pathlib import Path
 from ocrlab.replaying import alone as traced_alone
-part = traced_alone.each(1.0, Path(sys.argv[1]), ["a", "b", "c"], 3, {})
+way = traced_alone.Way(["a", "b", "c"], 3, list)
+_, part = traced_alone.each(1.0, Path(sys.argv[1]), [way], {})
 if part == [1]:
     os.kill(os.getpid(), 11)
 while part == [2]:
