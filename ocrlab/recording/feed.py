@@ -24,7 +24,7 @@ class Feed:
 
     `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
     step: the last batch comes once more, so that this step is not taken for the last one of an epoch; except where it
-    is, and the program `goes_on` to its validation.
+    is, and the program `goes_on` to its validation, or to what is `behind` a walk that came to its end.
     """
 
     def __init__(
@@ -36,10 +36,13 @@ class Feed:
         ended: Callable[[], None],
         *,
         goes_on: bool = False,
+        behind: bool = False,
     ) -> None:
         self.flight, self.place, self.start, self.ended, self.goes_on = flight, place, start, ended, goes_on
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
+        self.behind = behind
+        self.is_behind = False  # the last walk is over, and the program goes on
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
         self.loader: Any = None  # the one whose samples are at hand
@@ -56,7 +59,10 @@ class Feed:
         for kind, group in itertools.groupby(steps, key=_kind):
             for batch in makers[kind](loader, list(group)):
                 yield batch
-        if self.next >= len(self.walks) and not self.goes_on:
+        if self.next < len(self.walks) or self.goes_on:
+            return
+        self.is_behind = (self.behind or self.is_short) and _is_last(loader, steps[-1])
+        if not self.is_behind:
             self.ended()
             yield batch
 
@@ -161,6 +167,14 @@ def indices(step: Step) -> Any:
             do="Record with recorder.batches=raw, or Recorder(batches='raw')",
         )
     return ast.literal_eval(text)
+
+
+def _is_last(loader: Any, step: Step) -> bool:
+    """Tell whether a batch was the last one of its loader, or nobody knows how many there are."""
+    try:
+        return int(step.order.get("position", -1)) + 1 >= len(loader)
+    except (TypeError, RuntimeError):  # a stream has no length
+        return True
 
 
 def _kind(step: Step) -> str:

@@ -7,6 +7,7 @@ the record, bit for bit; `out/result.json` is written after every step, and the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import struct
@@ -24,11 +25,12 @@ from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.recording import generators, names, snapshots
-from ocrlab.recording.feed import Feed, fed
+from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.recording.tape import say
 from ocrlab.records import SCHEMA
 from ocrlab.replaying import replayed
+from ocrlab.replaying.replayed import Anew
 
 TRACKERS = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}  # a replay is no run of theirs
 TRACKED = ("wandb",)
@@ -55,7 +57,8 @@ class Restored:
         self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
-        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on)
+        ours = last > self.steps[-1].number and not pending  # it ended outside of its loop over the batches
+        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
         self.index = -1
         self.now: Step | None = None
         self.batch: Any = None
@@ -165,8 +168,12 @@ class Restored:
         self.batch = self.trace.begin(batch, now.samples, now.number, now.micro, anew=anew)
         return self.now
 
-    def over(self) -> None:
-        """End the process if the last recorded step is done."""
+    def over(self, *, leaving: bool = False) -> None:
+        """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
+        is `leaving` that.
+        """
+        if leaving and self.feeding.is_behind:
+            return
         waiting = 0 if self.feeding.is_short else self.waiting
         if self.now is None and len(self.results) >= len(self.steps) + waiting:
             self.finish()
@@ -174,10 +181,10 @@ class Restored:
     def phase(self, name: str) -> None:
         """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
         if name == "validation" and self.validated is None:
-            self.over()
+            self.over(leaving=True)
         self.writer.phase(name)
 
-    def validate(self, batch: Any, samples: Sequence[str], number: int) -> Any:
+    def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Anew | None = None) -> Any:
         """Look at batch `number` of a validation behind the last step, from the one in which the run ended on.
 
         Returns the batch that is to be validated.
@@ -185,7 +192,8 @@ class Restored:
         if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
             return batch
         last = self.steps[-1]
-        return self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
+        micro = last.micro + 1 + number
+        return self.trace.begin(batch, samples, last.number, micro, phase="validation", anew=anew)
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of a validation in a hand-written loop."""
@@ -197,7 +205,8 @@ class Restored:
         try:
             for number, batch in enumerate(loader):
                 told = Loaded() if watched is None else watched.told()
-                yield self.validate(batch, names.of_batch(batch) or told.samples, number)
+                anew = functools.partial(parts, loader, told.base, generators.whole(told.states))
+                yield self.validate(batch, names.of_batch(batch) or told.samples, number, anew)
         finally:
             if watched is not None:
                 watched.stop()
@@ -263,6 +272,7 @@ class Restored:
             "finished": finished,
             "error": error,
             "exited": self.feeding.exited(),
+            "behind": self.feeding.is_behind,
             "warnings": self.warnings(),
         }
         flight.write_json(self.out / "result.json", told, private=True)

@@ -144,7 +144,8 @@ def of_birth(step: Step, birth: Birth) -> Fault:
     fault |= {"tensor": first.tensor, "value": first.value, "shape": first.shape, "index": list(first.index)}
     fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
     fault["before"] = first in step.before_step
-    return {**fault, "guessed": True} if first.guessed else fault
+    fault |= {"guessed": True} if first.guessed else {}
+    return {**fault, "samples": None, "everyone": first.everyone} if first.everyone else fault
 
 
 def of_range(step: Step, batch: Any) -> Fault:

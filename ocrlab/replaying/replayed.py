@@ -59,6 +59,7 @@ class Tracer:
         self.positions: list[int] | None = cell.get("samples")
         self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
         self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
+        self.swallowed = bool(cell.get("swallowed"))  # exceptions after which the program goes on are faults too
         self.is_fork = False
         self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
         self.ring = ring
@@ -153,6 +154,10 @@ class Tracer:
         step.stop()
         with _harmless(), torch.no_grad():
             fault = traced_faults.of_values(step, _value(loss), self.batch, self.count)
+            error = step.swallowed() if fault is None and self.swallowed else None
+            if error is not None:
+                fault = traced_faults.of_exception(step, error, self.batch, self.count)
+                fault = fault and {**fault, "swallowed": True}
             if fault is None:
                 self.usual |= step.values.signs()
             if self.about["step"] >= self.first:

@@ -125,6 +125,13 @@ class Step:
                     if isinstance(value, Tensor):
                         yield f"optimiser's {key} of {names.get(id(parameter), 'a parameter')}", value
 
+    def swallowed(self) -> BaseException | None:
+        """Return the exception that has ended this step before its backward, though the program went on."""
+        if self.after_backward:
+            return None
+        raised = (self.raised_in, self.functions.raised, self.modules.escaped)
+        return next((found[0] for found in raised if found is not None), None)
+
     # Operators: see traced_ops.Told.
 
     def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:

@@ -19,6 +19,7 @@ from ocrlab.replaying.modules import kind
 from ocrlab.trace import tensors as looking
 
 KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+HUGE = 1e10  # of a number in float32 that nobody means to compute with
 MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
 
 
@@ -39,6 +40,7 @@ class Birth:
     by: str = ""  # how it came: log of 0, overflow ...
     where: dict[str, Any] = field(default_factory=dict)
     used: dict[str, Any] | None = None  # the first operator that made more of it
+    everyone: float | None = None  # the size of the values that all samples had, where that alone makes it
     guessed: bool = False  # the samples, from a dimension that may be another one's
 
 
@@ -148,7 +150,16 @@ class Values:
         birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
         birth.constant |= birth.put and birth.value == "-Inf"
         birth.by = _how(operator, inputs, birth)
+        if birth.by == "overflow":
+            birth.everyone = next((size for given in inputs if (size := self._usual_size(given)) > HUGE), None)
         self.births[where] = self.latest = birth
+
+    def _usual_size(self, tensor: Tensor) -> float:
+        """Return the largest value of the sample in the middle, 0 for a tensor that is not of samples."""
+        rows = self.count or 0
+        if not tensor.dim() or tensor.shape[0] != rows or rows < 2 or not tensor.is_floating_point() or bad(tensor):
+            return 0.0
+        return float(tensor.detach().reshape(rows, -1).abs().amax(1).median()) if tensor.numel() else 0.0
 
     def _source(self, tensor: Tensor, place: dict[str, Any]) -> Birth | None:
         """Return the birth of a bad input; of one that no operator has made, a birth of its own."""
@@ -227,6 +238,10 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
     if operator in ("log", "log2", "log10"):
         return "log of 0" if birth.value != "NaN" else "log of a negative number"
+    if operator in ("mean", "var", "std") and birth.value == "NaN" and any(not tensor.numel() for tensor in inputs):
+        return f"{operator} of nothing"
+    if operator.startswith("weight_norm") and birth.value == "NaN" and zeros:
+        return "0 / 0, a row of the weight is all 0"
     if operator in ("sqrt", "rsqrt") and birth.value == "NaN":
         return f"{operator} of a negative number"
     if operator in ("div", "reciprocal", "rsqrt") and zeros:

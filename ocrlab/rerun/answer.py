@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -15,6 +17,7 @@ from ocrlab.rerun.subject import Subject
 
 NAMED = 4  # samples that a sentence names
 WIDEST = 160  # characters of a cell
+RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
 MESSAGE = 240  # characters of an exception's first line
 
 
@@ -25,10 +28,31 @@ def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         return _well(subject, outcomes)
     parts = [f"first fault at step {fault.get('step', subject.number)}, {_place(fault)}", *_what(fault)]
     parts += _samples(fault, outcomes)
+    parts += _around(subject, fault)
     parts += [outcome.cell.gone for outcome in contrasts(outcomes) if outcome.fault is None][:1]
     stays = [outcome.cell.name for outcome in contrasts(outcomes) if outcome.fault is not None]
     parts += [f"stays with {', '.join(stays)}"] if stays else []
     return "; ".join(parts) + "."
+
+
+def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
+    """Return what the record shows of the steps before the fault: a loss that had risen, batches that were larger."""
+    number, steps = int(fault.get("step", subject.number)), subject.flight.steps
+    before = [step for step in steps if step.number < number]
+    losses = [(step.loss, step.number) for step in before if step.loss is not None and math.isfinite(step.loss)]
+    told = []
+    if fault.get("kind") == "nonfinite" and len(losses) > RISEN[0]:
+        least, at = min((abs(loss), step) for loss, step in losses)
+        if all(abs(loss) > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
+            last, newest = losses[-1]
+            told.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
+    sizes = [len(step.samples) for step in before if step.samples]
+    now = next((len(step.samples) for step in steps if step.number == number), 0)
+    if sizes and 0 < now < statistics.mode(sizes) and fault.get("kind") == "exception":
+        told.append(
+            f"this batch has {now} sample{'s' if now > 1 else ''}, those before it had {statistics.mode(sizes)}"
+        )
+    return told
 
 
 def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
@@ -172,7 +196,8 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
-    return [*([shorten(told[0], MESSAGE, placeholder=" …")] if told else []), *changed, *shapes]
+    went_on = ["the program went on after it"] if fault.get("swallowed") else []
+    return [*([shorten(told[0], MESSAGE, placeholder=" …")] if told else []), *changed, *shapes, *went_on]
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:
@@ -187,6 +212,8 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
             how = how.replace("without it", "without them") if len(names) > 1 else how
             return [_named(names) + (f", {how}" if how else "")]
         return [how] if how else []
+    if fault.get("everyone"):
+        return [f"it is no one sample's: in the middle their values are {fault['everyone']:.2g} here"]
     names = fault.get("names")
     if not names:
         return [str(fault["batch"])] if fault.get("batch") else []

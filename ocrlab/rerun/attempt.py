@@ -22,7 +22,7 @@ from ocrlab.flight import ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.probes import stacks, tree
 from ocrlab.records import SCHEMA, from_json
-from ocrlab.rerun.cells import Cell
+from ocrlab.rerun.cells import BEHIND, Cell
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
@@ -207,7 +207,10 @@ def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: End
         exited = result.get("exited") or ([int(said["pid"])] if said else [])
         refused = _refused(seen.workers, exited)
         samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
-        if refused or (subject.step is None and number is not None and number < subject.number):
+        behind = bool(result.get("behind"))
+        if behind:
+            phase, stage, samples = BEHIND, "", []
+        elif refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there
     if number is None or not (error or ended.status in ("killed", "hung")):
         outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"

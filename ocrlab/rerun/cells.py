@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
-EARLIER = 8  # steps that are looked at before one that began with bad weights
+EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
+LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
+BEHIND = "after the last batch"  # in place of a phase
 HALF = re.compile(r"\b(?:bf16|fp16)\b")
 
 
@@ -62,13 +64,22 @@ def alone(seconds: float, fault: Mapping[str, Any] | None = None) -> Cell:
     return Cell(ALONE, "needs more than one sample", options, {"OMP_NUM_THREADS": "1"})
 
 
-def earlier(number: int) -> Cell:
-    """Return the cell that looks for what had spoilt the weights before step `number`."""
-    return Cell("steps before", "was there before", {"trace": True, "trace_from": max(0, number - EARLIER)})
+def earlier(number: int, seconds: float) -> Cell:
+    """Return the cell that looks for what had spoilt the weights before step `number`, and for exceptions that the
+    program has swallowed; a recorded step took `seconds`.
+    """
+    (least, most), (whole, times) = EARLIER, LOOKING
+    steps = min(most, max(least, int(whole / times / max(seconds, 1e-3))))
+    options = {"trace": True, "trace_from": max(0, number - steps), "swallowed": True}
+    return Cell("steps before", "was there before", options)
 
 
 def spoilt(fault: Mapping[str, Any]) -> bool:
-    """Tell whether weights or state were wrong already when the step began: the fault is an earlier one."""
+    """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
+    fault is an earlier one.
+    """
+    if fault.get("phase") == BEHIND:
+        return True
     return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
 
 
@@ -104,9 +115,11 @@ def says(cell: Cell, fault: Mapping[str, Any] | None) -> bool:
 
 
 def is_of_samples(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep."""
+    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
+    that all samples have.
+    """
     kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
-    return not kept and fault.get("kind") != "data"
+    return not kept and fault.get("kind") != "data" and not fault.get("everyone")
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
@@ -115,7 +128,7 @@ def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
         cuda
         or count < 2
         or (fault.get("kind") == "target" and not fault.get("guessed"))
-        or (fault.get("phase") == "validation" and fault.get("micro") is None)  # its batch was never in our hands
+        or (fault.get("phase") in ("validation", BEHIND) and fault.get("micro") is None)  # its batch was never ours
         or not is_of_samples(fault)
     ):
         return False

@@ -87,13 +87,13 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
         yield cells.AS_IT_WAS  # tracing may have hidden it
         shown = outcomes[-1]
     fault = shown.fault
-    if fault is None:
-        return
-    if cells.spoilt(fault):
-        yield cells.earlier(subject.number)
-        if outcomes[-1].fault is not None:
+    if cells.spoilt(fault) if fault is not None else subject.step is None and not shown.broken:
+        yield cells.earlier(subject.number, subject.seconds)
+        if outcomes[-1].fault is not None and outcomes[-1].fault.get("micro") is not None:
             shown, fault = outcomes[-1], outcomes[-1].fault
             subject.number = int(fault["step"])  # what follows is about that step
+    if fault is None:
+        return
     if cells.wants_alone(fault, shown.count, subject.cuda):
         seconds = max(EACH[0], EACH[1] * subject.seconds)
         yield cells.alone(round(seconds, 1), fault)

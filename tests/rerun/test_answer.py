@@ -112,7 +112,9 @@ def test_a_fault_of_an_earlier_step_is_the_first_one() -> None:
         "tensor": "output aten::mul",
         "value": "NaN",
     }
-    said = answer.sentence(subject(), [outcome(late), outcome(early, cells.earlier(212)), outcome(None, cells.FP32)])
+    said = answer.sentence(
+        subject(), [outcome(late), outcome(early, cells.earlier(212, 1.0)), outcome(None, cells.FP32)]
+    )
     assert said.startswith("first fault at step 211, backward") and said.endswith("; goes away in fp32.")
 
 

@@ -60,8 +60,10 @@ def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
     assert cells.spoilt({"kind": "nonfinite", "before": True, "tensor": "weight head.weight"})
     assert not cells.spoilt({"kind": "nonfinite", "before": True, "tensor": "input batch[0]"})
-    assert cells.earlier(3).options["trace_from"] == 0
-    assert cells.earlier(212).options["trace_from"] == 204
+    assert cells.earlier(3, 1.0).options["trace_from"] == 0
+    assert cells.earlier(212, 1.0).options["trace_from"] == 204
+    assert cells.earlier(212, 0.01).options["trace_from"] == 79  # quick steps cost little
+    assert cells.earlier(900, 0.0).options["trace_from"] == 700
 
 
 @pytest.mark.parametrize(
