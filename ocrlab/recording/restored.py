@@ -48,16 +48,16 @@ class Restored:
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
         self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
-        self._check(first)
-        self.first_epoch = self.steps[0].epoch
+        pending = self._pending(last)
+        self._check(first, pending)
+        self.first_epoch = self.steps[0].epoch if self.steps else 0
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
-        pending = self._pending(last)
         self.waiting = len(pending)  # batches that the run never got
         self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
-        ours = last > self.steps[-1].number and not pending  # it ended outside of its loop over the batches
+        ours = not pending and last > self.steps[-1].number  # it ended outside of its loop over the batches
         self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
         self.index = -1
         self.now: Step | None = None
@@ -84,9 +84,9 @@ class Restored:
                 return path
         raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
 
-    def _check(self, first: int) -> None:
+    def _check(self, first: int, pending: Sequence[Step]) -> None:
         """Raise DataError where the record has gaps between the snapshot and the last step."""
-        if not self.steps:
+        if not self.steps and not pending:
             raise DataError(
                 "There is nothing to replay", got=f"no recorded step between micro-batch {first} and the last"
             )
@@ -100,8 +100,12 @@ class Restored:
 
     def _pending(self, last: int) -> list[Step]:
         """Return the batches that were being loaded when the run ended while it waited for data: one of them failed."""
-        end, newest = self.recorded.now, self.steps[-1]
-        if end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
+        end = self.recorded.now
+        newest = self.steps[-1] if self.steps else Step(-1, -1, phase="data")
+        if end is None and not self.recorded.steps:  # it failed at its very first batch
+            streams = [w.order for w in self.recorded.workers if w.loader == 0 and w.order.get("kind") == "walk"]
+            newest.order |= {"kind": "walk", "position": -1} if streams else {}
+        elif end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
             return []
         if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
             order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
@@ -154,7 +158,7 @@ class Restored:
         self.index += 1
         if self.index >= len(self.steps):
             self.over()
-            last = self.steps[-1]
+            last = self.steps[-1] if self.steps else Step(-1, -1)
             self.now = Step(last.number + 1, last.micro + 1, last.epoch, last.walk)
         else:
             self.now = self.steps[self.index]
@@ -281,7 +285,7 @@ class Restored:
         """Return what may make this replay another computation than the run was."""
         left_out = self.state["left_out"] if self.state else []
         found = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
-        if self.state is None and self.steps[0].micro == 0:
+        if self.state is None and not any(step.micro for step in self.steps[:1]):
             found.append("no snapshot: the weights are those that the program begins with")
         return found
 

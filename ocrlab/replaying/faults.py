@@ -45,6 +45,10 @@ def of_exception(
     values = [birth for birth in values if not birth.constant] or values
     by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
     message = f"{told['type']}: {told['message']}"
+    first = _first(error)
+    if first is not error:
+        cause = describe(first)
+        message = f"{cause['type']}: {cause['message']}".splitlines()[0] + f", raised again as {message}"
     led = None if by_operator else _of_result(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
         found = of_range(step, batch)
@@ -220,6 +224,15 @@ def _hooked(step: Step, error: BaseException) -> Fault:
 def _own_line(error: BaseException) -> str:
     """Return the innermost line of the user's own code that an exception went through."""
     return innermost([(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1])
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the exception that another one was raised from, and that one from, at the beginning of the line."""
+    for _ in range(8):
+        if error.__cause__ is None:
+            break
+        error = error.__cause__
+    return error
 
 
 def _same(raised: BaseException, error: BaseException) -> bool:

@@ -191,7 +191,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
     if kind == "hang":
         return [f"it never returned{_surfaced(fault)}"]
-    told = str(fault.get("exception") or "").strip().splitlines()
+    told = str(fault.get("exception") or "").partition(" Hint: ")[0].strip().splitlines()
     own = (" from weight", f" from {fault.get('path')} ")
     given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
@@ -201,7 +201,8 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:
-    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") else ""
+    told = fault.get("line") == fault.get("surfaced") and not (fault.get("path") or fault.get("module"))
+    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") and not told else ""
 
 
 def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]:

@@ -119,7 +119,7 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     that all samples have.
     """
     kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
-    return not kept and fault.get("kind") != "data" and not fault.get("everyone")
+    return not kept and fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:

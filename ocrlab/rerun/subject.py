@@ -57,6 +57,11 @@ class Subject:
         return int(batch[1]) if batch else -1
 
     @property
+    def is_loading(self) -> bool:
+        """Whether the run ended with a batch on its way."""
+        return self.step is None and any(worker.order for worker in self.flight.workers)
+
+    @property
     def cuda(self) -> bool:
         """Whether the run computed on a GPU, by what was recorded of it."""
         steps = self.flight.steps[-1:]
@@ -103,15 +108,15 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
             do="Run it again with recorder.on=true" if ours else "Put recording() of ocrlab.train.recorder into it",
         )
     found = _newest(paths)
-    if found is None:
-        waiting = [worker for path in paths[:1] for worker in ring.read(path).workers]
-        named = [w.failed for w in waiting if w.failed] or [w.sample for w in waiting if w.sample]
-        raise RunError(
-            f"{run} was ended before its first step",
-            got=f"loading {', '.join(named[:4])}" if named else None,
-            do=f"ocrlab diagnose {run} tells why it failed",
-        )
     program = record_program.read(run, rank)
+    if found is None:
+        found = ring.read(paths[0])
+        if number or not any(worker.order for worker in found.workers):
+            do = f"ocrlab diagnose {run} tells why it failed"
+            raise RunError(f"{run} was ended before its first step", do=do)
+        subject = Subject(run, found, program, 0, None, None, _ended(run))
+        subject.warnings += _warnings(subject)
+        return subject
     chosen = _chosen(found, number, _ended(run))
     step = next((step for step in found.steps if step.number == chosen), None)
     before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
