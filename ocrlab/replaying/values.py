@@ -246,6 +246,8 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return f"{operator} of a negative number"
     if operator in ("div", "reciprocal", "rsqrt") and zeros:
         return "0 / 0" if birth.value == "NaN" else "division by 0"
+    if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
+        return "a negative number to a broken power"
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
     if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:

@@ -66,6 +66,7 @@ def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
     fault = decided(outcomes)
     index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
     later = [outcome for outcome in outcomes[index + 1 :] if not outcome.broken and not outcome.alone]
+    later = [outcome for outcome in later if "trace_from" not in outcome.cell.options]
     return [outcome for outcome in later if cells.says(outcome.cell, outcome.fault)]
 
 

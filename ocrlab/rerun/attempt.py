@@ -260,21 +260,30 @@ def _without_a_trace(
     kind = "data" if phase == "data" and kind == "exception" else kind
     fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
-    if isinstance(error, dict):
-        fault |= {"exception": _original(error), "surfaced": error.get("your_code")}
-        first, again, _ = str(error.get("traceback")).partition("\n\nThe above exception was the direct cause")
-        inner = _own_lines(first)[-1:] if phase in ("data", BEHIND) else []  # also of a worker
-        if again:
-            told = f"{first.strip().splitlines()[-1]}, raised again as {fault['exception']}"
-            fault["exception"] = told
-        fault |= {"line": inner[0] if inner else error.get("your_code")}
+    fault |= _told(error, phase) if isinstance(error, dict) else {}
     fault |= {"signal": ended.signal} if kind == "crash" else {}
-    frame = (guard.frame or _frame(place)) if kind != "exception" and not error else ""
+    died = kind in ("crash", "hang") or (error and EXITED.search(str(error)))
+    frame = guard.frame or (_frame(place) if died else "")
     fault |= {"surfaced": frame, "line": frame} if frame else {}
     fault |= {"samples": None, "names": samples if phase == "data" else None}
     if fault["names"] and samples[0].startswith(BATCH):
         fault |= {"names": None, "batch": samples[0]}
     outcome.fault = fault
+
+
+def _told(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """Return what an exception says and its line: of one that was raised from another one, what that says, and its
+    line; of one that a worker has passed on, those in the worker.
+    """
+    text = str(error.get("traceback"))
+    first, again, _ = text.partition("\n\nThe above exception was the direct cause")
+    own = _own_lines(text)
+    inner = _own_lines(first) if phase in ("data", BEHIND) else []
+    line = next(reversed(inner or own), None)
+    said = _original(error)
+    cause = first.strip().splitlines()[-1] if again else said
+    said = cause if EXITED.search(cause) else f"{cause}, raised again as {said}" if again else said
+    return {"exception": said, "surfaced": own[-1] if own else None, "line": line}
 
 
 def _refused(workers: Sequence[Worker], exited: Sequence[int]) -> list[str]:
