@@ -198,7 +198,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
     went_on = ["the program went on after it"] if fault.get("swallowed") else []
-    return [*([shorten(told[0], MESSAGE, placeholder=" …")] if told else []), *changed, *shapes, *went_on]
+    return [*([shorten(told[0].rstrip("."), MESSAGE, placeholder=" …")] if told else []), *changed, *shapes, *went_on]
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ocrlab.flight import trail
+from ocrlab.flight import ring, ring_worker, trail
 from ocrlab.flight.ring_worker import Worker
+from ocrlab.probes import stacks
 from ocrlab.rerun import attempt
 
 WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
@@ -54,6 +56,60 @@ def test_a_step_whose_trail_moves_for_ever_is_ended(tmp_path: Path) -> None:
         assert child.poll() == -9 and time.monotonic() - began > 1.0
         guard.join(20)
         assert not guard.is_alive()
+    finally:
+        child.kill()
+        child.wait()
+
+
+CHAIN = """Traceback (most recent call last):
+  File "data.py", line 7, in load
+OSError: torn
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "train.py", line 3, in run
+RuntimeError: aborted
+"""
+
+
+def test_an_exception_that_was_raised_from_another_one_is_told_with_that_one_s_line() -> None:
+    error = {"type": "RuntimeError", "message": "aborted", "traceback": CHAIN, "your_code": "x.py:1 f"}
+    told = attempt._told(error, "data")
+    assert told["exception"] == "OSError: torn, raised again as RuntimeError: aborted"
+    assert (told["line"], told["surfaced"]) == ("data.py:7 load", "train.py:3 run")
+    assert attempt._told({**error, "traceback": ""}, "data")["line"] is None
+
+
+def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
+    def stack(*functions: str) -> stacks.Stack:
+        frames = [
+            stacks.Frame(name, "/lib/python3.11/queue.py" if name == "get" else "train.py", 3) for name in functions
+        ]
+        frames = [
+            replace(f, file="/lib/python3.11/site-packages/torch/w.py") if "loop" in f.function else f for f in frames
+        ]
+        return stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=frames)], "py-spy")
+
+    assert attempt._own_frames(stack("get", "_worker_loop", "<module>")) == []
+    assert attempt._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
+
+
+def test_a_loader_that_loads_nothing_any_more_is_ended(tmp_path: Path) -> None:
+    code = "import sys, time\ndef decode():\n    time.sleep(60)\ndecode()"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        writer = ring.Writer(tmp_path / "ring.bin", slots=4)
+        page = ring_worker.Page(tmp_path, 0, 0, 0, 0)
+        page.sample("a.png")
+        guard = attempt.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
+        seen = ring.read(tmp_path / "ring.bin")
+        assert [worker.sample for worker in seen.workers] == ["a.png"]
+        guard._end = lambda pid: child.kill()  # type: ignore[method-assign]
+        assert not guard._is_stuck(10.0), "what is seen for the first time is new"
+        assert not guard._is_stuck(10.2) and guard._is_stuck(10.4)
+        assert child.wait(20) == -9
+        writer.close()
     finally:
         child.kill()
         child.wait()

@@ -85,3 +85,16 @@ def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
 ) -> None:
     assert cells.wants_alone(fault, count, cuda=False) is wanted
     assert not cells.wants_alone(fault, count, cuda=True)
+
+
+def test_what_failed_behind_the_loop_asks_for_the_steps_before_and_for_no_sample() -> None:
+    behind = {"kind": "exception", "phase": cells.BEHIND}
+    assert cells.spoilt(behind) and not cells.wants_alone(behind, 8, cuda=False)
+    assert not cells.wants_alone({"kind": "hang", "phase": "data"}, 8, cuda=False)
+
+
+def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() -> None:
+    target = {"kind": "target", "samples": [1], "phase": "loss"}
+    assert not cells.wants_alone(target, 8, cuda=False)
+    assert cells.wants_alone({**target, "guessed": True}, 8, cuda=False)
+    assert not cells.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, cuda=False)
