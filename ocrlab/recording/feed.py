@@ -42,7 +42,7 @@ class Feed:
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
         self.behind = behind
-        self.is_behind = False  # the last walk is over, and the program goes on
+        self.is_behind = False  # behind the walk at hand the program goes on
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
         self.loader: Any = None  # the one whose samples are at hand
@@ -54,6 +54,7 @@ class Feed:
             return
         steps = self.walks[self.next]
         self.next += 1
+        self.is_behind = self.behind and self.next >= len(self.walks) and _is_last(loader, steps[-1])
         makers = {"raw": self._kept, "map": self._made, "walk": self._walked}
         batch = None
         for kind, group in itertools.groupby(steps, key=_kind):
@@ -61,7 +62,7 @@ class Feed:
                 yield batch
         if self.next < len(self.walks) or self.goes_on:
             return
-        self.is_behind = (self.behind or self.is_short) and _is_last(loader, steps[-1])
+        self.is_behind |= self.is_short and _is_last(loader, steps[-1])
         if not self.is_behind:
             self.ended()
             yield batch

@@ -24,7 +24,7 @@ from ocrlab import flight
 from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
-from ocrlab.recording import generators, names, snapshots
+from ocrlab.recording import generators, names, snapshots, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.recording.tape import say
@@ -103,8 +103,8 @@ class Restored:
         end = self.recorded.now
         newest = self.steps[-1] if self.steps else Step(-1, -1, phase="data")
         if end is None and not self.recorded.steps:  # it failed at its very first batch
-            streams = [w.order for w in self.recorded.workers if w.loader == 0 and w.order.get("kind") == "walk"]
-            newest.order |= {"kind": "walk", "position": -1} if streams else {}
+            is_stream = walks.was_noted(self.folder, self.rank, self.recorded.start, 0)
+            newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
         elif end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
             return []
         if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
@@ -276,7 +276,7 @@ class Restored:
             "finished": finished,
             "error": error,
             "exited": self.feeding.exited(),
-            "behind": self.feeding.is_behind,
+            "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
             "warnings": self.warnings(),
         }
         flight.write_json(self.out / "result.json", told, private=True)

@@ -111,7 +111,8 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     program = record_program.read(run, rank)
     if found is None:
         found = ring.read(paths[0])
-        if number or not any(worker.order for worker in found.workers):
+        streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
+        if number or not (any(worker.order for worker in found.workers) or streams):
             do = f"ocrlab diagnose {run} tells why it failed"
             raise RunError(f"{run} was ended before its first step", do=do)
         subject = Subject(run, found, program, 0, None, None, _ended(run))

@@ -40,10 +40,10 @@ class Pages(Dataset):
     def __getitem__(self, i):
         g = torch.Generator().manual_seed(i)
         image, truth = torch.randn(3, 8, 8, generator=g), torch.randint(0, 5, (8, 8), generator=g)
-        if i == 7:
-            if what == "data":
+        if i == 7 or what == "first data":
+            if what.endswith("data"):
                 raise OSError("a torn page")
-            image[1, 4, 5] = float("nan") if what == "nan" else 100.0
+            image[1, 4, 5] = float("nan") if what.endswith("nan") else 100.0
             truth[2, 3] = 11 if what == "target" else 1
         return {"image": image, "truth": truth, "name": f"page_{i}.png"}
 
@@ -76,11 +76,13 @@ with recording(out, net, optimizer) as rec:
     g = torch.Generator().manual_seed(1)
     for batch in rec.batches(DataLoader(Pages(), batch_size=3, shuffle=True, generator=g, num_workers="raise" in what)):
         loss = nn.functional.cross_entropy(net(batch["image"]), batch["truth"])
-        rec.loss(loss)
+        if what != "late nan":
+            rec.loss(loss)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert torch.isfinite(loss), "the loss is not finite"
+        assert torch.isfinite(loss) or what == "late nan", "the loss is not finite"
+    assert torch.isfinite(loss), "the last loss is not finite"
 """
 
 
@@ -169,6 +171,20 @@ def test_a_page_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     _, fault = answered(tmp_path, "data")
     assert (fault["kind"], fault["names"]) == ("data", ["7"])
     assert "OSError: a torn page" in fault["exception"]
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_load_its_first_batch_is_replayed(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "first data")
+    assert (fault["kind"], fault["step"]) == ("data", 0) and fault["line"].endswith(" __getitem__")
+    assert "OSError: a torn page" in found.sentence and fault["names"]
+
+
+@pytest.mark.slow
+def test_a_program_that_notices_behind_its_loop_is_told_of_the_step_before(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "late nan")
+    assert "after the last batch" in found.rows[1][1] and found.rows[2][0] == "steps before"
+    assert (fault["path"], fault["op"], fault["names"]) == ("0", "aten::convolution", ["page_7.png"])
 
 
 @pytest.mark.slow
