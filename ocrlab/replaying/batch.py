@@ -39,15 +39,33 @@ def parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def size(batch: Any, names: Sequence[str] = ()) -> int | None:
-    """Return B: how many names there are where a tensor or list has so many, else the most frequent first dimension."""
+    """Return B: how many names there are where a tensor or list has so many, else what most parts of the batch have as
+    many of, else the most frequent first dimension.
+    """
     counts = Counter(tensor.shape[0] for _, tensor in tensors(batch) if tensor.dim())
     listed = [len(part) for part in [batch, *(inner for _, inner in parts(batch))] if isinstance(part, list | tuple)]
     if names and (len(names) in counts or len(names) in listed or not counts):
         return len(names)
     if counts:
-        return counts.most_common(1)[0][0]
+        ranked = _votes(batch).most_common(2)
+        is_one = bool(ranked) and (len(ranked) == 1 or ranked[0][1] > ranked[1][1])
+        return ranked[0][0] if is_one else counts.most_common(1)[0][0]
     lists = [len(item) for _, item in parts(batch) if isinstance(item, list)]
     return lists[0] if lists else None
+
+
+def _votes(batch: Any) -> Counter[int]:
+    """Return how many parts of a batch speak for each size: a tensor for its first dimension, a list for its length
+    and, where its tensors have one first dimension, for that too.
+    """
+    votes: Counter[int] = Counter()
+    for _, part in parts(batch):
+        if isinstance(part, Tensor):
+            votes.update({part.shape[0]} if part.dim() else ())
+        elif isinstance(part, list | tuple) and part:
+            firsts = {one.shape[0] if isinstance(one, Tensor) and one.dim() else None for one in part}
+            votes.update({len(part), *(first for first in firsts if len(firsts) == 1 and first)})
+    return votes
 
 
 def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:

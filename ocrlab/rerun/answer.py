@@ -235,7 +235,8 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     """Return the answer where no cell has a fault."""
     done = [outcome for outcome in outcomes if not outcome.broken]
     if not done:
-        return f"step {subject.number} could not be run again: {outcomes[0].broken if outcomes else 'no time'}."
+        why = outcomes[0].broken.rstrip(".") if outcomes else "no time"
+        return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
     losses = _losses(done[0])
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
     if subject.ended == "success":

@@ -110,3 +110,11 @@ def test_a_batch_that_is_sorted_is_told_from_one_in_order():
 
     assert traced_batch.reorders(by_size, 3) and not traced_batch.reorders(in_order, 3)
     assert not traced_batch.reorders(lambda positions: torch.ones(len(positions), 1), 3), "equal rows tell nothing"
+
+
+def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
+    pictures = [torch.zeros(3, 8, 8)] * 5
+    assert traced_batch.size((pictures, torch.zeros(5))) == 5
+    assert traced_batch.size({"x": pictures, "y": [{"boxes": torch.zeros(2, 4)}] * 5}) == 5
+    assert traced_batch.size([torch.zeros(4, 3), torch.zeros(4)]) == 4
+    assert traced_batch.size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6
