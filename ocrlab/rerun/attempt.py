@@ -28,6 +28,7 @@ from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
+LOADS = "ocrlab/recording/loading.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
 SLOWER = 30.0  # times the longest time between two operators so far
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
@@ -131,22 +132,17 @@ class Guard(threading.Thread):
                 return
 
     def _is_stuck(self, now: float) -> bool:
-        """Tell whether nothing is loaded any more, and end the child then."""
+        """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
         with contextlib.suppress(OcrlabError, OSError):
             seen = ring.read(self.place / "ring.bin")
             said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
-            if said != self.loaded[0]:
+            waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
+            if said != self.loaded[0] or waited:
                 self.loaded = said, now
-            elif seen.workers and now - self.loaded[1] > LOADING * self.patience:
-                with contextlib.suppress(Exception):
-                    taken = stacks.take(
-                        [one for w in seen.workers for one in tree.descendants(w.pid)[:1]], STACK_SECONDS
-                    )
-                    own = {stack.process.pid: _own_frames(stack) for stack in taken}
-                    self.stuck = {pid for pid, frames in own.items() if frames}
-                    frame = next((frames[0] for frames in own.values() if frames), "")
+            lines = _loading([worker.pid for worker in seen.workers]) if waited else {}
+            if lines:
                 self._end(seen.pid)
-                self.frame = frame or self.frame
+                self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
                 return True
         return False
 
@@ -159,6 +155,15 @@ class Guard(threading.Thread):
             flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _loading(pids: Sequence[int]) -> dict[int, str]:
+    """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
+    with contextlib.suppress(Exception):
+        taken = stacks.take([one for pid in pids for one in tree.descendants(pid)[:1]], STACK_SECONDS)
+        ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
+        return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
+    return {}
 
 
 def _own_frames(stack: stacks.Stack) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -95,21 +96,37 @@ def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
     assert attempt._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
 
 
-def test_a_loader_that_loads_nothing_any_more_is_ended(tmp_path: Path) -> None:
-    code = "import sys, time\ndef decode():\n    time.sleep(60)\ndecode()"
-    child = subprocess.Popen([sys.executable, "-c", code])
+@pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
+def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
+) -> None:
+    writer = ring.Writer(tmp_path / "ring.bin", slots=4)
+    page = ring_worker.Page(tmp_path, 0, 0, 0, 0)
+    page.sample("a.png")
+    guard = attempt.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
+    ended: list[int] = []
+    monkeypatch.setattr(attempt, "_loading", lambda pids: lines)
+    monkeypatch.setattr(guard, "_end", ended.append)
+    assert not guard._is_stuck(10.0), "what is seen for the first time is new"
+    assert not guard._is_stuck(10.2) and guard._is_stuck(10.4) is bool(lines)
+    assert bool(ended) is bool(lines) and (guard.stuck, guard.frame) == (set(lines), lines.get(7, ""))
+    page.sample("b.png")
+    assert not guard._is_stuck(20.0), "it has gone on"
+    writer.close()
+
+
+def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) -> None:
+    code = "import sys, time\nfrom ocrlab.recording.loading import Watched\n"
+    code += "class Slow:\n    def __getitem__(self, i):\n        time.sleep(60)\n"
+    code += "print(flush=True)\nWatched(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
+    (tmp_path / "slow.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen([sys.executable, tmp_path / "slow.py"], stdout=subprocess.PIPE, env=environment)
     try:
-        writer = ring.Writer(tmp_path / "ring.bin", slots=4)
-        page = ring_worker.Page(tmp_path, 0, 0, 0, 0)
-        page.sample("a.png")
-        guard = attempt.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
-        seen = ring.read(tmp_path / "ring.bin")
-        assert [worker.sample for worker in seen.workers] == ["a.png"]
-        guard._end = lambda pid: child.kill()  # type: ignore[method-assign]
-        assert not guard._is_stuck(10.0), "what is seen for the first time is new"
-        assert not guard._is_stuck(10.2) and guard._is_stuck(10.4)
-        assert child.wait(20) == -9
-        writer.close()
+        assert child.stdout is not None and child.stdout.readline()
+        time.sleep(0.5)
+        (line,) = attempt._loading([child.pid, 1 << 22]).values()
+        assert line.endswith("slow.py:5 Slow.__getitem__")
     finally:
         child.kill()
         child.wait()
