@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import itertools
 import signal
@@ -138,23 +139,35 @@ def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) ->
     if loader is None or order.get("single", True) or not isinstance(order.get("indices"), str):
         return None
     chosen = ast.literal_eval(order["indices"])
-    before = generators.take(cuda=False)
-    try:
-        generators.put(states)
+    with _states(states):
         whole = getattr(loader.dataset, "__getitems__", None)
         samples = list(whole(chosen)) if whole is not None else [loader.dataset[index] for index in chosen]
-        if len(samples) != len(chosen):
-            return None
-        own = names.naming(loader.dataset)
+        after = generators.take(cuda=False)
+    if len(samples) != len(chosen):
+        return None
 
-        def make(positions: Sequence[int]) -> Any:
+    def make(positions: Sequence[int]) -> Any:
+        with _states(after):  # it may draw: a mixture, a size
             return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
 
-        carried = [names.of_batch(make([position])) for position in range(len(samples))]
+    own, called = names.naming(loader.dataset), []
+    for position, index in enumerate(chosen):
+        carried: list[str] = []
+        with contextlib.suppress(Exception):  # a batch of one need not be possible
+            carried = names.of_batch(make([position]))
+        called.append(carried[0] if len(carried) == 1 else own(index))
+    return called, make
+
+
+@contextlib.contextmanager
+def _states(states: Mapping[str, State]) -> Iterator[None]:
+    """Put the random states to others for a block."""
+    before = generators.take(cuda=False)
+    generators.put(states)
+    try:
+        yield
     finally:
         generators.put(before)
-    called = [one[0] if len(one) == 1 else own(index) for one, index in zip(carried, chosen, strict=True)]
-    return called, make
 
 
 def indices(step: Step) -> Any:
