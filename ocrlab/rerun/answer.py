@@ -154,9 +154,10 @@ def _place(fault: Mapping[str, Any]) -> str:
     """Return phase, module and operator: `forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution``."""
     parts = [str(fault.get("phase") or "forward")]
     if fault.get("path"):
+        path = str(fault["path"]).replace("_orig_mod.", "")  # torch.compile's
         times = f", call {fault['call']}" if fault.get("call") else ""
         kind = f" ({fault['module']}{times})" if fault.get("module") else ""
-        parts.append(f"`{fault['path']}`{kind}")
+        parts.append(f"`{path}`{kind}")
     elif fault.get("module"):
         parts.append(f"the model ({fault['module']})")
     elif fault.get("line"):

@@ -98,7 +98,8 @@ def contrasts(fault: Mapping[str, Any], cuda: bool, compiled: bool = False) -> l
         precise = [FP32] if half else []
         return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
     if kind == "nonfinite":
-        return ([FP32] if half else []) + ([ANOMALY] if fault.get("phase") == "backward" else [])
+        unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
+        return ([FP32] if half else []) + ([ANOMALY] if unplaced else [])
     if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
         return [MKLDNN, THREAD]
     return [FP32] if half and kind == "crash" else []

@@ -245,3 +245,8 @@ def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> No
     alone = Outcome(cells.alone(6.0), alone=tried, count=3)
     said = answer._samples({"kind": "crash"}, [alone])
     assert said == ["samples `a`, `b`, goes away without them"]
+
+
+def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
+    fault = {"kind": "nonfinite", "phase": "forward", "path": "_orig_mod.front", "module": "LogMel", "tensor": "output"}
+    assert "forward, `front` (LogMel); NaN in output" in answer.sentence(subject(), [outcome(fault)])

@@ -36,6 +36,7 @@ def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> 
 
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
+    assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
 
 
 def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
