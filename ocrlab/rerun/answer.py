@@ -82,7 +82,7 @@ def guilty(outcome: Outcome) -> tuple[list[int], str]:
     bad = [told["samples"][0] for told in single if told["same"]]
     everyone = set(range(outcome.count))
     if bad and len(bad) == outcome.count:
-        return [], "every sample of the batch does it alone"
+        return [], "every sample of the batch does it alone, so that it is no one sample's"
     if bad:
         rest = [told for told in outcome.alone if set(told["samples"]) == everyone - set(bad)]
         return bad, "goes away without it" if rest and not rest[-1]["same"] else ""
