@@ -106,7 +106,9 @@ def same(told: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
     """Tell whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
     kind, found = like.get("kind"), told.get("fault") or {}
     if kind == "hang":
-        return bool(told["hung"]) and _near(told.get("place") or {}, like)
+        place = told.get("place") or {}
+        inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
+        return bool(told["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
     if kind == "crash":
         return bool(told["signal"]) and _near(told.get("place") or {}, like)
     if not found:

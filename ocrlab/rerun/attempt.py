@@ -12,6 +12,7 @@ import re
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from ocrlab.watch.supervise import Ended, Options, watch
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
 LOADS = "ocrlab/recording/loading.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
+LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
@@ -112,6 +114,7 @@ class Guard(threading.Thread):
         self.over = threading.Event()
         self.stacks, self.frame = "", ""
         self.is_moving = False  # operators went on, and the step did not end
+        self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
 
     def run(self) -> None:
         step, began = None, 0.0
@@ -125,6 +128,7 @@ class Guard(threading.Thread):
                 continue
             if step != known.get("micro"):
                 step, began = known.get("micro"), now
+            self.places.append(last.place)
             patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
             self.is_moving = now - began > self.endless and now - last.time < patience
             if self.is_moving or now - last.time > patience:
@@ -194,13 +198,24 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault = fault
     elif last is not None and trace.get("state") == "running" and (guard.stacks or ended.status in ("hung", "killed")):
         hung = bool(guard.stacks) or ended.status == "hung"
-        at = {k: v for k, v in _at(last).items() if not (guard.is_moving and k in ("op", "after", "inputs"))}
+        at = _around(guard.places) if guard.is_moving else _at(last)
         outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
         outcome.fault |= {} if hung else {"signal": ended.signal}
         frame = guard.frame or _frame(place)
         outcome.fault |= {"surfaced": frame} if frame else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
+
+
+def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the place that all of some places lie in: the module of a loop, which calls those that are seen."""
+    paths = [str(place.get("path") or "").split(".") for place in places]
+    common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    found = {k: v for k, v in places[-1].items() if k in ("step", "micro", "phase")}
+    labels = {str(place.get("path") or ""): str(place.get("module") or "") for place in places}
+    path = ".".join(common)
+    found |= {"path": path} if path else {}
+    return found | ({"module": labels[path]} if labels.get(path) else {})
 
 
 def _at(last: trail.Trail) -> dict[str, Any]:

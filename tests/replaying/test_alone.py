@@ -60,6 +60,7 @@ def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_
     [
         ({"hung": True, "place": {"path": "a"}}, {"kind": "hang", "path": "a"}, True),
         ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
+        ({"hung": True, "place": {"path": "a.cell"}}, {"kind": "hang", "path": "a"}, True),
         ({"hung": True}, {"kind": "crash"}, False),
         (
             {"fault": {"exception": "ValueError: one", "path": "a"}},

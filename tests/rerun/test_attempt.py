@@ -96,6 +96,15 @@ def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
     assert attempt._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
 
 
+def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
+    places = [{"step": 1, "phase": "forward", "path": path, "module": kind, "op": "aten::mm"} for path, kind in
+              (("ponder.cell", "GRUCell 6->8"), ("ponder", "Ponder"), ("ponder.read", "Linear 8->1"))]  # fmt: skip
+    found = {"step": 1, "phase": "forward", "path": "ponder", "module": "Ponder"}
+    assert attempt._around(places) == found
+    assert attempt._around(places[:1]) == {**found, "path": "ponder.cell", "module": "GRUCell 6->8"}
+    assert attempt._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
+
+
 @pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
 def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
