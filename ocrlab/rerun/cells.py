@@ -74,6 +74,11 @@ def earlier(number: int, seconds: float) -> Cell:
     return Cell("steps before", "was there before", options)
 
 
+def widened(before: Cell) -> Cell:
+    """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
+    return Cell(TRACED.name, TRACED.gone, before.options)
+
+
 def spoilt(fault: Mapping[str, Any]) -> bool:
     """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
     fault is an earlier one.

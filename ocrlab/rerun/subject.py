@@ -59,7 +59,22 @@ class Subject:
     @property
     def is_loading(self) -> bool:
         """Whether the run ended with a batch on its way."""
-        return self.step is None and any(worker.order for worker in self.flight.workers)
+        is_stream = any(worker.order and "indices" not in worker.order for worker in self.flight.workers)
+        return self.step is None and (self.is_waiting or is_stream)
+
+    @property
+    def began_earlier(self) -> bool:
+        """Whether what failed may have begun in a step before: the run ended behind its loop, or its loss was bad."""
+        if self.step is None:
+            return bool(self.flight.steps) and not self.is_waiting and self.ended != "success"
+        return self.step.loss is not None and self.step.loss - self.step.loss != 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch was on its way that no step has got."""
+        done = {str(step.order.get("indices")) for step in self.flight.steps}
+        orders = [str(w.order.get("indices")) for w in self.flight.workers if w.loader == 0 and w.order.get("indices")]
+        return any(worker.failed for worker in self.flight.workers) or any(order not in done for order in orders)
 
     @property
     def cuda(self) -> bool:
