@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ocrlab.recording.hearing import harmless
 from ocrlab.recording.posterior import Posterior
 from ocrlab.trace.contract_answers import ROWS, alike
 from ocrlab.trace.contract_batch import leaves, plain
@@ -28,12 +29,14 @@ class Answers:
         self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
         self.posterior = Posterior()
         self.handles: list[Any] = []
+        self.failed = False
 
     def open(self) -> None:
         """Begin to look."""
         self.close()
         self.handles = [part.register_forward_hook(self._left, with_kwargs=True) for part in self.called]
 
+    @harmless
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or not module.training or not self.looking():
             return

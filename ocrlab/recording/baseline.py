@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ocrlab.recording.hearing import harmless
 from ocrlab.trace.contract_batch import leaves, plain
 
 STEPS = 150  # losses from which on something is said
@@ -35,6 +36,7 @@ class Baseline:
         self.last: deque[float] = deque(maxlen=LAST)
         self.count = 0
         self.handles: list[Any] = []
+        self.failed = False
 
     def begin(self, given: Sequence[Tensor] | None) -> None:
         """Keep the tensors of a batch that is looked at; None for one that is not."""
@@ -43,6 +45,7 @@ class Baseline:
         if given and len(self.called) == 1:
             self.handles = [self.called[0].register_forward_hook(self._left)]
 
+    @harmless
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and module.training and self.given and self.looking():
             self.output = next((t.detach() for _, t in leaves(output) if t.is_floating_point() and plain(t)), None)

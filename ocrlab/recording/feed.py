@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import copy
 import itertools
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import DataError
 from ocrlab.flight.ring import Step
-from ocrlab.recording import generators, raw, walks
+from ocrlab.flight.ring_layout import State
+from ocrlab.recording import generators, names, raw, walks
 from ocrlab.recording.loading import Loader, Order, Place, Watched, can_be_watched, twin
+
+Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
 
 
 class Feed:
@@ -20,7 +25,7 @@ class Feed:
 
     `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
     step: the last batch comes once more, so that this step is not taken for the last one of an epoch; except where it
-    is, and the program `goes_on` to its validation.
+    is, and the program `goes_on` to its validation, or to what is `behind` a walk that came to its end.
     """
 
     def __init__(
@@ -32,12 +37,16 @@ class Feed:
         ended: Callable[[], None],
         *,
         goes_on: bool = False,
+        behind: bool = False,
     ) -> None:
         self.flight, self.place, self.start, self.ended, self.goes_on = flight, place, start, ended, goes_on
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
+        self.behind = behind
+        self.is_behind = False  # behind the walk at hand the program goes on
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
+        self.loader: Any = None  # the one whose samples are at hand
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of the next walk; raises DataError where they cannot be made again."""
@@ -46,12 +55,16 @@ class Feed:
             return
         steps = self.walks[self.next]
         self.next += 1
+        self.is_behind = self.behind and self.next >= len(self.walks) and _is_last(loader, steps[-1])
         makers = {"raw": self._kept, "map": self._made, "walk": self._walked}
         batch = None
         for kind, group in itertools.groupby(steps, key=_kind):
             for batch in makers[kind](loader, list(group)):
                 yield batch
-        if self.next >= len(self.walks) and not self.goes_on:
+        if self.next < len(self.walks) or self.goes_on:
+            return
+        self.is_behind |= self.is_short and _is_last(loader, steps[-1])
+        if not self.is_behind:
             self.ended()
             yield batch
 
@@ -67,6 +80,12 @@ class Feed:
             if end is not None:
                 end()
 
+    def apart(self, step: Step) -> Parts | None:
+        """Return the names of a batch's samples, and what puts a batch together of some of them; None where they cannot
+        be had one by one.
+        """
+        return parts(self.loader, step.order, step.loaded) if _kind(step) == "map" else None
+
     def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:
             yield raw.read(self.flight, step.order["raw"])
@@ -76,6 +95,7 @@ class Feed:
         if not can_be_watched(loader):
             got = f"{type(loader).__name__} where a DataLoader was recorded"
             raise DataError("The loader is not the one that was recorded", got=got)
+        self.loader = loader
         orders = [Order(indices(step), step.loaded) for step in steps]
         copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
@@ -112,6 +132,44 @@ class Feed:
                 yield getattr(batch, "data", batch) if type(batch).__name__ == "Tagged" else batch
 
 
+def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) -> Parts | None:
+    """Return the names of the samples of a batch that was loaded by its indices, and what puts a batch together of some
+    of them. All are loaded here, once, as they were; the random states are those of before then.
+    """
+    if loader is None or order.get("single", True) or not isinstance(order.get("indices"), str):
+        return None
+    chosen = ast.literal_eval(order["indices"])
+    with _states(states):
+        whole = getattr(loader.dataset, "__getitems__", None)
+        samples = list(whole(chosen)) if whole is not None else [loader.dataset[index] for index in chosen]
+        after = generators.take(cuda=False)
+    if len(samples) != len(chosen):
+        return None
+
+    def make(positions: Sequence[int]) -> Any:
+        with _states(after):  # it may draw: a mixture, a size
+            return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
+
+    own, called = names.naming(loader.dataset), []
+    for position, index in enumerate(chosen):
+        carried: list[str] = []
+        with contextlib.suppress(Exception):  # a batch of one need not be possible
+            carried = names.of_batch(make([position]))
+        called.append(carried[0] if len(carried) == 1 else own(index))
+    return called, make
+
+
+@contextlib.contextmanager
+def _states(states: Mapping[str, State]) -> Iterator[None]:
+    """Put the random states to others for a block."""
+    before = generators.take(cuda=False)
+    generators.put(states)
+    try:
+        yield
+    finally:
+        generators.put(before)
+
+
 def indices(step: Step) -> Any:
     """Return the indices of a recorded batch; raises DataError where the record does not hold them."""
     text = step.order.get("indices")
@@ -123,6 +181,14 @@ def indices(step: Step) -> Any:
             do="Record with recorder.batches=raw, or Recorder(batches='raw')",
         )
     return ast.literal_eval(text)
+
+
+def _is_last(loader: Any, step: Step) -> bool:
+    """Tell whether a batch was the last one of its loader, or nobody knows how many there are."""
+    try:
+        return int(step.order.get("position", -1)) + 1 >= len(loader)
+    except (TypeError, RuntimeError):  # a stream has no length
+        return True
 
 
 def _kind(step: Step) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import faulthandler
 import os
 import weakref
 from collections import deque
@@ -232,6 +233,9 @@ class Begin:
             object.__setattr__(info, "dataset", self.watched.dataset)  # it refuses a plain assignment
         with contextlib.suppress(Exception):
             self.watched.open()
+        if self.watched.replayed:
+            faulthandler.disable()  # it took its place when the program began, and torch's handler, which says no line,
+            faulthandler.enable()  # has come since
         if self.begin is not None:
             self.begin(number)
 

@@ -7,6 +7,7 @@ the record, bit for bit; `out/result.json` is written after every step, and the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import struct
@@ -23,12 +24,13 @@ from ocrlab import flight
 from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
-from ocrlab.recording import generators, names, snapshots
-from ocrlab.recording.feed import Feed, fed
+from ocrlab.recording import generators, names, snapshots, walks
+from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
 from ocrlab.records import SCHEMA
 from ocrlab.replaying import replayed
+from ocrlab.replaying.replayed import Anew
 
 TRACKERS = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}  # a replay is no run of theirs
 TRACKED = ("wandb",)
@@ -46,16 +48,17 @@ class Restored:
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
         self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
-        self._check(first)
-        self.first_epoch = self.steps[0].epoch
+        pending = self._pending(last)
+        self._check(first, pending)
+        self.first_epoch = self.steps[0].epoch if self.steps else 0
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
-        pending = self._pending(last)
         self.waiting = len(pending)  # batches that the run never got
         self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
-        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on)
+        ours = not pending and last > self.steps[-1].number  # it ended outside of its loop over the batches
+        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
         self.index = -1
         self.now: Step | None = None
         self.batch: Any = None
@@ -81,9 +84,9 @@ class Restored:
                 return path
         raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
 
-    def _check(self, first: int) -> None:
+    def _check(self, first: int, pending: Sequence[Step]) -> None:
         """Raise DataError where the record has gaps between the snapshot and the last step."""
-        if not self.steps:
+        if not self.steps and not pending:
             raise DataError(
                 "There is nothing to replay", got=f"no recorded step between micro-batch {first} and the last"
             )
@@ -97,8 +100,12 @@ class Restored:
 
     def _pending(self, last: int) -> list[Step]:
         """Return the batches that were being loaded when the run ended while it waited for data: one of them failed."""
-        end, newest = self.recorded.now, self.steps[-1]
-        if end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
+        end = self.recorded.now
+        newest = self.steps[-1] if self.steps else Step(-1, -1, phase="data")
+        if end is None and not self.recorded.steps:  # it failed at its very first batch
+            is_stream = walks.was_noted(self.folder, self.rank, self.recorded.start, 0)
+            newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
+        elif end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
             return []
         if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
             order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
@@ -151,7 +158,7 @@ class Restored:
         self.index += 1
         if self.index >= len(self.steps):
             self.over()
-            last = self.steps[-1]
+            last = self.steps[-1] if self.steps else Step(-1, -1)
             self.now = Step(last.number + 1, last.micro + 1, last.epoch, last.walk)
         else:
             self.now = self.steps[self.index]
@@ -160,11 +167,17 @@ class Restored:
             generators.put(self.now.random)
         self.seen = self.tensor = None
         self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
-        self.batch = self.trace.begin(batch, self.now.samples, self.now.number, self.now.micro)
+        now = self.now
+        anew = lambda: self.feeding.apart(now)  # noqa: E731
+        self.batch = self.trace.begin(batch, now.samples, now.number, now.micro, anew=anew)
         return self.now
 
-    def over(self) -> None:
-        """End the process if the last recorded step is done."""
+    def over(self, *, leaving: bool = False) -> None:
+        """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
+        is `leaving` that.
+        """
+        if leaving and self.feeding.is_behind:
+            return
         waiting = 0 if self.feeding.is_short else self.waiting
         if self.now is None and len(self.results) >= len(self.steps) + waiting:
             self.finish()
@@ -172,10 +185,10 @@ class Restored:
     def phase(self, name: str) -> None:
         """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
         if name == "validation" and self.validated is None:
-            self.over()
+            self.over(leaving=True)
         self.writer.phase(name)
 
-    def validate(self, batch: Any, samples: Sequence[str], number: int) -> Any:
+    def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Anew | None = None) -> Any:
         """Look at batch `number` of a validation behind the last step, from the one in which the run ended on.
 
         Returns the batch that is to be validated.
@@ -183,7 +196,8 @@ class Restored:
         if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
             return batch
         last = self.steps[-1]
-        return self.trace.begin(batch, samples, last.number, last.micro + 1 + number, phase="validation")
+        micro = last.micro + 1 + number
+        return self.trace.begin(batch, samples, last.number, micro, phase="validation", anew=anew)
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of a validation in a hand-written loop."""
@@ -195,7 +209,8 @@ class Restored:
         try:
             for number, batch in enumerate(loader):
                 told = Loaded() if watched is None else watched.told()
-                yield self.validate(batch, names.of_batch(batch) or told.samples, number)
+                anew = functools.partial(parts, loader, told.base, generators.whole(told.states))
+                yield self.validate(batch, names.of_batch(batch) or told.samples, number, anew)
         finally:
             if watched is not None:
                 watched.stop()
@@ -261,6 +276,7 @@ class Restored:
             "finished": finished,
             "error": error,
             "exited": self.feeding.exited(),
+            "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
             "warnings": self.warnings(),
         }
         flight.write_json(self.out / "result.json", told, private=True)
@@ -269,7 +285,7 @@ class Restored:
         """Return what may make this replay another computation than the run was."""
         left_out = self.state["left_out"] if self.state else []
         found = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
-        if self.state is None and self.steps[0].micro == 0:
+        if self.state is None and not any(step.micro for step in self.steps[:1]):
             found.append("no snapshot: the weights are those that the program begins with")
         return found
 

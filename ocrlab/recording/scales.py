@@ -58,6 +58,7 @@ class Scales:
     """Listens to what is called as a model; `looking` says whether this is a training step to look at."""
 
     def __init__(self, called: Sequence[nn.Module]) -> None:
+        self.failed = False
         self.looking, self.kept = False, {id(part): (Seen(), Seen()) for part in called}
         self.undo = [self._listen(part) for part in called]
 
@@ -74,6 +75,7 @@ class Scales:
         undo = hearing.listen(module, around)
         return undo or module.register_forward_pre_hook(hook, with_kwargs=True).remove
 
+    @hearing.harmless
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         training, validating = self.kept[id(module)]
         graded = torch.is_grad_enabled()

@@ -89,3 +89,12 @@ def noted(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
     if (told["start"], told["walk"]) != (start, walk):
         raise DataError(f"{path} is of another walk over the data", got=told["walk"], need=walk)
     return {name: bytes.fromhex(state) for name, state in told["states"].items()}
+
+
+def was_noted(folder: Path, rank: int, start: int, walk: int) -> bool:
+    """Tell whether the random states before a walk were kept."""
+    try:
+        noted(folder, rank, start, walk)
+    except DataError:
+        return False
+    return True

@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,25 +27,57 @@ ALL = 45.0  # seconds after which no other part is tried
 MOST = 16  # samples that are tried one by one; of more the batch is halved first
 
 
-def each(seconds: float, out: Path, names: list[str], count: int, like: Mapping[str, Any]) -> list[int]:
-    """Fork for each part of a batch; returns the part in the forks. Ends the process itself with status 0 when all have
-    ended, `out/alone.json` written: {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same"}]};
-    `same` tells whether it is the fault `like`.
+@dataclass(frozen=True)
+class Way:
+    """How a part of a batch is made: `make` of the positions of its `count` samples, which have `names`."""
+
+    names: list[str]
+    count: int
+    make: Callable[[Sequence[int]], Any]
+    folder: str = ""  # in which its forks write
+
+    def place(self, out: Path) -> Path:
+        """Return the folder below `out` of its forks."""
+        return out / self.folder if self.folder else out
+
+
+def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]) -> tuple[Way, list[int]]:
+    """Fork for each part of a batch, in one way after the other until one tells whose the fault is; returns the way and
+    the part in the forks. Ends the process itself with status 0 when all have ended, `out/alone.json` written:
+    {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same"}]}; `same` tells whether it is the
+    fault `like`.
     """
     try:
-        part = _forked(seconds, out, names, count, like)
+        end = time.monotonic() + ALL
+        for number, way in enumerate(ways):
+            tried: list[dict[str, Any]] = []
+            part = _forked(seconds, out, way, like, tried, end)
+            if part is not None:
+                return way, part
+            telling = tells(tried, way.count)
+            if telling or not number:  # of two that tell nothing the first is the nearer to how batches are made
+                told = {"schema": 1, "count": way.count, "tried": tried}
+                flight.write_json(out / "alone.json", told, private=True)
+            if telling:
+                break
     except Exception as error:  # this process has not made the step, and must not go on with it
         print(f"ocrlab replay: samples alone: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         leave(1)
-    if part is None:
-        leave(0)
-    return part
+    leave(0)
 
 
-def _forked(seconds: float, out: Path, names: list[str], count: int, like: Mapping[str, Any]) -> list[int] | None:
-    """Return the part in a fork, None in the process itself when all forks have ended."""
-    tried: list[dict[str, Any]] = []
-    end = time.monotonic() + ALL
+def tells(tried: Sequence[Mapping[str, Any]], count: int) -> bool:
+    """Tell whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
+    bad = [told for told in tried if told["same"] and len(told["samples"]) == 1]
+    well = [told for told in tried if not told["same"] and len(told["samples"]) == count - 1 > 1]
+    return 0 < len(bad) < count or (not bad and 0 < len(well) < count)
+
+
+def _forked(
+    seconds: float, out: Path, way: Way, like: Mapping[str, Any], tried: list[dict[str, Any]], end: float
+) -> list[int] | None:
+    """Return the part in a fork, None in the process itself when all forks have ended; fills `tried`."""
+    names, count, out = way.names, way.count, way.place(out)
     for part in _parts(count, tried):
         if time.monotonic() > end:
             break
@@ -56,7 +89,6 @@ def _forked(seconds: float, out: Path, names: list[str], count: int, like: Mappi
         told = _wait(pid, seconds) | _found(place(out, part))
         told |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
         tried.append({**told, "same": same(told, like)})
-        flight.write_json(out / "alone.json", {"schema": 1, "count": count, "tried": tried}, private=True)
     return None
 
 
@@ -74,7 +106,9 @@ def same(told: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
     """Tell whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
     kind, found = like.get("kind"), told.get("fault") or {}
     if kind == "hang":
-        return bool(told["hung"]) and _near(told.get("place") or {}, like)
+        place = told.get("place") or {}
+        inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
+        return bool(told["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
     if kind == "crash":
         return bool(told["signal"]) and _near(told.get("place") or {}, like)
     if not found:

@@ -26,10 +26,13 @@ COUNTED = 1 << 62  # sequence numbers above it are no numbers: gradients of leav
 class Backward:
     """Nodes of the graph and the places where they were made; `changed(name, place)` is called at each node.
 
-    `began` is called with what backward is called of.
+    `began` is called with what backward is called of, `ended` with whether it leaves gradients in the leaves: one that
+    only asks for them (torch.autograd.grad, a gradient penalty) is a part of the forward.
     """
 
-    def __init__(self, changed: Callable[[str, Place], None], began: Callable[[Any], None], ended: Callable[[], None]):
+    def __init__(
+        self, changed: Callable[[str, Place], None], began: Callable[[Any], None], ended: Callable[[bool], None]
+    ):
         self.changed, self.began, self.ended = changed, began, ended
         self.made: dict[int, Place] = {}  # by sequence number
         self.marks: list[tuple[int, Place]] = []  # in order
@@ -46,7 +49,7 @@ class Backward:
         for name in ("backward", "grad"):
             original = getattr(torch.autograd, name)
             self.originals.append((torch.autograd, name, original))
-            setattr(torch.autograd, name, self._around(original))
+            setattr(torch.autograd, name, self._around(original, leaves=name == "backward"))
 
     def unhook(self) -> None:
         """Put the functions of torch back."""
@@ -73,7 +76,7 @@ class Backward:
         index = bisect.bisect_right(self.marks, number, key=lambda mark: mark[0]) - 1
         return self.marks[index][1] if index >= 0 else {}
 
-    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _around(self, original: Callable[..., Any], *, leaves: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def around(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             handles = self._watch(tensors)
@@ -89,7 +92,7 @@ class Backward:
                 for handle in handles:
                     handle.remove()
             if self.depth == 0:
-                self.ended()
+                self.ended(leaves)
             return result
 
         return around

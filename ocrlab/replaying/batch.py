@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,15 +39,33 @@ def parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def size(batch: Any, names: Sequence[str] = ()) -> int | None:
-    """Return B: how many names there are where a tensor or list has so many, else the most frequent first dimension."""
+    """Return B: how many names there are where a tensor or list has so many, else what most parts of the batch have as
+    many of, else the most frequent first dimension.
+    """
     counts = Counter(tensor.shape[0] for _, tensor in tensors(batch) if tensor.dim())
     listed = [len(part) for part in [batch, *(inner for _, inner in parts(batch))] if isinstance(part, list | tuple)]
     if names and (len(names) in counts or len(names) in listed or not counts):
         return len(names)
     if counts:
-        return counts.most_common(1)[0][0]
+        ranked = _votes(batch).most_common(2)
+        is_one = bool(ranked) and (len(ranked) == 1 or ranked[0][1] > ranked[1][1])
+        return ranked[0][0] if is_one else counts.most_common(1)[0][0]
     lists = [len(item) for _, item in parts(batch) if isinstance(item, list)]
     return lists[0] if lists else None
+
+
+def _votes(batch: Any) -> Counter[int]:
+    """Return how many parts of a batch speak for each size: a tensor for its first dimension, a list for its length
+    and, where its tensors have one first dimension, for that too.
+    """
+    votes: Counter[int] = Counter()
+    for _, part in parts(batch):
+        if isinstance(part, Tensor):
+            votes.update({part.shape[0]} if part.dim() else ())
+        elif isinstance(part, list | tuple) and part:
+            firsts = {one.shape[0] if isinstance(one, Tensor) and one.dim() else None for one in part}
+            votes.update({len(part), *(first for first in firsts if len(firsts) == 1 and first)})
+    return votes
 
 
 def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:
@@ -95,6 +113,28 @@ def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
         if any(new is not old for new, old in zip(left, inner, strict=True)):
             return _replaced(batch, left)
     return batch
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two batches hold the same tensors, by name and value."""
+    ours, theirs = dict(tensors(one)), dict(tensors(other))
+    return ours.keys() == theirs.keys() and all(_equal(ours[name], theirs[name]) for name in ours)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.dtype.is_floating_point or one.dtype.is_complex:
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return torch.equal(one, other)
+
+
+def reorders(make: Callable[[Sequence[int]], Any], count: int) -> bool:
+    """Tell whether samples do not lie in a batch in the order in which they were given (a sort by length)."""
+    order = list(range(count))
+    one, other = make(order), make(order[::-1])
+    rows = [tensor for _, tensor in tensors(one) if tensor.dim() and tensor.shape[0] == count]
+    return any(not _equal(rows, rows.flip(0)) for rows in rows) and same(one, other)
 
 
 def _replaced(batch: Any, values: list[Any]) -> Any:
@@ -145,9 +185,16 @@ def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
     """
     if not count or not bad.dim() or not bad.numel():
         return None
+    if bad.shape[0] != count and bad.dim() > 1 and bad.shape[1] == count:  # time or words come first
+        bad = bad.transpose(0, 1)
     if bad.shape[0] == count or (merged and count > 1 and bad.shape[0] % count == 0):
         return torch.nonzero(bad.reshape(count, -1).any(1)).flatten().tolist()
     return None
+
+
+def is_sure(shape: Sequence[int], count: int | None) -> bool:
+    """Tell whether `positions` has read samples off dimension 0 itself, and not guessed where they lie."""
+    return bool(shape) and shape[0] == count
 
 
 def where(index: Sequence[int], shape: Sequence[int], count: int | None) -> dict[str, Any]:

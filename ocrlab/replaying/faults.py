@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ocrlab.flight.failure import describe
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying.modules import Call, label
-from ocrlab.replaying.ops import is_foreign
+from ocrlab.replaying.ops import innermost
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.values import Birth, bad, pointer, root
 from ocrlab.trace import sticky
@@ -45,6 +45,10 @@ def of_exception(
     values = [birth for birth in values if not birth.constant] or values
     by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
     message = f"{told['type']}: {told['message']}"
+    first = _first(error)
+    if first is not error:
+        cause = describe(first)
+        message = f"{cause['type']}: {cause['message']}".splitlines()[0] + f", raised again as {message}"
     led = None if by_operator else _of_result(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
         found = of_range(step, batch)
@@ -144,7 +148,8 @@ def of_birth(step: Step, birth: Birth) -> Fault:
     fault |= {"tensor": first.tensor, "value": first.value, "shape": first.shape, "index": list(first.index)}
     fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
     fault["before"] = first in step.before_step
-    return fault
+    fault |= {"guessed": True} if first.guessed else {}
+    return {**fault, "samples": None, "everyone": first.everyone} if first.everyone else fault
 
 
 def of_range(step: Step, batch: Any) -> Fault:
@@ -159,14 +164,16 @@ def of_range(step: Step, batch: Any) -> Fault:
             flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
             bad_ones = bad_ones.reshape(shape)
-    told = traced_batch.where(index, shape, step.rows)
+    drawn = name is not None or step.outside_drawn  # else no dimension of it is of samples
+    told = traced_batch.where(index, shape, step.rows if drawn else None)
     kind = "target" if found.role.startswith("target") else "index"
     fault = {"kind": kind, **{name: place[name] for name in KEPT if place.get(name)}}
     fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
     fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
-    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True)
+    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if drawn else None
+    fault |= {"guessed": True} if fault["samples"] and not traced_batch.is_sure(shape, step.rows) else {}
     if name in step.owned:
-        fault |= {"sample": step.owned[name], "samples": [step.owned[name]]}
+        fault |= {"sample": step.owned[name], "samples": [step.owned[name]], "guessed": False}
     return fault
 
 
@@ -216,9 +223,16 @@ def _hooked(step: Step, error: BaseException) -> Fault:
 
 def _own_line(error: BaseException) -> str:
     """Return the innermost line of the user's own code that an exception went through."""
-    frames = [(f.f_code, line) for f, line in traceback.walk_tb(error.__traceback__)]
-    own = [f"{code.co_filename}:{line} {code.co_name}" for code, line in frames if not is_foreign(code.co_filename)]
-    return own[-1] if own else ""
+    return innermost([(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1])
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the exception that another one was raised from, and that one from, at the beginning of the line."""
+    for _ in range(8):
+        if error.__cause__ is None:
+            break
+        error = error.__cause__
+    return error
 
 
 def _same(raised: BaseException, error: BaseException) -> bool:

@@ -50,6 +50,7 @@ class Modules:
         self.names: dict[int, str] = {}
         self.handles: list[RemovableHandle] = []
         self.raised: tuple[BaseException, Call] | None = None  # the innermost call that an exception left
+        self.escaped: tuple[BaseException, Call] | None = None  # the outermost one that it left
         self.outermost = 0  # calls that have ended with an empty stack
 
     def hook(self) -> None:
@@ -118,6 +119,8 @@ class Modules:
             if error is not None and (self.raised is None or self.raised[0] is not error):
                 self.raised = (error, call)
             self.outermost += not self.stack
+            if error is not None and not self.stack:
+                self.escaped = (error, call)
             if call.module is module:
                 self.left(call)
                 return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ UNSET = ("aten::empty", "aten::new_empty", "aten::resize", "aten::set_")  # thei
 UNDECLARED = ("running_mean", "running_var")  # written by native_, cudnn_ and miopen_batch_norm; no schema says so
 OURS = (f"{Path(__file__).parent}/",)
 FOREIGN = (f"{Path(torch.__file__).parent}/", "<frozen", "<string>")
+PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d")
 LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pytorch_lightning/", "/contextlib.py")
 
 
@@ -109,12 +111,30 @@ def within(value: Any) -> Iterator[Tensor]:
 
 def line() -> str:
     """Return the source line that runs now and is neither of torch nor of ours: `file:line function`; empty if none."""
+    frames = []
     frame: Any = sys._getframe(1)
     while frame is not None:
         if not is_foreign(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+            frames.append((frame.f_code, frame.f_lineno))
+            if not is_of_package(frame.f_code.co_filename):
+                break
         frame = frame.f_back
-    return ""
+    return innermost(frames)
+
+
+def innermost(frames: Sequence[tuple[Any, int]]) -> str:
+    """Return the first line, of (code, line) from the inside out, that is the user's own: no package's, if there is
+    one; empty for none.
+    """
+    known = [(code, line) for code, line in frames if not is_foreign(code.co_filename)]
+    own = [(code, line) for code, line in known if not is_of_package(code.co_filename)] or known
+    return f"{own[0][0].co_filename}:{own[0][1]} {own[0][0].co_name}" if own else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_of_package(file: str) -> bool:
+    """Tell whether a code file was installed, and not written by the user."""
+    return bool(PACKAGES.search(file))
 
 
 @functools.lru_cache(maxsize=4096)

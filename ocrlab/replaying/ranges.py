@@ -44,7 +44,8 @@ class Outside:
     allowed: str
     shape: tuple[int, ...]
     mask: Tensor
-    tensor: Tensor
+    tensor: Tensor  # on the host
+    given: Tensor  # itself
 
 
 def first(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outside | None:
@@ -74,7 +75,7 @@ def _outside(need: Need) -> Outside | None:
     index = tuple(torch.nonzero(mask)[0].tolist()) if mask.dim() else ()
     value = float(tensor[index])
     shape = tuple(tensor.shape)  # the rest to the host: once the operator has run, its device may answer nothing more
-    return Outside(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu())
+    return Outside(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu(), tensor)
 
 
 def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:

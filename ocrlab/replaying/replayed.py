@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from ocrlab.flight import trail
 from ocrlab.replaying import alone as traced_alone
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import faults as traced_faults
+from ocrlab.replaying.alone import Way
 from ocrlab.replaying.faults import Fault
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.switches import prepare
 from ocrlab.trace.compiled import is_compiled
+
+Anew = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
 
 
 @contextlib.contextmanager
@@ -56,6 +59,7 @@ class Tracer:
         self.positions: list[int] | None = cell.get("samples")
         self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
         self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
+        self.swallowed = bool(cell.get("swallowed"))  # exceptions after which the program goes on are faults too
         self.is_fork = False
         self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
         self.ring = ring
@@ -68,13 +72,17 @@ class Tracer:
         self.names: list[str] = []
         self.count: int | None = None
         self.about: dict[str, Any] = {}
+        self.anew: Anew | None = None
         self.phase = ""
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
 
-    def begin(self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "") -> Any:
+    def begin(
+        self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Anew | None = None
+    ) -> Any:
         """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
-        Returns the batch without what the cell leaves out, the same object unless it is of tuples. `phase` is said of a
+        Returns the batch without what the cell leaves out, the same object unless it is of tuples or made anew: `anew`
+        returns the names of its samples and what puts a batch together of some of them, or None. `phase` is said of a
         fault in place of forward, loss ... where the batch is none of a step: validation.
         """
         self._leave(0)
@@ -82,7 +90,7 @@ class Tracer:
         if not self.on or number < self.first - 1:
             return batch
         with _harmless():
-            self.names = [str(name) for name in names]
+            self.names, self.anew = [str(name) for name in names], anew
             if number >= self.first and self.micro in (None, micro):
                 batch = self._narrow(batch)
             self.batch, self.count = batch, traced_batch.size(batch, self.names)
@@ -99,14 +107,44 @@ class Tracer:
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
         count = traced_batch.size(batch, self.names)
-        if count and self.alone is not None:
-            self.positions = traced_alone.each(self.alone, self.out, self.names, count, self.like)
-            self.is_fork = True
-            self.out, self.alone, self.page = traced_alone.place(self.out, self.positions), None, None
+        if self.alone is not None:
+            ways, again = [], self._again(batch)
+            if again is not None:
+                ways.append(again)
+            if count and not self._is_reordered(again):
+                cut = lambda positions: traced_batch.narrow(batch, positions, count)  # noqa: E731
+                ways.append(Way(self.names, count, cut))
+            if ways:
+                return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
         if count and self.positions is not None:
             batch = traced_batch.narrow(batch, self.positions, count)
             self.names = [self.names[p] for p in self.positions if p < len(self.names)]
         return batch
+
+    def _part(self, way: Way, positions: list[int]) -> Any:
+        """Return, in a fork, the part of the batch that it is for."""
+        self.is_fork, self.positions = True, positions
+        self.out, self.alone, self.page = traced_alone.place(way.place(self.out), positions), None, None
+        self.names = [way.names[p] for p in positions if p < len(way.names)]
+        self.anew = None
+        try:
+            return way.make(positions)
+        except Exception:  # it cannot be put together: that is another fault
+            traced_alone.leave(1)
+
+    def _again(self, batch: Any) -> Way | None:
+        """Return how the batch is put together of its samples, None where that gives another one."""
+        with contextlib.suppress(Exception):
+            found = self.anew() if self.anew is not None else None
+            if found is not None and traced_batch.same(found[1](range(len(found[0]))), batch):
+                return Way(found[0], len(found[0]), found[1], "anew")
+        return None
+
+    def _is_reordered(self, way: Way | None) -> bool:
+        """Tell whether samples lie in the batch in another order than their names have."""
+        with contextlib.suppress(Exception):
+            return way is not None and way.names == self.names and traced_batch.reorders(way.make, way.count)
+        return False
 
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
@@ -116,6 +154,10 @@ class Tracer:
         step.stop()
         with _harmless(), torch.no_grad():
             fault = traced_faults.of_values(step, _value(loss), self.batch, self.count)
+            error = step.swallowed() if fault is None and self.swallowed else None
+            if error is not None:
+                fault = traced_faults.of_exception(step, error, self.batch, self.count)
+                fault = fault and {**fault, "swallowed": True}
             if fault is None:
                 self.usual |= step.values.signs()
             if self.about["step"] >= self.first:
@@ -156,6 +198,12 @@ class Tracer:
     def _write(self, state: str, fault: Fault | None) -> None:
         """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
         if fault is not None:
+            if (
+                fault.get("samples")
+                and not (self.step and self.step.dead)
+                and self._is_reordered(self._again(self.batch))
+            ):
+                fault |= {"samples": None}
             fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
             fault |= {"phase": self.phase} if self.phase else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}

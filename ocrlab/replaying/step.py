@@ -60,6 +60,7 @@ class Step:
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[Birth] = []  # what its inputs held
         self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
+        self.outside_drawn = False  # it was computed from the batch
         self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
         self.read = ""  # the line that has read a bad value last
@@ -124,6 +125,13 @@ class Step:
                     if isinstance(value, Tensor):
                         yield f"optimiser's {key} of {names.get(id(parameter), 'a parameter')}", value
 
+    def swallowed(self) -> BaseException | None:
+        """Return the exception that has ended this step before its backward, though the program went on."""
+        if self.after_backward:
+            return None
+        raised = (self.raised_in, self.functions.raised, self.modules.escaped)
+        return next((found[0] for found in raised if found is not None), None)
+
     # Operators: see traced_ops.Told.
 
     def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
@@ -142,6 +150,7 @@ class Step:
                 found = traced_ranges.first(name, args, kwargs)
                 if found is not None:
                     self.outside = (found, {**place, "given": self.sources(inputs)})
+                    self.outside_drawn = pointer(found.given) in self.values.drawn
 
     def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
         if self.blind or self.dead:
@@ -256,8 +265,8 @@ class Step:
                 if self.loss is None and not self.dead and not _capturing() and bad(tensor):
                     self.loss = self.values.of(tensor)
 
-    def _backward_ended(self) -> None:
-        self.after_backward = True
+    def _backward_ended(self, leaves: bool) -> None:
+        self.after_backward = leaves
         with self.guarded():
             self._look_at_gradients()
             self._tell({**self.here(), "op": "", "inputs": []})

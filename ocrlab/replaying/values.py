@@ -18,6 +18,8 @@ from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying.modules import kind
 from ocrlab.trace import tensors as looking
 
+KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+HUGE = 1e10  # of a number in float32 that nobody means to compute with
 MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
 
 
@@ -38,12 +40,16 @@ class Birth:
     by: str = ""  # how it came: log of 0, overflow ...
     where: dict[str, Any] = field(default_factory=dict)
     used: dict[str, Any] | None = None  # the first operator that made more of it
+    everyone: float | None = None  # the size of the values that all samples had, where that alone makes it
+    guessed: bool = False  # the samples, from a dimension that may be another one's
 
 
 def bad(tensor: Tensor) -> bool:
     """Tell whether a tensor holds NaN or Inf, in one pass in most cases; False for what has no values."""
     if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
         return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False  # nobody may read it; what it wraps comes by as the operators run
     if tensor.is_meta or tensor.layout != torch.strided or not tensor.numel() or tensor.is_quantized:
         return False
     if tensor.dtype.itemsize == 1:
@@ -74,6 +80,7 @@ class Values:
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
         self.owners: dict[int, int] = {}
+        self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
 
@@ -89,6 +96,7 @@ class Values:
         self.owners = dict(owners or {})
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
+        self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
 
     def of(self, tensor: Tensor) -> Birth | None:
         """Return the birth of what a tensor holds, if it holds any."""
@@ -109,6 +117,10 @@ class Values:
     def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
         """Take in what an operator has made; in-place ones give the tensors that they have changed."""
         changed = {pointer(tensor) for tensor in outputs}
+        if any(pointer(tensor) in self.drawn for tensor in inputs):
+            self.drawn |= {where for where in changed if not self.known.get(where, "").startswith(KEPT)}
+        else:
+            self.drawn -= changed
         inputs = [given for given in inputs if (where := pointer(given)) not in changed or where in self.births]
         for tensor in outputs:
             where = pointer(tensor)
@@ -138,7 +150,16 @@ class Values:
         birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
         birth.constant |= birth.put and birth.value == "-Inf"
         birth.by = _how(operator, inputs, birth)
+        if birth.by == "overflow":
+            birth.everyone = next((size for given in inputs if (size := self._usual_size(given)) > HUGE), None)
         self.births[where] = self.latest = birth
+
+    def _usual_size(self, tensor: Tensor) -> float:
+        """Return the largest value of the sample in the middle, 0 for a tensor that is not of samples."""
+        rows = self.count or 0
+        if not tensor.dim() or tensor.shape[0] != rows or rows < 2 or not tensor.is_floating_point() or bad(tensor):
+            return 0.0
+        return float(tensor.detach().reshape(rows, -1).abs().amax(1).median()) if tensor.numel() else 0.0
 
     def _source(self, tensor: Tensor, place: dict[str, Any]) -> Birth | None:
         """Return the birth of a bad input; of one that no operator has made, a birth of its own."""
@@ -164,6 +185,7 @@ class Values:
         if whole.samples is None:
             return
         birth.samples, birth.where, birth.index, birth.shape = whole.samples, whole.where, whole.index, whole.shape
+        birth.guessed = whole.guessed
 
     def new(self, tensor: Tensor, name: str, place: dict[str, Any], parent: Birth | None = None) -> Birth:
         """Return a birth for a tensor that is known to be bad."""
@@ -175,16 +197,17 @@ class Values:
         else:
             shown = name
         forward = place.get("phase") in ("forward", "loss")
-        own = name.startswith(("weight", "buffer", "optimiser")) or (
-            place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
-        )
+        own = name.startswith(KEPT) or pointer(tensor) not in self.drawn
+        own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
-        told = {} if own else traced_batch.where(found.index, tensor.shape, self.count)
+        guessed = samples is not None and not traced_batch.is_sure(tensor.shape, self.count)
+        told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
         if pointer(tensor) in self.owners:
-            samples = [self.owners[pointer(tensor)]]
+            samples, guessed = [self.owners[pointer(tensor)]], False
             told["sample"] = samples[0]
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
+        birth.guessed = guessed
         birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
         self.order.append(birth)
         return birth
@@ -215,10 +238,16 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
     if operator in ("log", "log2", "log10"):
         return "log of 0" if birth.value != "NaN" else "log of a negative number"
+    if operator in ("mean", "var", "std") and birth.value == "NaN" and any(not tensor.numel() for tensor in inputs):
+        return f"{operator} of nothing"
+    if operator.startswith("weight_norm") and birth.value == "NaN" and zeros:
+        return "0 / 0, a row of the weight is all 0"
     if operator in ("sqrt", "rsqrt") and birth.value == "NaN":
         return f"{operator} of a negative number"
     if operator in ("div", "reciprocal", "rsqrt") and zeros:
         return "0 / 0" if birth.value == "NaN" else "division by 0"
+    if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
+        return "a negative number to a broken power"
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
     if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -15,6 +17,8 @@ from ocrlab.rerun.subject import Subject
 
 NAMED = 4  # samples that a sentence names
 WIDEST = 160  # characters of a cell
+RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
+MESSAGE = 240  # characters of an exception's first line
 
 
 def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
@@ -24,10 +28,31 @@ def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         return _well(subject, outcomes)
     parts = [f"first fault at step {fault.get('step', subject.number)}, {_place(fault)}", *_what(fault)]
     parts += _samples(fault, outcomes)
+    parts += _around(subject, fault)
     parts += [outcome.cell.gone for outcome in contrasts(outcomes) if outcome.fault is None][:1]
     stays = [outcome.cell.name for outcome in contrasts(outcomes) if outcome.fault is not None]
     parts += [f"stays with {', '.join(stays)}"] if stays else []
     return "; ".join(parts) + "."
+
+
+def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
+    """Return what the record shows of the steps before the fault: a loss that had risen, batches that were larger."""
+    number, steps = int(fault.get("step", subject.number)), subject.flight.steps
+    before = [step for step in steps if step.number < number]
+    losses = [(step.loss, step.number) for step in before if step.loss is not None and math.isfinite(step.loss)]
+    told = []
+    if fault.get("kind") == "nonfinite" and len(losses) > RISEN[0]:
+        least, at = min((abs(loss), step) for loss, step in losses)
+        if all(abs(loss) > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
+            last, newest = losses[-1]
+            told.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
+    sizes = [len(step.samples) for step in before if step.samples]
+    now = next((len(step.samples) for step in steps if step.number == number), 0)
+    if sizes and 0 < now < statistics.mode(sizes) and fault.get("kind") == "exception":
+        told.append(
+            f"this batch has {now} sample{'s' if now > 1 else ''}, those before it had {statistics.mode(sizes)}"
+        )
+    return told
 
 
 def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
@@ -41,6 +66,7 @@ def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
     fault = decided(outcomes)
     index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
     later = [outcome for outcome in outcomes[index + 1 :] if not outcome.broken and not outcome.alone]
+    later = [outcome for outcome in later if "trace_from" not in outcome.cell.options]
     return [outcome for outcome in later if cells.says(outcome.cell, outcome.fault)]
 
 
@@ -56,7 +82,7 @@ def guilty(outcome: Outcome) -> tuple[list[int], str]:
     bad = [told["samples"][0] for told in single if told["same"]]
     everyone = set(range(outcome.count))
     if bad and len(bad) == outcome.count:
-        return [], "every sample of the batch does it alone"
+        return [], "every sample of the batch does it alone, so that it is no one sample's"
     if bad:
         rest = [told for told in outcome.alone if set(told["samples"]) == everyone - set(bad)]
         return bad, "goes away without it" if rest and not rest[-1]["same"] else ""
@@ -128,22 +154,26 @@ def _place(fault: Mapping[str, Any]) -> str:
     """Return phase, module and operator: `forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution``."""
     parts = [str(fault.get("phase") or "forward")]
     if fault.get("path"):
+        path = str(fault["path"]).replace("_orig_mod.", "")  # torch.compile's
         times = f", call {fault['call']}" if fault.get("call") else ""
         kind = f" ({fault['module']}{times})" if fault.get("module") else ""
-        parts.append(f"`{fault['path']}`{kind}")
+        parts.append(f"`{path}`{kind}")
     elif fault.get("module"):
         parts.append(f"the model ({fault['module']})")
     elif fault.get("line"):
         parts.append(f"`{short(str(fault['line']))}`")
+    if fault.get("node"):
+        parts.append(f"node `{fault['node']}`")
     if fault.get("op"):
         parts.append(f"op `{fault['op']}`")
-    elif fault.get("node"):
-        parts.append(f"node `{fault['node']}`")
-    elif fault.get("after"):
+    elif fault.get("after") and not fault.get("node"):
         parts.append(f"after op `{fault['after']}`")
     if fault.get("inputs"):
         inputs = fault["inputs"] if isinstance(fault["inputs"], list) else [fault["inputs"]]
         parts.append(f"input {next((text for text in inputs if text.count(', ') > 1), inputs[0])}")
+    told = fault.get("kind") in ("crash", "hang") and fault.get("line") == fault.get("surfaced")
+    if fault.get("line") and (fault.get("path") or fault.get("module")) and not told:
+        parts.append(f"at `{short(str(fault['line']))}`")
     return ", ".join(parts)
 
 
@@ -163,16 +193,18 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
     if kind == "hang":
         return [f"it never returned{_surfaced(fault)}"]
-    told = str(fault.get("exception") or "").strip().splitlines()
+    told = str(fault.get("exception") or "").partition(" Hint: ")[0].strip().splitlines()
     own = (" from weight", f" from {fault.get('path')} ")
     given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
-    return [*([told[0][:200]] if told else []), *changed, *shapes]
+    went_on = ["the program went on after it"] if fault.get("swallowed") else []
+    return [*([shorten(told[0].rstrip("."), MESSAGE, placeholder=" …")] if told else []), *changed, *shapes, *went_on]
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:
-    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") else ""
+    told = fault.get("line") == fault.get("surfaced") and not (fault.get("path") or fault.get("module"))
+    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") and not told else ""
 
 
 def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]:
@@ -180,8 +212,11 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
     if alone is not None:
         names, how = culprits(alone)
         if names:
+            how = how.replace("without it", "without them") if len(names) > 1 else how
             return [_named(names) + (f", {how}" if how else "")]
         return [how] if how else []
+    if fault.get("everyone"):
+        return [f"it is no one sample's: in the middle their values are {fault['everyone']:.2g} here"]
     names = fault.get("names")
     if not names:
         return [str(fault["batch"])] if fault.get("batch") else []
@@ -192,6 +227,8 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
 def _named(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{short(name)}`" for name in names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    if names[0].startswith("sample "):  # of a stream: a position, not a name
+        return shown.replace("`", "") + more
     return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
@@ -199,7 +236,8 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     """Return the answer where no cell has a fault."""
     done = [outcome for outcome in outcomes if not outcome.broken]
     if not done:
-        return f"step {subject.number} could not be run again: {outcomes[0].broken if outcomes else 'no time'}."
+        why = outcomes[0].broken.rstrip(".") if outcomes else "no time"
+        return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
     losses = _losses(done[0])
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
     if subject.ended == "success":

@@ -6,11 +6,13 @@ A child whose trail does not move any more is looked into and ended: what a step
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +24,17 @@ from ocrlab.flight import ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.probes import stacks, tree
 from ocrlab.records import SCHEMA, from_json
-from ocrlab.rerun.cells import Cell
+from ocrlab.rerun.cells import BEHIND, Cell
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
+LOADS = "ocrlab/recording/loading.py"  # on the stack of whoever loads
+LOADING = 3.0  # times longer that one sample may take to load
+LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
-ENDLESS = (30.0, 200.0)  # seconds that a traced step may take at least, and times a recorded one
+ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
 LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
@@ -78,7 +83,9 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     with (place / "output.txt").open("wb") as file:
         keep = _keeper(file)
         usual = subject.seconds
-        guard = Guard(place, max(PATIENCE[0], PATIENCE[1] * usual), max(ENDLESS[0], ENDLESS[1] * usual))
+        patience, endless = max(PATIENCE[0], PATIENCE[1] * usual), max(ENDLESS[0], ENDLESS[1] * usual)
+        endless = endless if usual else 2 * endless
+        guard = Guard(place, patience, endless, loading=subject.is_loading)
         guard.start()
         try:
             options = Options(
@@ -96,42 +103,80 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
 
 class Guard(threading.Thread):
     """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
-    keeps its stacks.
+    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too.
     """
 
-    def __init__(self, place: Path, patience: float, endless: float) -> None:
+    def __init__(self, place: Path, patience: float, endless: float, *, loading: bool = False) -> None:
         super().__init__(daemon=True)
-        self.place, self.patience, self.endless = place, patience, endless
+        self.place, self.patience, self.endless, self.loading = place, patience, endless, loading
+        self.stuck: set[int] = set()  # processes that were in the program's own code, and loaded nothing
+        self.loaded: tuple[Any, float] = None, 0.0  # what the pages said last, and since when
         self.over = threading.Event()
         self.stacks, self.frame = "", ""
         self.is_moving = False  # operators went on, and the step did not end
+        self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
 
     def run(self) -> None:
         step, began = None, 0.0
         while not self.over.wait(0.1):
             last = trail.read(self.place / "trail.bin")
             known = _json(self.place / "trace.json")
-            if last is None or known.get("state") != "running":
-                continue
             now = time.monotonic()
+            if last is None or known.get("state") != "running":
+                if self.loading and self._is_stuck(now):
+                    return
+                continue
             if step != known.get("micro"):
                 step, began = known.get("micro"), now
+            self.places.append(last.place)
             patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
             self.is_moving = now - began > self.endless and now - last.time < patience
             if self.is_moving or now - last.time > patience:
                 self._end(int(known.get("pid") or 0))
                 return
 
+    def _is_stuck(self, now: float) -> bool:
+        """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
+        with contextlib.suppress(OcrlabError, OSError):
+            seen = ring.read(self.place / "ring.bin")
+            said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
+            waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
+            if said != self.loaded[0] or waited:
+                self.loaded = said, now
+            lines = _loading([worker.pid for worker in seen.workers]) if waited else {}
+            if lines:
+                self._end(seen.pid)
+                self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
+                return True
+        return False
+
     def _end(self, pid: int) -> None:
         with contextlib.suppress(Exception):  # it is ended in any case
             taken = stacks.take(tree.descendants(pid)[:1], STACK_SECONDS)
             self.stacks = stacks.text(taken)
-            frames = [frame for stack in taken for thread in stack.threads[:1] for frame in thread.frames if frame.line]
-            own = [frame for frame in frames if not is_foreign(frame.file)]
-            self.frame = f"{own[0].file}:{own[0].line} {own[0].function}" if own else ""
+            own = [frame for stack in taken for frame in _own_frames(stack)]
+            self.frame = own[0] if own else ""
             flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _loading(pids: Sequence[int]) -> dict[int, str]:
+    """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
+    with contextlib.suppress(Exception):
+        taken = stacks.take([one for pid in pids for one in tree.descendants(pid)[:1]], STACK_SECONDS)
+        ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
+        return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
+    return {}
+
+
+def _own_frames(stack: stacks.Stack) -> list[str]:
+    """Return the lines of a main thread that are the program's own, the innermost first; of a forked worker those of
+    what it loads, none where it waits.
+    """
+    frames = [frame for thread in stack.threads[:1] for frame in thread.frames if frame.line]
+    frames = list(itertools.takewhile(lambda frame: frame.function != "_worker_loop", frames))
+    return [f"{one.file}:{one.line} {one.function}" for one in frames if not is_foreign(one.file)]
 
 
 def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
@@ -151,16 +196,26 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.broken = "" if outcome.alone else _last_line(place) or "no sample was tried"
     elif isinstance(fault, dict):
         outcome.fault = fault
-    elif guard.stacks or (ended.status in ("hung", "killed") and last is not None and trace.get("state") == "running"):
-        assert last is not None, "a guard has read it"
+    elif last is not None and trace.get("state") == "running" and (guard.stacks or ended.status in ("hung", "killed")):
         hung = bool(guard.stacks) or ended.status == "hung"
-        at = {k: v for k, v in _at(last).items() if not (guard.is_moving and k in ("op", "after", "inputs"))}
+        at = _around(guard.places) if guard.is_moving else _at(last)
         outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
         outcome.fault |= {} if hung else {"signal": ended.signal}
         frame = guard.frame or _frame(place)
         outcome.fault |= {"surfaced": frame} if frame else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
-        _without_a_trace(outcome, subject, place, ended, result)
+        _without_a_trace(outcome, subject, place, ended, result, guard)
+
+
+def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the place that all of some places lie in: the module of a loop, which calls those that are seen."""
+    paths = [str(place.get("path") or "").split(".") for place in places]
+    common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    found = {k: v for k, v in places[-1].items() if k in ("step", "micro", "phase")}
+    labels = {str(place.get("path") or ""): str(place.get("module") or "") for place in places}
+    path = ".".join(common)
+    found |= {"path": path} if path else {}
+    return found | ({"module": labels[path]} if labels.get(path) else {})
 
 
 def _at(last: trail.Trail) -> dict[str, Any]:
@@ -195,35 +250,60 @@ def is_foreign(file: str) -> bool:
     return bool(FOREIGN.search(file))
 
 
-def _without_a_trace(outcome: Outcome, subject: Subject, place: Path, ended: Ended, result: Mapping[str, Any]) -> None:
+def _without_a_trace(
+    outcome: Outcome, subject: Subject, place: Path, ended: Ended, result: Mapping[str, Any], guard: Guard
+) -> None:
     """Tell a fault outside of the traced part (loading data, an earlier step) from a replay that itself failed."""
     error = result.get("error")
-    phase, number, samples, stage = "", None, [], ""
+    phase, samples, stage = "", [], ""
+    number = None if subject.flight.steps else 0  # it failed at its first batch
     with contextlib.suppress(OcrlabError, OSError):
         seen = ring.read(place / "ring.bin")
         if seen.now is not None:
             phase, number, stage = seen.now.phase, seen.now.number, seen.now.stage
+        elif number == 0:
+            phase = "data"
         said = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
         exited = result.get("exited") or ([int(said["pid"])] if said else [])
         refused = _refused(seen.workers, exited)
+        refused = refused or [w.sample for w in seen.workers if w.pid in guard.stuck]
         samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
-        if refused or (subject.step is None and number is not None and number < subject.number):
+        behind = bool(result.get("behind"))
+        if behind:
+            phase, stage, samples = BEHIND, "", []
+        elif refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there
     if number is None or not (error or ended.status in ("killed", "hung")):
         outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
         return
-    kind = {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
-    fault: dict[str, Any] = {"kind": "data" if phase == "data" else kind, "step": number, "phase": phase}
+    kind = "hang" if guard.stacks else {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
+    kind = "data" if phase == "data" and kind == "exception" else kind
+    fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
-    if isinstance(error, dict):
-        fault |= {"exception": _original(error), "surfaced": error.get("your_code")}
-        inner = _own_lines(str(error.get("traceback")))[-1:] if phase == "data" else []  # also of a worker
-        fault |= {"line": inner[0] if inner else error.get("your_code")}
-    fault |= {"signal": ended.signal} if ended.status == "killed" else {}
+    fault |= _told(error, phase) if isinstance(error, dict) else {}
+    fault |= {"signal": ended.signal} if kind == "crash" else {}
+    died = kind in ("crash", "hang") or (error and EXITED.search(str(error)))
+    frame = guard.frame or (_frame(place) if died else "")
+    fault |= {"surfaced": frame, "line": frame} if frame else {}
     fault |= {"samples": None, "names": samples if phase == "data" else None}
     if fault["names"] and samples[0].startswith(BATCH):
         fault |= {"names": None, "batch": samples[0]}
     outcome.fault = fault
+
+
+def _told(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
+    """Return what an exception says and its line: of one that was raised from another one, what that says, and its
+    line; of one that a worker has passed on, those in the worker.
+    """
+    text = str(error.get("traceback"))
+    first, again, _ = text.partition("\n\nThe above exception was the direct cause")
+    own = _own_lines(text)
+    inner = _own_lines(first) if phase in ("data", BEHIND) else []
+    line = next(reversed(inner or own), None)
+    said = _original(error)
+    cause = first.strip().splitlines()[-1] if again else said
+    said = cause if EXITED.search(cause) else f"{cause}, raised again as {said}" if again else said
+    return {"exception": said, "surfaced": own[-1] if own else None, "line": line}
 
 
 def _refused(workers: Sequence[Worker], exited: Sequence[int]) -> list[str]:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
-EARLIER = 8  # steps that are looked at before one that began with bad weights
+EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
+LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
+BEHIND = "after the last batch"  # in place of a phase
 HALF = re.compile(r"\b(?:bf16|fp16)\b")
 
 
@@ -62,13 +64,27 @@ def alone(seconds: float, fault: Mapping[str, Any] | None = None) -> Cell:
     return Cell(ALONE, "needs more than one sample", options, {"OMP_NUM_THREADS": "1"})
 
 
-def earlier(number: int) -> Cell:
-    """Return the cell that looks for what had spoilt the weights before step `number`."""
-    return Cell("steps before", "was there before", {"trace": True, "trace_from": max(0, number - EARLIER)})
+def earlier(number: int, seconds: float) -> Cell:
+    """Return the cell that looks for what had spoilt the weights before step `number`, and for exceptions that the
+    program has swallowed; a recorded step took `seconds`.
+    """
+    (least, most), (whole, times) = EARLIER, LOOKING
+    steps = min(most, max(least, int(whole / times / max(seconds, 1e-3))))
+    options = {"trace": True, "trace_from": max(0, number - steps), "swallowed": True}
+    return Cell("steps before", "was there before", options)
+
+
+def widened(before: Cell) -> Cell:
+    """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
+    return Cell(TRACED.name, TRACED.gone, before.options)
 
 
 def spoilt(fault: Mapping[str, Any]) -> bool:
-    """Tell whether weights or state were wrong already when the step began: the fault is an earlier one."""
+    """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
+    fault is an earlier one.
+    """
+    if fault.get("phase") == BEHIND:
+        return True
     return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
 
 
@@ -87,7 +103,8 @@ def contrasts(fault: Mapping[str, Any], cuda: bool, compiled: bool = False) -> l
         precise = [FP32] if half else []
         return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
     if kind == "nonfinite":
-        return ([FP32] if half else []) + ([ANOMALY] if fault.get("phase") == "backward" else [])
+        unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
+        return ([FP32] if half else []) + ([ANOMALY] if unplaced else [])
     if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
         return [MKLDNN, THREAD]
     return [FP32] if half and kind == "crash" else []
@@ -104,9 +121,11 @@ def says(cell: Cell, fault: Mapping[str, Any] | None) -> bool:
 
 
 def is_of_samples(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep."""
+    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
+    that all samples have.
+    """
     kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
-    return not kept and fault.get("kind") != "data"
+    return not kept and fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
@@ -114,10 +133,10 @@ def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
     if (
         cuda
         or count < 2
-        or fault.get("kind") == "target"
-        or (fault.get("phase") == "validation" and fault.get("micro") is None)  # its batch was never in our hands
+        or (fault.get("kind") == "target" and not fault.get("guessed"))
+        or (fault.get("phase") in ("validation", BEHIND) and fault.get("micro") is None)  # its batch was never ours
         or not is_of_samples(fault)
     ):
         return False
     samples: Sequence[int] | None = fault.get("samples")
-    return samples is None or len(samples) == count
+    return samples is None or len(samples) == count or bool(fault.get("guessed"))

@@ -78,7 +78,9 @@ def replay(
 
 def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterator[Cell]:
     """Yield cell after cell, each chosen by what those before have shown; ends when the question is answered."""
-    for cell in cells.first(subject.cuda):
+    before = cells.earlier(subject.number, subject.seconds)
+    early = subject.began_earlier and not subject.cuda
+    for cell in [cells.widened(before)] if early else cells.first(subject.cuda):
         yield cell
         if outcomes[-1].fault is not None:
             break
@@ -87,13 +89,15 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
         yield cells.AS_IT_WAS  # tracing may have hidden it
         shown = outcomes[-1]
     fault = shown.fault
+    unplaced = cells.spoilt(fault) if fault is not None else subject.step is None and not shown.broken
+    if unplaced and not early:
+        yield before
+        shown = outcomes[-1] if outcomes[-1].fault is not None else shown
+        fault = shown.fault
+    if fault is not None and fault.get("micro") is not None:
+        subject.number = int(fault["step"])  # what follows is about that step
     if fault is None:
         return
-    if cells.spoilt(fault):
-        yield cells.earlier(subject.number)
-        if outcomes[-1].fault is not None:
-            shown, fault = outcomes[-1], outcomes[-1].fault
-            subject.number = int(fault["step"])  # what follows is about that step
     if cells.wants_alone(fault, shown.count, subject.cuda):
         seconds = max(EACH[0], EACH[1] * subject.seconds)
         yield cells.alone(round(seconds, 1), fault)

@@ -57,6 +57,26 @@ class Subject:
         return int(batch[1]) if batch else -1
 
     @property
+    def is_loading(self) -> bool:
+        """Whether the run ended with a batch on its way."""
+        is_stream = any(worker.order and "indices" not in worker.order for worker in self.flight.workers)
+        return self.step is None and (self.is_waiting or is_stream)
+
+    @property
+    def began_earlier(self) -> bool:
+        """Whether what failed may have begun in a step before: the run ended behind its loop, or its loss was bad."""
+        if self.step is None:
+            return bool(self.flight.steps) and not self.is_waiting and self.ended != "success"
+        return self.step.loss is not None and self.step.loss - self.step.loss != 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch was on its way that no step has got."""
+        done = {str(step.order.get("indices")) for step in self.flight.steps}
+        orders = [str(w.order.get("indices")) for w in self.flight.workers if w.loader == 0 and w.order.get("indices")]
+        return any(worker.failed for worker in self.flight.workers) or any(order not in done for order in orders)
+
+    @property
     def cuda(self) -> bool:
         """Whether the run computed on a GPU, by what was recorded of it."""
         steps = self.flight.steps[-1:]
@@ -103,15 +123,16 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
             do="Run it again with recorder.on=true" if ours else "Put recording() of ocrlab.train.recorder into it",
         )
     found = _newest(paths)
-    if found is None:
-        waiting = [worker for path in paths[:1] for worker in ring.read(path).workers]
-        named = [w.failed for w in waiting if w.failed] or [w.sample for w in waiting if w.sample]
-        raise RunError(
-            f"{run} was ended before its first step",
-            got=f"loading {', '.join(named[:4])}" if named else None,
-            do=f"ocrlab diagnose {run} tells why it failed",
-        )
     program = record_program.read(run, rank)
+    if found is None:
+        found = ring.read(paths[0])
+        streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
+        if number or not (any(worker.order for worker in found.workers) or streams):
+            do = f"ocrlab diagnose {run} tells why it failed"
+            raise RunError(f"{run} was ended before its first step", do=do)
+        subject = Subject(run, found, program, 0, None, None, _ended(run))
+        subject.warnings += _warnings(subject)
+        return subject
     chosen = _chosen(found, number, _ended(run))
     step = next((step for step in found.steps if step.number == chosen), None)
     before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]

@@ -111,7 +111,11 @@ def names_in(tree: Any, count: int, deep: int = 0) -> list[str] | None:
 
 
 def plain(tensor: Tensor) -> bool:
-    """Return whether the values of a tensor can be looked at: it is dense, holds something, and lies on a device."""
+    """Return whether the values of a tensor can be looked at: it is dense, holds something, lies on a device, and is
+    none of those that torch.func passes through vmap and grad, which let nobody read them.
+    """
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
     return (
         tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0 and tensor.device.type != "meta"
     )

@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.recording import generators, loading, names, restored_lightning
+from ocrlab.recording import feed, generators, loading, names, restored_lightning
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
@@ -54,9 +54,11 @@ class Recorder(lightning.Callback):
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.tape: Tape | None = None
         self.replay: Restored | None = None
-        self.validated: loading.Loader | None = None  # of a validation that is made again
+        self.validating = 0  # loaders that have been prepared for the next validation
+        self.validated: dict[int, loading.Loader] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
         self.take_back: Callable[[], Any] = lambda: None  # the batch that a replayed step was given in place of its own
+        self.validations = -1  # batches of this validation, of all its loaders
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -104,13 +106,16 @@ class Recorder(lightning.Callback):
 
         def processed(loader: Any) -> Any:
             loader = process(loader)
+            number = 0 if trainer.training else 1 + self.validating
+            self.validating += not trainer.training
             if self.replay is not None:
-                if not trainer.training and loading.can_be_watched(loader):
-                    self.validated = loading.Loader(loader, loading.Place(self.replay.out, self.replay.rank, 0, 1))
-                    self.validated.start()
-                return self.replay.feed(loader) if trainer.training else loader
+                if number and loading.can_be_watched(loader):
+                    place = loading.Place(self.replay.out, self.replay.rank, 0, number)
+                    self.validated[number] = loading.Loader(loader, place)
+                    self.validated[number].start()
+                return loader if number else self.replay.feed(loader)
             if self.tape is not None:
-                self.tape.watch(loader, 0 if trainer.training else 1)
+                self.tape.watch(loader, number)
             return loader
 
         strategy.process_dataloader = processed
@@ -184,23 +189,30 @@ class Recorder(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:
-            self.replay.over()
+            self.replay.over(leaving=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.validations = -1
         self._phase("validation")
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
+        self.validations += 1
+        loaders = self.tape.loaders if self.tape is not None else self.validated
+        watched = loaders.get(1 + dataloader_idx)
+        seen = Loaded() if watched is None else watched.told()
         if self.replay is not None:
-            seen = Loaded() if self.validated is None else self.validated.told()
-            chosen = self.replay.validate(batch, names.of_batch(batch) or seen.samples, batch_idx)
+            loader = watched.loader() if isinstance(watched, loading.Loader) else None
+            anew = lambda: feed.parts(loader, seen.base, generators.whole(seen.states))  # noqa: E731
+            named = names.of_batch(batch) or seen.samples
+            chosen = self.replay.validate(batch, named, self.validations, anew)
             self._hand_over(pl_module, "validation_step", batch, chosen)
         if self.tape is not None:
-            watched = self.tape.loaders.get(1)
-            self.tape.validate(batch_idx, batch, Loaded() if watched is None else watched.told())
+            self.tape.validate(self.validations, batch, seen)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.validating = 0
         self._phase("data")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -228,6 +240,8 @@ class Recorder(lightning.Callback):
         if self.tape is not None:
             self.tape.finish()
             self.tape = None
+        if self.replay is not None and stage == "fit":
+            self.replay.finish()
         self._leave()
 
     def _leave(self) -> None:

@@ -93,8 +93,9 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
     found = ring.read(ring.find(folder)[0])
     out = folder / "replay"
     out.mkdir()
-    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
-    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number if last is None else last, **more}
+    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": None, "out": str(out)}
+    job |= {"snapshot": str(found.snapshots[-1].path)} if found.snapshots else {}
+    job |= {"last_step": found.now.number if last is None else last, **more}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():

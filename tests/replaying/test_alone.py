@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ CODE = """
 import os, sys, time
 from pathlib import Path
 from ocrlab.replaying import alone as traced_alone
-part = traced_alone.each(1.0, Path(sys.argv[1]), ["a", "b", "c"], 3, {})
+way = traced_alone.Way(["a", "b", "c"], 3, list)
+_, part = traced_alone.each(1.0, Path(sys.argv[1]), [way], {})
 if part == [1]:
     os.kill(os.getpid(), 11)
 while part == [2]:
@@ -59,6 +60,7 @@ def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_
     [
         ({"hung": True, "place": {"path": "a"}}, {"kind": "hang", "path": "a"}, True),
         ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
+        ({"hung": True, "place": {"path": "a.cell"}}, {"kind": "hang", "path": "a"}, True),
         ({"hung": True}, {"kind": "crash"}, False),
         (
             {"fault": {"exception": "ValueError: one", "path": "a"}},
@@ -78,3 +80,37 @@ def test_what_a_part_does_counts_only_where_it_is_the_same_fault(told: Any, like
 def test_a_long_part_has_a_short_name(tmp_path: Path) -> None:
     assert traced_alone.place(tmp_path, [3]).name == "alone-3"
     assert traced_alone.place(tmp_path, list(range(20))).name.endswith("-and-12")
+
+
+def test_what_tells_is_some_samples_and_not_all() -> None:
+    def tried(*same: bool, without: Sequence[bool] = ()) -> list[dict[str, Any]]:
+        single = [{"samples": [number], "same": one} for number, one in enumerate(same)]
+        rest = [{"samples": list(range(len(same) - 1)), "same": one} for one in without]
+        return [*single, *rest]
+
+    assert traced_alone.tells(tried(False, True, False), 3)
+    assert not traced_alone.tells(tried(True, True, True), 3)
+    assert not traced_alone.tells(tried(False, False, False, without=[True, True, True]), 3)
+    assert traced_alone.tells(tried(False, False, False, without=[True, False, True]), 3)
+
+
+BOTH = """
+import os, sys
+from pathlib import Path
+from ocrlab.replaying import alone as traced_alone
+ways = [traced_alone.Way(["a", "b"], 2, list), traced_alone.Way(["c", "d"], 2, list, "anew")]
+way, part = traced_alone.each(5.0, Path(sys.argv[1]), ways, {"kind": "crash"})
+if way.folder == "" or part == [int(sys.argv[2])]:
+    os.kill(os.getpid(), 11)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("guilty", "names"), [(1, [["c"], ["d"], ["c"]]), (9, [["a"], ["b"]])])
+def test_a_second_way_is_tried_where_the_first_tells_nothing(
+    tmp_path: Path, guilty: int, names: list[list[str]]
+) -> None:
+    command = [sys.executable, "-c", BOTH, str(tmp_path), str(guilty)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, check=True, timeout=120)
+    assert [told["names"] for told in json.loads((tmp_path / "alone.json").read_text())["tried"]][:2] == names[:2]

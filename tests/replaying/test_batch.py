@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,3 +81,40 @@ def test_heads_and_rows_are_told_from_samples() -> None:
     assert traced_batch.positions(mask, 4, merged=True) == [2]
     assert traced_batch.positions(mask, 4, merged=False) is None
     assert traced_batch.where([1, 0, 4, 5], (2, 3, 8, 8), 2) == {"sample": 1, "pixel": [4, 5]}
+
+
+def test_samples_lie_in_the_second_dimension_where_time_comes_first():
+    mask = torch.zeros(7, 4, 5, dtype=torch.bool)
+    mask[6, 2, 1] = True
+    assert traced_batch.positions(mask, 4, merged=False) == [2]
+    assert not traced_batch.is_sure(mask.shape, 4) and traced_batch.is_sure((4, 5), 4)
+
+
+def test_two_batches_are_one_with_nan_at_the_same_places():
+    def one(value: float, width: int = 3) -> dict[str, Any]:
+        return {"image": torch.full((2, width), value), "names": ["a", "b"], "box": [torch.zeros(1, 4)]}
+
+    assert traced_batch.same(one(float("nan")), one(float("nan")))
+    assert not traced_batch.same(one(1.0), one(2.0)) and not traced_batch.same(one(1.0), one(1.0, 4))
+    assert not traced_batch.same(one(1.0), {**one(1.0), "more": torch.zeros(1)})
+
+
+def test_a_batch_that_is_sorted_is_told_from_one_in_order():
+    samples = [torch.full((1,), float(number)) for number in (3, 1, 2)]
+
+    def in_order(positions: Sequence[int]) -> torch.Tensor:
+        return torch.stack([samples[position] for position in positions])
+
+    def by_size(positions: Sequence[int]) -> torch.Tensor:
+        return in_order(positions).sort(0).values
+
+    assert traced_batch.reorders(by_size, 3) and not traced_batch.reorders(in_order, 3)
+    assert not traced_batch.reorders(lambda positions: torch.ones(len(positions), 1), 3), "equal rows tell nothing"
+
+
+def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
+    pictures = [torch.zeros(3, 8, 8)] * 5
+    assert traced_batch.size((pictures, torch.zeros(5))) == 5
+    assert traced_batch.size({"x": pictures, "y": [{"boxes": torch.zeros(2, 4)}] * 5}) == 5
+    assert traced_batch.size([torch.zeros(4, 3), torch.zeros(4)]) == 4
+    assert traced_batch.size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6

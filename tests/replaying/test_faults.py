@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -227,3 +228,102 @@ def test_a_target_in_a_list_of_samples_is_that_samples(tmp_path: Path) -> None:
 
     found, _ = step(tmp_path, Boxes(), (images, kinds), loss)  # type: ignore[arg-type]
     subset(found, kind="target", value="9", names=["b.png"])
+
+
+def test_a_weight_that_is_as_long_as_the_batch_is_no_samples(tmp_path: Path) -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 3, 1, 1))
+            self.head = nn.Conv2d(4, 5, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.conv2d(x, torch._weight_norm(self.weight, torch.ones(4, 1, 1, 1))))
+
+    net = Normed()
+    with torch.no_grad():
+        net.weight[2] = 0
+    found, _ = step(tmp_path, net, batch())
+    subset(found, op="aten::_weight_norm_interface", value="NaN", samples=None)
+    assert found["by"] == "0 / 0, a row of the weight is all 0"
+
+
+def test_places_in_a_line_of_words_are_no_samples(tmp_path: Path) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = nn.Embedding(6, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(2)[:, :, :5] + self.places(torch.arange(8))[:3]
+
+    found, _ = step(tmp_path, Words(), batch())
+    subset(found, kind="index", op="aten::embedding", value="6", samples=None)
+
+
+def test_a_gradient_that_is_only_asked_for_is_a_part_of_the_forward(tmp_path: Path) -> None:
+    def loss(x: Tensor, _: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        return (slope * 0 - 1).log().mean()
+
+    found, _ = step(tmp_path, Net(), batch(), loss)
+    subset(found, phase="loss", op="aten::log", by="log of a negative number")
+
+
+def test_an_overflow_of_weights_that_have_run_away_is_no_one_samples(tmp_path: Path) -> None:
+    net = Net()
+    with torch.no_grad():
+        net.head.weight.fill_(3e18)
+    found, _ = step(
+        tmp_path, net, batch(), lambda x, _: (x[:, 0] * torch.tensor([1.0, 1, 2, 40]).view(4, 1, 1)).square().mean()
+    )
+    subset(found, by="overflow", samples=None)
+    assert found["everyone"] > 1e10
+
+
+def test_an_exception_that_was_raised_from_another_one_is_told_with_that(tmp_path: Path) -> None:
+    def loss(x: Tensor, truth: Tensor) -> Tensor:
+        try:
+            return x.view(7, -1).mean()
+        except RuntimeError as error:
+            raise ValueError("this step failed") from error
+
+    found, _ = step(tmp_path, Net(), batch(), loss)
+    assert found["exception"].startswith("RuntimeError: shape '[7, -1]' is invalid")
+    assert found["exception"].endswith("raised again as ValueError: this step failed") and found["op"] == "aten::view"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_exception_after_which_the_program_goes_on_is_a_fault_where_that_is_asked(
+    tmp_path: Path, asked: bool
+) -> None:
+    net, given = Net(), batch()
+    job = {"out": str(tmp_path), "last_step": 0, "cell": {"trace": True, "swallowed": asked}}
+    with traced(net, job) as trace:
+        trace.begin(given, NAMES, 0, 0)
+        with contextlib.suppress(RuntimeError):
+            net(given[0]).view(7, -1)
+        trace.end()
+    found = json.loads((tmp_path / "trace.json").read_text())["fault"]
+    if asked:
+        subset(found, kind="exception", op="aten::view", swallowed=True)
+    else:
+        assert found is None
+
+
+def test_names_that_the_batch_has_in_another_order_are_not_given_to_its_rows(tmp_path: Path) -> None:
+    samples = [torch.full((3, 16, 16), float(number)) for number in (3, 1, 2, 4)]
+    samples[3][0, 0, 0] = float("nan")
+
+    def make(positions: Any) -> Batch:
+        chosen = sorted((samples[p] for p in positions), key=lambda sample: float(sample[1, 1, 1]), reverse=True)
+        return torch.stack(chosen), torch.ones(len(chosen), 16, 16, dtype=torch.long)
+
+    net, given = Net(), make(range(4))
+    with traced(net, {"out": str(tmp_path), **ONE}) as trace:
+        trace.begin(given, NAMES, 0, 0, anew=lambda: (NAMES, make))
+        value = F.cross_entropy(net(given[0]), given[1])
+        value.backward()
+        trace.end(value)
+    found = json.loads((tmp_path / "trace.json").read_text())["fault"]
+    subset(found, tensor="input batch[0]", index=[0, 0, 0, 0], names=None)

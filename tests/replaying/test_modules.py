@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -55,3 +57,18 @@ def test_exceptions_are_the_same_through_a_chain() -> None:
     second.__cause__ = first
     assert traced_faults._same(first, second) and not traced_faults._same(KeyError("z"), second)
     assert traced_step.SHOWN >= 4
+
+
+def test_the_users_own_line_comes_before_a_packages() -> None:
+    def code(file: str) -> Any:
+        return compile("def f(): pass", file, "exec").co_consts[0]
+
+    package, own = code("/env/lib/python3.11/site-packages/torchmetrics/metric.py"), code("/x/train.py")
+    assert traced_ops.innermost([(package, 9), (own, 3)]) == "/x/train.py:3 f"
+    assert traced_ops.innermost([(package, 9)]).endswith("metric.py:9 f") and not traced_ops.innermost([])
+
+
+def test_what_vmap_wraps_is_not_read() -> None:
+    seen = []
+    torch.func.vmap(lambda x: (seen.append(traced_values.bad(x)), x)[1])(torch.full((2, 2), float("nan")))
+    assert seen == [False]

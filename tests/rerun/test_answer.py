@@ -112,7 +112,9 @@ def test_a_fault_of_an_earlier_step_is_the_first_one() -> None:
         "tensor": "output aten::mul",
         "value": "NaN",
     }
-    said = answer.sentence(subject(), [outcome(late), outcome(early, cells.earlier(212)), outcome(None, cells.FP32)])
+    said = answer.sentence(
+        subject(), [outcome(late), outcome(early, cells.earlier(212, 1.0)), outcome(None, cells.FP32)]
+    )
     assert said.startswith("first fault at step 211, backward") and said.endswith("; goes away in fp32.")
 
 
@@ -195,3 +197,56 @@ def test_one_rank_alone_goes_its_own_way_from_its_second_step() -> None:
     assert "have changed" not in said
     early = outcome(None, steps=[step(0, 7.5, False), step(1, 7.4, False)], world=2)
     assert "data, code or packages have changed" in answer.sentence(of_two, [early])
+
+
+def trained(losses: list[float], sizes: list[int]) -> Subject:
+    pairs = zip(losses, sizes, strict=True)
+    steps = [Step(i, i, loss=loss, samples=[f"{j}" for j in range(size)]) for i, (loss, size) in enumerate(pairs)]
+    return Subject(
+        Path("runs/x"), Flight(Path("ring"), 1, 0, 0, 0.0, steps=steps), {}, len(steps) - 1, None, None, "died"
+    )
+
+
+def test_a_loss_that_had_risen_is_told_with_an_overflow_and_no_sample() -> None:
+    fault = {"kind": "nonfinite", "step": 5, "phase": "loss", "op": "aten::mse_loss", "value": "+Inf", "by": "overflow"}
+    fault |= {"tensor": "output aten::mse_loss", "line": "x.py:3 f", "everyone": 3e17}
+    said = answer.sentence(trained([2.0, 1.0, 5e3, 1e9, 1e20, math.inf], [8] * 6), [outcome(fault)])
+    assert "it is no one sample's: in the middle their values are 3e+17 here" in said
+    assert said.endswith("the loss had risen from 1 at step 1 to 1e+20 at step 4.")
+    said = answer.sentence(trained([2.0, 1.0, 1.1, 1.0, 1.2, math.inf], [8] * 6), [outcome(fault)])
+    assert "had risen" not in said
+
+
+def test_a_batch_that_is_smaller_than_those_before_is_told() -> None:
+    fault = {
+        "kind": "exception",
+        "step": 3,
+        "phase": "forward",
+        "path": "lstm",
+        "module": "LSTM",
+        "exception": "E: size",
+    }
+    fault |= {"line": "/x/lm.py:9 forward"}
+    said = answer.sentence(trained([1.0] * 4, [8, 8, 8, 1]), [outcome(fault)])
+    assert "at `/x/lm.py:9 forward`" in said and said.endswith("this batch has 1 sample, those before it had 8.")
+
+
+def test_the_steps_before_are_no_contrast_and_advice_is_left_out() -> None:
+    fault = {"kind": "exception", "step": 9, "phase": cells.BEHIND, "line": "x.py:3 f"}
+    fault |= {"exception": "RuntimeError: it was modified. Hint: enable anomaly detection"}
+    said = answer.sentence(subject(), [outcome(fault), outcome(dict(fault), cells.earlier(9, 1.0))])
+    assert said == "first fault at step 9, after the last batch, `x.py:3 f`; RuntimeError: it was modified."
+
+
+def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> None:
+    assert answer._named(["sample 41 of worker 1's stream"]) == "sample 41 of worker 1's stream"
+    tried = [{"samples": [i], "names": [n], "same": i < 2, "signal": None} for i, n in enumerate("abc")]
+    tried.append({"samples": [2], "names": ["c"], "same": False})
+    alone = Outcome(cells.alone(6.0), alone=tried, count=3)
+    said = answer._samples({"kind": "crash"}, [alone])
+    assert said == ["samples `a`, `b`, goes away without them"]
+
+
+def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
+    fault = {"kind": "nonfinite", "phase": "forward", "path": "_orig_mod.front", "module": "LogMel", "tensor": "output"}
+    assert "forward, `front` (LogMel); NaN in output" in answer.sentence(subject(), [outcome(fault)])

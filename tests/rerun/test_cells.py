@@ -36,6 +36,7 @@ def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> 
 
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
+    assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
 
 
 def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
@@ -60,8 +61,10 @@ def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
     assert cells.spoilt({"kind": "nonfinite", "before": True, "tensor": "weight head.weight"})
     assert not cells.spoilt({"kind": "nonfinite", "before": True, "tensor": "input batch[0]"})
-    assert cells.earlier(3).options["trace_from"] == 0
-    assert cells.earlier(212).options["trace_from"] == 204
+    assert cells.earlier(3, 1.0).options["trace_from"] == 0
+    assert cells.earlier(212, 1.0).options["trace_from"] == 204
+    assert cells.earlier(212, 0.01).options["trace_from"] == 79  # quick steps cost little
+    assert cells.earlier(900, 0.0).options["trace_from"] == 700
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,16 @@ def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
 ) -> None:
     assert cells.wants_alone(fault, count, cuda=False) is wanted
     assert not cells.wants_alone(fault, count, cuda=True)
+
+
+def test_what_failed_behind_the_loop_asks_for_the_steps_before_and_for_no_sample() -> None:
+    behind = {"kind": "exception", "phase": cells.BEHIND}
+    assert cells.spoilt(behind) and not cells.wants_alone(behind, 8, cuda=False)
+    assert not cells.wants_alone({"kind": "hang", "phase": "data"}, 8, cuda=False)
+
+
+def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() -> None:
+    target = {"kind": "target", "samples": [1], "phase": "loss"}
+    assert not cells.wants_alone(target, 8, cuda=False)
+    assert cells.wants_alone({**target, "guessed": True}, 8, cuda=False)
+    assert not cells.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, cuda=False)

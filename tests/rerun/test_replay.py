@@ -18,6 +18,7 @@ import torch
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
+from ocrlab.flight.ring_worker import Page, Worker
 from ocrlab.probes import tree
 from ocrlab.recording import snapshots
 from ocrlab.rerun import subject
@@ -40,10 +41,10 @@ class Pages(Dataset):
     def __getitem__(self, i):
         g = torch.Generator().manual_seed(i)
         image, truth = torch.randn(3, 8, 8, generator=g), torch.randint(0, 5, (8, 8), generator=g)
-        if i == 7:
-            if what == "data":
+        if i == 7 or what == "first data":
+            if what.endswith("data"):
                 raise OSError("a torn page")
-            image[1, 4, 5] = float("nan") if what == "nan" else 100.0
+            image[1, 4, 5] = float("nan") if what.endswith("nan") else 100.0
             truth[2, 3] = 11 if what == "target" else 1
         return {"image": image, "truth": truth, "name": f"page_{i}.png"}
 
@@ -76,11 +77,13 @@ with recording(out, net, optimizer) as rec:
     g = torch.Generator().manual_seed(1)
     for batch in rec.batches(DataLoader(Pages(), batch_size=3, shuffle=True, generator=g, num_workers="raise" in what)):
         loss = nn.functional.cross_entropy(net(batch["image"]), batch["truth"])
-        rec.loss(loss)
+        if what != "late nan":
+            rec.loss(loss)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert torch.isfinite(loss), "the loss is not finite"
+        assert torch.isfinite(loss) or what == "late nan", "the loss is not finite"
+    assert torch.isfinite(loss), "the last loss is not finite"
 """
 
 
@@ -169,6 +172,20 @@ def test_a_page_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     _, fault = answered(tmp_path, "data")
     assert (fault["kind"], fault["names"]) == ("data", ["7"])
     assert "OSError: a torn page" in fault["exception"]
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_load_its_first_batch_is_replayed(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "first data")
+    assert (fault["kind"], fault["step"]) == ("data", 0) and fault["line"].endswith(" __getitem__")
+    assert "OSError: a torn page" in found.sentence and fault["names"]
+
+
+@pytest.mark.slow
+def test_a_program_that_notices_behind_its_loop_is_told_of_the_step_before(tmp_path: Path) -> None:
+    found, fault = answered(tmp_path, "late nan")
+    assert [row[0] for row in found.rows[1:]] == ["traced"], "the steps before are looked at in the same start"
+    assert (fault["path"], fault["op"], fault["names"]) == ("0", "aten::convolution", ["page_7.png"])
 
 
 @pytest.mark.slow
@@ -311,3 +328,24 @@ def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_p
     found = replay(run, 3)
     losses = [(step["loss"], step["recorded"]) for step in found.record["cells"][0]["steps"]]
     assert len(losses) == 4 and all(again == recorded for again, recorded in losses)
+
+
+def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Path) -> None:
+    behind = subject.find(made(tmp_path / "behind"))
+    assert behind.step is not None and not behind.began_earlier
+    behind.step = None  # as of a run that ended behind its loop
+    assert behind.began_earlier and not behind.is_loading and not behind.is_waiting
+    behind.flight.workers = [Worker(7, 0, "3.png", 0.0, order={"indices": "[3]"})]
+    assert behind.is_waiting and behind.is_loading and not behind.began_earlier
+    behind.flight.steps[-1].order["indices"] = "[3]"
+    assert not behind.is_waiting, "that batch has come"
+
+
+def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", steps=0)
+    page = Page(run / "flight", 0, 0, 0, 0)
+    page.batch('{"kind": "map", "indices": "[4, 5]"}', ({}, b""))
+    found = subject.find(run)
+    assert (found.number, found.step, found.snapshot, found.is_loading) == (0, None, None, True)
+    with pytest.raises(RunError, match="ended before its first step"):
+        subject.find(run, 3)

@@ -207,3 +207,63 @@ def test_what_is_used_of_lightning_in_private_is_there():
     assert hasattr(trainer.fit_loop.epoch_loop, "total_batch_idx")
     assert {"ready", "completed"} <= trainer.fit_loop.epoch_loop.batch_progress.current.__dict__.keys()
     assert callable(trainer.strategy.process_dataloader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batches_of_several_validation_loaders_are_counted_together(tmp_path, monkeypatch):
+    class Rows(Dataset):
+        def __init__(self, bad=-1):
+            self.bad = bad
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return {
+                "x": torch.full((8,), float(index)),
+                "y": 9 if index == self.bad else index % 3,
+                "id": f"{self.bad}/{index}",
+            }
+
+    class Two(Model):
+        def training_step(self, batch, _index):
+            return self.loss(self.net(batch["x"]), batch["y"])
+
+        def validation_step(self, batch, _index, dataloader_idx=0):
+            self.loss(self.net(batch["x"]), batch["y"])
+
+        def on_train_batch_end(self, *_):
+            return
+
+    def again():
+        lightning.seed_everything(0, verbose=False)
+        trainer = lightning.Trainer(
+            accelerator="cpu", max_epochs=1, callbacks=[Recorder(snapshot_every=4)], default_root_dir=tmp_path,
+            logger=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+            enable_checkpointing=False,
+        )  # fmt: skip
+        trainer.fit(Two(), DataLoader(Rows(), 2), [DataLoader(Rows(), 2), DataLoader(Rows(bad=3), 2)])
+
+    with pytest.raises(IndexError):
+        again()
+    assert ring.read(ring.find(tmp_path)[0]).sample == "validation batch 4: 3/2, 3/3"
+    replay(tmp_path, monkeypatch, again, validate=4, cell={"trace": True})
+    fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
+    assert (fault["phase"], fault["value"], fault["names"]) == ("validation", "9", ["3/3"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_failed_behind_the_last_batch_of_an_epoch_fails_again(tmp_path, monkeypatch):
+    class Checks(Model):
+        def on_train_epoch_end(self):
+            if self.current_epoch == 1:
+                raise ValueError("the weights are broken")
+
+    again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Checks())  # noqa: E731
+    with pytest.raises(ValueError, match="broken"):
+        again()
+    last = ring.read(ring.find(tmp_path)[0]).now.number + 1
+    with pytest.raises(ValueError, match="broken"):
+        replay(tmp_path, monkeypatch, again, last=last)
+    result = json.loads((tmp_path / "replay" / "result.json").read_text())
+    assert result["behind"] and result["error"]["message"] == "the weights are broken"
