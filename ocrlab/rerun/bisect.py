@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import RunError
-from ocrlab.rerun import choice, probe, search
+from ocrlab.records import Cause, Verdict
+from ocrlab.rerun import choice, factors, probe, search
 from ocrlab.rerun.factors import Factor
 from ocrlab.rerun.probe import Start
 from ocrlab.rerun.search import Found, Search
@@ -57,6 +59,9 @@ class Hunt:
     began: float = field(default_factory=time.monotonic)
     notes: list[str] = field(default_factory=list)
     before: Sequence[Path] = ()  # folders of earlier, unfinished bisects, whose runs count where they have the same key
+    unit: str = "page"  # what a sample is called
+    names: Sequence[str] = ()  # of the samples, where they are known before the first run
+    guided: bool = False  # a verdict has said what is suspected; else that of the first run that fails does
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,26 @@ def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
         say(row)
         if row["ended"] in ("failed", "passed"):
             search.learn(known, run, row["ended"] == "failed")
+            known = _guided(job, known, row)
         else:
             search.bar(known, run)
             if run == known.whole:
                 return Outcome("otherwise", best, known)
+
+
+def _guided(job: Hunt, known: Search, row: dict[str, Any]) -> Search:
+    """Return the search as the verdict of the first failure orders it, where no verdict has done that before."""
+    if job.guided or row["ended"] != "failed":
+        return known
+    job.guided = True
+    causes = [Cause(str(name), float(sure)) for name, sure in row.get("causes") or ()]
+    job.suspicion = factors.suspicion(job.factors, Verdict(causes=causes))
+    again = search.begin(job.suspicion, job.limits.rate)
+    for run, failed in known.runs:
+        search.learn(again, run, failed)
+    for run in known.barred:
+        search.bar(again, run)
+    return again
 
 
 STATUS = {"always": "none", "never": "never", "other": "misfit"}
@@ -116,6 +137,7 @@ def made(job: Hunt, run: int, old: list[dict[str, Any]], pages: list[int] | None
         raise Spent("time")  # it was not given the time that the others had
     job.used += 1
     row = {**mark, "what": done.what, "told": done.told, "seconds": round(done.seconds, 2), "place": place.name}
+    row["causes"] = [list(cause) for cause in done.causes]
     with (job.folder / LEDGER).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"key": job.key, **row}, ensure_ascii=False) + "\n")
     row["known"] = False
@@ -179,6 +201,18 @@ def _rows(file: Path, wanted: str) -> list[dict[str, Any]]:
         if isinstance(row, dict) and row.pop("key", None) == wanted and isinstance(row.get("run"), int):
             found.append(row)
     return found
+
+
+def stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """Return what tells whether files have changed, those in folders too: name, size and time of each that there is."""
+    found = []
+    for path in paths:
+        walked = (Path(top, name) for top, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+        for one in walked:
+            with contextlib.suppress(OSError, ValueError):
+                stat = one.stat()
+                found.append((str(one), stat.st_size, stat.st_mtime_ns))
+    return sorted(found)
 
 
 def key(*parts: object) -> str:

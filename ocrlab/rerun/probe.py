@@ -34,11 +34,15 @@ PARENTHESES = re.compile(r"\[[#, ]*\]")
 
 @dataclass(frozen=True)
 class Probe:
-    """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds."""
+    """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds.
+
+    `causes` are those of its verdict, with how sure each is.
+    """
 
     what: str
     told: str
     seconds: float
+    causes: tuple[tuple[str, float], ...] = ()
 
 
 def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Probe:
@@ -71,7 +75,8 @@ def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Pr
         return Probe("", "passed", seconds)
     if ended.verdict is None:
         return Probe(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
-    return Probe(*fingerprint(ended.verdict, incident), seconds)
+    causes = tuple((cause.id, cause.confidence) for cause in ended.verdict.causes)
+    return Probe(*fingerprint(ended.verdict, incident), seconds, causes)
 
 
 def alike(one: str, other: str) -> bool:

@@ -25,11 +25,30 @@ def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, O
 
 def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     flips = factors.of_words([f"f{index}=1:0" for index in range(8)])
-    told = account.plan(flips, 40, 30.0, 300.0)
-    assert "5 runs where one of them" in told
+    told = account.plan(flips, 40, 300.0)
+    assert "5 runs where one of them always makes it fail, 12 where it takes two" in told
     assert "at most 40" in told
-    assert "about 2 min in all" in told, "five runs of half a minute"
     assert "at most 200 min" in told
+    assert "pages" not in told
+    assert account.plan([], 40, 300.0, 40, "line").startswith("40 lines, which are halved: up to 14 runs for one")
+
+
+def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> None:
+    job, _ = hunted([(3, True)])
+    job.suspicion = [1.0, 3.0]
+    assert account.first(job) == "a run takes 2 s: about 6 s for one culprit, 12 s for two; suspected first: amp"
+
+
+def test_what_is_empty_on_one_side_is_told_as_one_would_say_it() -> None:
+    amp, path = factors.of_words(["amp=--amp:", "PATH=:x"])
+    assert (account.shown(amp), account.shown(path)) == ("--amp -> without", "not set -> x")
+    flips = factors.of_words(["amp=--amp:", "XLA=fast:"])
+    known = search.begin([1.0, 1.0])
+    for run, failed in [(3, True), (1, False), (2, False)]:
+        search.learn(known, run, failed)
+    job = Hunt(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
+    told = account.sentence(job, Outcome("found", search.found(known), known))
+    assert "Until it is mended: without --amp or XLA not set." in told
 
 
 def test_one_culprit_with_its_evidence_and_its_cure() -> None:

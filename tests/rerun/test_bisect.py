@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def on(name): return given.get(name, os.environ.get(name)) == "1"
 
 
 def hunted(
-    tmp_path: Path, body: str, names: str = "abcd", limits: Limits | None = None, **more: Any
+    tmp_path: Path, body: str, names: Sequence[str] = "abcd", limits: Limits | None = None, **more: Any
 ) -> tuple[Hunt, Outcome]:
     """Bisect a small program whose factors are words name=1 or name=0."""
     flips = factors.of_words([f"{name}=1:0" for name in names])
@@ -44,7 +45,7 @@ def test_a_culprit_is_found_and_told_in_one_sentence(tmp_path: Path) -> None:
     told = account.sentence(job, outcome)
     assert told.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
     assert "Until it is mended: b=0." in told
-    record = account.record(job, outcome, [], [])
+    record = account.record(job, outcome)
     assert record["culprits"] == ["b"]
     assert len(record["table"]) == job.used == record["runs"]["used"]
     assert json.loads(json.dumps(record))["schema"] == 1
@@ -60,7 +61,7 @@ def test_two_that_only_fail_together(tmp_path: Path) -> None:
 def test_another_failure_is_no_evidence_and_is_reported_apart(tmp_path: Path) -> None:
     job, outcome = hunted(tmp_path, "if not on('c'): raise TypeError('c is needed')\nif on('b'): raise KeyError('bug')")
     assert named(job, outcome) == {"b"}
-    assert account.record(job, outcome, [], [])["other_failures"] == ["TypeError: c is needed"]
+    assert account.record(job, outcome)["other_failures"] == ["TypeError: c is needed"]
     assert {row["ended"] for row in job.rows} == {"failed", "passed", "otherwise"}
 
 
@@ -115,10 +116,12 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     job = Hunt(flips, [1.0], start, tmp_path / "bisect", Limits(timeout=20), "key")
     outcome = bisect.hunt(job, lambda row: None)
     found = guilty.pages(job, 8, outcome.found.rate, lambda row: None)
-    assert found == [[5]]
+    assert (found.groups, found.ending) == ([[5]], "found")
     names = [f"page_{index}" for index in range(8)]
-    assert "the page page_5" in account.sentence(job, outcome, [["page_5"]])
-    assert [names[5]] in [row["pages"] for row in account.record(job, outcome, [["page_5"]], names)["table"]]
+    record = account.record(job, outcome, found, names)
+    assert "comes from the page page_5 (it fails without all others; all others pass): it failed" in record["sentence"]
+    assert "Until it is mended: leave out page page_5." in record["sentence"]
+    assert [names[5]] in [row["pages"] for row in record["table"]]
 
 
 def test_a_torn_line_of_known_runs_is_left_out(tmp_path: Path) -> None:
@@ -163,3 +166,10 @@ with stop_signals():
     assert child.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_the_first_failure_orders_the_factors_where_no_verdict_has(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('lr'): raise ValueError('loss is nan')", ["a", "b", "c", "lr"])
+    assert named(job, outcome) == {"lr"}
+    assert job.suspicion[3] > job.suspicion[0] == 1.0
+    assert job.used <= 3, "four without a suspicion"
