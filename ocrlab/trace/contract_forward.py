@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, not_finite, plain, spot, value_at
 
 FAINT_INPUT = 1.00001 / 255  # the most that an image of 0..255 holds when it is divided by 255 twice
@@ -56,6 +57,8 @@ class Forward:
 
     def __enter__(self) -> Forward:
         for name, module in self.model.named_modules():
+            if of_jit(module):
+                continue
             hooks = (self._before(name), self._after(name))
             self._handles.append(module.register_forward_pre_hook(hooks[0]))
             self._handles.append(module.register_forward_hook(hooks[1]))
