@@ -30,6 +30,8 @@ ALIKE = (
 )
 VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|'[^']*/[^']*'|(?:/[\w.-]+)+")
 PARENTHESES = re.compile(r"\[[#, ]*\]")
+# torch says it in three ways, by who notices first: with one process, with several, with the exit status.
+WORKER = re.compile(r"DataLoader worker \(pid.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     thrown = uncaught.find(evidence.pages(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", text))[:160], text[:120]
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], text[:120]
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
     return f"exit status {verdict.exit_code}", f"exit status {verdict.exit_code}"
