@@ -20,7 +20,7 @@ class Told:
 
 
 def words(guilt: Guilt, names: Sequence[str], unit: str) -> Told:
-    """Return what is known of samples that are called `unit`: page, file, line, entry."""
+    """Return what is known of samples that are called `unit`: page, file, line, record."""
     groups = [[names[index] for index in group] for group in guilt.groups]
     if guilt.ending == "whole":
         only = f"the only {unit} there is" if guilt.count == 1 else f"all {guilt.count} {unit}s together: no part fails"

@@ -1,4 +1,4 @@
-"""The samples of any program, which a bisect halves: the files of a folder, the lines of a list, the entries of a JSON.
+"""The samples of any program, which a bisect halves: the files of a folder, the lines of a list, the records of a JSON.
 
 A run of some of them is given a folder or a list of its own, beside links to all that lies beside the real one, so that
 names in it are still found. Nothing is written where the samples are.
@@ -28,12 +28,12 @@ SHOWN = 60  # characters of a line in its name
 class Samples:
     """What is halved: `name` in braces in the command, where it lies, its samples by name, and what each is called.
 
-    `parts` are a sample's files, its line, or its entry; `kept` is what every run has: other files, a head.
+    `parts` are a sample's files, its line, or its record; `kept` is what every run has: other files, a head.
     """
 
     name: str
     path: Path
-    unit: str  # file, line, entry
+    unit: str  # file, line, record
     names: list[str]
     parts: list[Any]
     kept: list[Any] = field(default_factory=list)
@@ -72,7 +72,7 @@ def given(samples: Samples, chosen: Sequence[int] | None, place: Path) -> str:
             (top / relative).parent.mkdir(parents=True, exist_ok=True)
             (top / relative).symlink_to(samples.path / relative)
         return str(top)
-    if samples.unit == "entry":
+    if samples.unit == "record":
         return beside(samples.path, json.dumps(parts, ensure_ascii=False), place)
     return beside(samples.path, "".join([*samples.kept, *parts]), place)
 
@@ -126,7 +126,7 @@ def _entries(name: str, path: Path) -> Samples:
     if not isinstance(found, list):
         raise ValueError(f"{type(found).__name__} at the top")
     names = [f"{number} (`{_short(json.dumps(one, ensure_ascii=False))}`)" for number, one in enumerate(found)]
-    return Samples(name, path, "entry", names, found)
+    return Samples(name, path, "record", names, found)
 
 
 def _short(line: str) -> str:

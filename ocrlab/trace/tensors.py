@@ -107,7 +107,7 @@ def _format(tensor: Tensor, strided: bool) -> str:
 
 def values(tensor: Tensor) -> Tensor | str:
     """Return the values of a tensor that can be read, as a plain dense real one; else why they cannot be read."""
-    if _under_vmap(tensor):
+    if under_vmap(tensor):
         return "inside of vmap no value can be read"
     tensor = tensor.detach()
     if type(tensor) is not Tensor:
@@ -137,7 +137,7 @@ def values(tensor: Tensor) -> Tensor | str:
     return tensor.resolve_neg()
 
 
-def _under_vmap(tensor: Tensor) -> bool:
+def under_vmap(tensor: Tensor) -> bool:
     """Tell whether vmap holds a tensor, also below what grad or jvp have wrapped around it: it allows no reading."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):

@@ -48,7 +48,7 @@ def test_lines_keep_their_head_and_what_lies_beside_them(tmp_path: Path) -> None
 def test_entries_of_a_json_list(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps([{"id": 1}, {"id": 2}]))
     found = samples.of_word(f"t={tmp_path / 't.json'}")
-    assert (found.unit, found.names[1]) == ("entry", '1 (`{"id": 2}`)')
+    assert (found.unit, found.names[1]) == ("record", '1 (`{"id": 2}`)')
     assert json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
 
 
