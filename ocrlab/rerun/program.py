@@ -31,6 +31,14 @@ def starter(command: Sequence[str], factors: Sequence[Factor], samples: Samples 
                 f"{word} stands for no factor", got=", ".join(sorted(known)), need="--factor NAME=BAD:GOOD"
             )
     inside = {name for name in known if any(f"{{{name}}}" in word for word in command)}
+    for name in sorted(known - inside):
+        said = next((word for word in command if re.match(rf"-*{re.escape(name)}(=|$)", word)), None)
+        if samples is not None and name == samples.name:
+            said = next((word for word in command if word and Path(word).absolute() == samples.path), said)
+        if said:
+            option = said.partition("=")[0] + ("=" if "=" in said else " ")
+            need = f"{option if re.match('-|.*=', said) else ''}{{{name}}}"
+            raise ConfigError(f"{name} is in the command as it is, and would never be flipped", got=said, need=need)
 
     def start(run: int, pages: list[int] | None, place: Path) -> Command:
         flipped = [factor for index, factor in enumerate(factors) if not run >> index & 1]
