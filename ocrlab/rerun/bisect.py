@@ -131,7 +131,9 @@ def made(job: Hunt, run: int, old: list[dict[str, Any]], pages: list[int] | None
         job.rows.append(row)
         return row
     limit = _allowed(job)
-    place = job.folder / f"{int(time.time())}-{len(job.rows) + 1:03}"
+    stamp = f"{int(time.time())}-{len(job.rows) + 1:03}"
+    names = (stamp, *(f"{stamp}-{number}" for number in range(2, 10_000)))  # another bisect of the same second
+    place = next(job.folder / name for name in names if not (job.folder / name).exists())
     done = probe.perform(partial(job.start, run, pages), place, limit)
     if limit < job.limits.timeout and done.what in (probe.SLOW, probe.HANG):
         raise Spent("time")  # it was not given the time that the others had
