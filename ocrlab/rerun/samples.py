@@ -1,4 +1,4 @@
-"""The samples of any program, which a bisect halves: the files of a folder, the lines of a list, the records of a JSON.
+"""The samples of any program, which a bisect halves: files of a folder, lines of a list, records of a JSON list, images.
 
 A run of some of them is given a folder or a list of its own, beside links to all that lies beside the real one, so that
 names in it are still found. Nothing is written where the samples are.
@@ -33,7 +33,7 @@ class Samples:
 
     name: str
     path: Path
-    unit: str  # file, line, record
+    unit: str  # file, line, record, image
     names: list[str]
     parts: list[Any]
     kept: list[Any] = field(default_factory=list)
@@ -72,9 +72,22 @@ def given(samples: Samples, chosen: Sequence[int] | None, place: Path) -> str:
             (top / relative).parent.mkdir(parents=True, exist_ok=True)
             (top / relative).symlink_to(samples.path / relative)
         return str(top)
+    if samples.unit == "image":
+        return beside(samples.path, json.dumps(_of_images(samples.kept[0], parts), ensure_ascii=False), place)
     if samples.unit == "record":
         return beside(samples.path, json.dumps(parts, ensure_ascii=False), place)
     return beside(samples.path, "".join([*samples.kept, *parts]), place)
+
+
+def _of_images(content: dict[str, Any], images: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what COCO says of some images: lists whose items belong to an image are cut down, all else stays."""
+    wanted = {one["id"] for one in images}
+    return {
+        key: [one for one in value if not isinstance(one, dict) or one.get("image_id") in (None, *wanted)]
+        if isinstance(value, list)
+        else value
+        for key, value in content.items()
+    } | {"images": list(images)}
 
 
 def beside(path: Path, text: str, place: Path) -> str:
@@ -123,8 +136,12 @@ def _lines(name: str, path: Path) -> Samples:
 
 def _entries(name: str, path: Path) -> Samples:
     found = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(found, dict) and isinstance(found.get("images"), list):  # COCO: the rest goes with its images
+        images = [one for one in found["images"] if isinstance(one, dict) and "id" in one]
+        told = [f"{one['id']} (`{_short(str(one.get('file_name', '')))}`)" for one in images]
+        return Samples(name, path, "image", told, images, [found])
     if not isinstance(found, list):
-        raise ValueError(f"{type(found).__name__} at the top")
+        raise ValueError(f"{type(found).__name__} at the top, with no images")
     names = [f"{number} (`{_short(json.dumps(one, ensure_ascii=False))}`)" for number, one in enumerate(found)]
     return Samples(name, path, "record", names, found)
 

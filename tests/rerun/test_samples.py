@@ -52,6 +52,19 @@ def test_entries_of_a_json_list(tmp_path: Path) -> None:
     assert json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
 
 
+def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> None:
+    content = {"images": [{"id": 7, "file_name": "a.jpg"}, {"id": 9, "file_name": "b.jpg"}], "info": {"year": 2026}}
+    content["annotations"] = [{"id": 1, "image_id": 7}, {"id": 2, "image_id": 9}, {"id": 3, "image_id": 9}]
+    content["categories"] = [{"id": 1, "name": "text"}]
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    found = samples.of_word(f"t={tmp_path / 't.json'}")
+    assert (found.unit, found.names) == ("image", ["7 (`a.jpg`)", "9 (`b.jpg`)"])
+    cut = json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text())
+    assert [one["id"] for one in cut["annotations"]] == [2, 3]
+    assert [one["id"] for one in cut["images"]] == [9]
+    assert (cut["categories"], cut["info"]) == (content["categories"], content["info"])
+
+
 @pytest.mark.parametrize("text, told", [('{"a": 1}', "dict"), ("{torn", "cannot be read"), ("[]", "no samples")])
 def test_what_holds_no_list_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "t.json").write_text(text)
