@@ -1,4 +1,4 @@
-"""The samples of any program, which a bisect halves: files of a folder, lines of a list, records of a JSON list, images.
+"""The samples of any program, which a bisect halves: files of a folder, lines of a list, records of a JSON, images.
 
 A run of some of them is given a folder or a list of its own, beside links to all that lies beside the real one, so that
 names in it are still found. Nothing is written where the samples are.
