@@ -61,6 +61,13 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--error", type=float, default=0.05, metavar="P", help="an answer may be wrong so often (0.05)")
     parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if you know: 0.3 is 3 of 10 runs")
     parser.add_argument(
+        "--again",
+        type=int,
+        default=3,
+        metavar="N",
+        help="runs more that put an answer to the proof, where they take less than 20 s (3)",
+    )
+    parser.add_argument(
         "--steps", type=int, metavar="N", help="optimiser steps of a run; by default to where it failed"
     )
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds of a run at most (300)")
@@ -138,7 +145,7 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
         job.wanted, job.told = probe.recorded(folder) or (None, "")
         verdict = _verdict(folder)
     job.suspicion, job.guided = factors.suspicion(job.factors, verdict), bool(verdict and verdict.causes)
-    _say(account.plan(job.factors, job.limits.runs, job.limits.timeout, len(job.names), job.unit))
+    _say(account.plan(job.factors, job.limits, len(job.names), job.unit))
     _say(told)
     outcome = hunt(job, lambda row: _row(job, row))
     names = job.names or _names(job.folder)
@@ -177,13 +184,14 @@ def _limits(args: argparse.Namespace) -> Limits:
         ("--rate", args.rate, args.rate is None or 0 < args.rate <= 1, "a probability above 0, at most 1"),
         ("--timeout", args.timeout, args.timeout > 0, "seconds, more than 0"),
         ("--minutes", args.minutes, args.minutes is None or args.minutes > 0, "minutes, more than 0"),
+        ("--again", args.again, args.again >= 0, "at least 0"),
         ("--steps", args.steps, args.steps is None or args.steps >= 1, "at least 1"),
     ]
     for name, value, right, need in rules:
         if not right:
             raise ConfigError(f"{name} cannot be used", got=value, need=need)
     seconds = 60 * args.minutes if args.minutes else None
-    return Limits(args.runs, args.error, args.timeout, seconds, args.rate)
+    return Limits(args.runs, args.error, args.timeout, seconds, args.rate, args.again)
 
 
 def _words(args: argparse.Namespace) -> tuple[Path | None, list[str]]:

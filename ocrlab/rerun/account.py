@@ -8,7 +8,7 @@ from typing import Any
 
 from ocrlab.records import SCHEMA
 from ocrlab.rerun import factors, guilty_words, search
-from ocrlab.rerun.bisect import Hunt, Outcome
+from ocrlab.rerun.bisect import Hunt, Limits, Outcome
 from ocrlab.rerun.factors import Factor
 from ocrlab.rerun.guilty import Guilt
 from ocrlab.rerun.guilty_words import Told
@@ -17,8 +17,9 @@ SHOWN = 5  # answers with their probability
 SURE = 0.9  # rate above which nothing is said of it
 
 
-def plan(flips: Sequence[Factor], runs: int, timeout: float, samples: int = 0, unit: str = "page") -> str:
+def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = "page") -> str:
     """Return what is going to happen: the factors, how many runs, and how long at most."""
+    runs, timeout = limits.runs, limits.timeout
     lines = []
     if flips:
         single, pair = needed(len(flips))
@@ -27,6 +28,7 @@ def plan(flips: Sequence[Factor], runs: int, timeout: float, samples: int = 0, u
         two = f", {min(pair, runs)} where it takes two" if len(flips) > 1 else ""
         lines.append(f"{min(single, runs)} runs where one of them always makes it fail{two}, several times as many")
         lines[-1] += f" where it fails now and then; at most {runs}"
+        lines[-1] += f" ({limits.again} of them to make sure, where a run is short)" if limits.again else ""
     if samples:
         told = f"{samples} {unit}s, which are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
         lines.append(f"{told}, more for several and where it fails now and then; at most {runs} in all")
@@ -129,7 +131,9 @@ def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
     cure, names = _cure(job, best, data), [job.factors[index] for index in best.factors]
     told = f"{_what(what, names, best, data)}: {_evidence(job, outcome)}; probability {best.posterior:.2f}"
     often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < SURE else ""
-    sure = "" if outcome.search.flaky else " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
+    sure = " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
+    if job.proofs or outcome.search.flaky:  # of a flaky one the rate is told
+        sure = "" if outcome.search.flaky else f" {job.proofs} runs made again ended as before."
     return f"{told}{often}. Until it is mended: {cure}.{sure}"
 
 

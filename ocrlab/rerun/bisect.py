@@ -24,18 +24,23 @@ from ocrlab.rerun.factors import Factor
 from ocrlab.rerun.probe import Start
 from ocrlab.rerun.search import Found, Search
 
+SHORT = 20.0  # seconds of a run that is made again for certainty's sake
 LEDGER = "runs.jsonl"  # what was run already, so that it is not run again
 
 
 @dataclass(frozen=True)
 class Limits:
-    """At most so many runs, of so many seconds each and in all; `error` is how often the answer may be wrong."""
+    """At most so many runs, of so many seconds each and in all; `error` is how often the answer may be wrong.
+
+    An answer that seems to hold always is put to the proof `again` times more, where runs are short.
+    """
 
     runs: int = 60
     error: float = 0.05
     timeout: float = 300.0
     seconds: float | None = None
     rate: float | None = None  # how often the failure happens, where that is known
+    again: int = 0
 
 
 @dataclass
@@ -61,6 +66,7 @@ class Hunt:
     before: Sequence[Path] = ()  # folders of earlier, unfinished bisects, whose runs count where they have the same key
     unit: str = "page"  # what a sample is called
     names: Sequence[str] = ()  # of the samples, where they are known before the first run
+    proofs: int = 0  # runs made again since an answer seemed to hold always
     guided: bool = False  # a verdict has said what is suspected; else that of the first run that fails does
 
 
@@ -83,15 +89,18 @@ def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
     old = ledger(job)
     while True:
         best = search.found(known)
-        if search.settled(known, job.limits.error):
+        settled = search.settled(known, job.limits.error)
+        proof = _proof(job, known, best) if settled else None
+        if settled and proof is None:
             return Outcome(STATUS.get(best.kind, "found"), best, known)
-        run = choice.choose(known, job.limits.error)
+        run = choice.choose(known, job.limits.error) if proof is None else proof
         if run in known.barred:
             return Outcome("otherwise", best, known)
         try:
             row = made(job, run, old)
         except Spent:
-            return Outcome("undecided", best, known)
+            return Outcome(STATUS.get(best.kind, "found") if settled else "undecided", best, known)
+        job.proofs += proof is not None
         say(row)
         if row["ended"] in ("failed", "passed"):
             search.learn(known, run, row["ended"] == "failed")
@@ -100,6 +109,21 @@ def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
             search.bar(known, run)
             if run == known.whole:
                 return Outcome("otherwise", best, known)
+
+
+def _proof(job: Hunt, known: Search, best: Found) -> int | None:
+    """Return a run to make again before an answer is given that seems to hold always, None where it is proved enough.
+
+    In turn it is the one nearest to how it was that passed, and the one furthest from it that failed: of a failure that
+    comes now and then, whatever is set, both went that way by chance.
+    """
+    taken = sorted(row["seconds"] for row in job.rows)
+    if job.proofs >= job.limits.again or known.flaky or best.kind not in ("all", "any") or job.used >= job.limits.runs:
+        return None
+    if not taken or taken[len(taken) // 2] > SHORT:
+        return None
+    passed, failed = known.ends(False), known.ends(True)
+    return max(passed, key=int.bit_count) if job.proofs % 2 == 0 else min(failed, key=int.bit_count)
 
 
 def _guided(job: Hunt, known: Search, row: dict[str, Any]) -> Search:

@@ -25,12 +25,12 @@ def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, O
 
 def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     flips = factors.of_words([f"f{index}=1:0" for index in range(8)])
-    told = account.plan(flips, 40, 300.0)
+    told = account.plan(flips, Limits(40))
     assert "5 runs where one of them always makes it fail, 12 where it takes two" in told
     assert "at most 40" in told
     assert "at most 200 min" in told
     assert "pages" not in told
-    assert account.plan([], 40, 300.0, 40, "line").startswith("40 lines, which are halved: up to 14 runs for one")
+    assert account.plan([], Limits(40), 40, "line").startswith("40 lines, which are halved: up to 14 runs for one")
 
 
 def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.rerun import account, bisect, factors, guilty, program, search
+from ocrlab.rerun import account, bisect, choice, factors, guilty, program, search
 from ocrlab.rerun.bisect import Hunt, Limits, Outcome
 
 BUGGY = """
@@ -173,3 +174,28 @@ def test_the_first_failure_orders_the_factors_where_no_verdict_has(tmp_path: Pat
     assert named(job, outcome) == {"lr"}
     assert job.suspicion[3] > job.suspicion[0] == 1.0
     assert job.used <= 3, "four without a suspicion"
+
+
+def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path / "one", "if on('b'): raise KeyError('x')", limits=Limits(timeout=20, again=3))
+    plain, _ = hunted(tmp_path / "two", "if on('b'): raise KeyError('x')")
+    assert (named(job, outcome), job.proofs, job.used) == ({"b"}, 3, plain.used + 3)
+    assert "3 runs made again ended as before" in account.sentence(job, outcome)
+
+
+def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor() -> None:
+    dice, wrong = random.Random(1), 0
+    for _ in range(60):
+        known = search.begin([1.0] * 4)
+        flips = factors.of_words([f"f{n}=1:0" for n in range(4)])
+        job = Hunt(flips, [], lambda *_: ([], {}), Path(), Limits(again=3), "k")
+        job.rows.append({"seconds": 1.0})
+        while len(known.runs) < 60:
+            settled = search.settled(known, 0.05)
+            proof = bisect._proof(job, known, search.found(known)) if settled else None
+            if settled and proof is None:
+                wrong += search.found(known).kind in ("all", "any")
+                break
+            job.proofs += proof is not None
+            search.learn(known, choice.choose(known) if proof is None else proof, dice.random() < 0.5)
+    assert wrong <= 4, "18 without the proof"
