@@ -184,7 +184,8 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
     every = [sample for log in logs for sample in log.samples]
     seconds = sum(log.seconds for log in logs)
     if not every:
-        return "what happens in loading is not known (workers older than the watch, or a data set of its own make)"
+        why = "workers older than the watch, another watch inside of this one, or a data set of its own make"
+        return f"what happens in loading is not known ({why})"
     usual = median(every)
     slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual and not _preempted(s)), key=lambda s: -s.seconds)
     lost, waited = sum(sample.seconds for sample in slow), sum(step.wait for step in steps)
