@@ -122,6 +122,8 @@ def _proof(job: Hunt, known: Search, best: Found) -> int | None:
         return None
     if not taken or taken[len(taken) // 2] > SHORT:
         return None
+    if any(job.factors[place].name == factors.DATA for place in best.factors):
+        return None  # halving its pages proves more
     passed, failed = known.ends(False), known.ends(True)
     return max(passed, key=int.bit_count) if job.proofs % 2 == 0 else min(failed, key=int.bit_count)
 
