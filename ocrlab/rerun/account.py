@@ -221,6 +221,8 @@ def _cure(job: Hunt, best: search.Found, data: Told | None) -> str:
     for one in (job.factors[index] for index in best.factors):
         if one.name == factors.DATA and data is not None and data.cure:
             named.append(data.cure)
+        elif "synthetic" in one.job:
+            named.append(f"other pages (ocrlab samples check {one.bad} looks at these)")
         elif not one.good:
             named.append(f"{one.name} not set" if _empty(one.bad) == "not set" else f"without {one.bad}")
         else:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ocrlab.rerun import account, factors, search
 from ocrlab.rerun.bisect import Hunt, Limits, Outcome
+from ocrlab.rerun.factors import Factor
 
 
 def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, Outcome]:
@@ -81,3 +82,13 @@ def test_lines_and_table_have_a_row_a_run() -> None:
     assert account.line(3, job.rows[2]) == "run 3: passed with nothing as it was, 2.0 s"
     assert account.table(job)[1][:3] == ["1", "as it was", "as it was"]
     assert account.table(job)[2][1:3] == ["-", "as it was"]
+
+
+def test_data_of_which_no_page_is_known_are_sent_to_the_doctor() -> None:
+    flips = [Factor("data", "scans", "synthetic pages", job={"synthetic": True})]
+    known = search.begin([1.0])
+    for run, failed in [(1, True), (0, False)]:
+        search.learn(known, run, failed)
+    job = Hunt(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
+    told = account.sentence(job, Outcome("found", search.found(known), known))
+    assert "Until it is mended: other pages (ocrlab samples check scans looks at these)." in told
