@@ -50,7 +50,7 @@ def arguments(parser: Parser) -> None:
         default=[],
         metavar="NAME=BAD:GOOD",
         help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; of "
-        "two JSON or YAML files each key in which they differ is a factor",
+        "two JSON, YAML or TOML files each key in which they differ is a factor",
     )
     parser.add_argument(
         "--samples",

@@ -14,7 +14,7 @@ from ocrlab.errors import ConfigError
 from ocrlab.rerun import samples
 from ocrlab.rerun.factors import Factor
 
-ENDINGS = (".json", ".yaml", ".yml")
+ENDINGS = (".json", ".yaml", ".yml", ".toml")
 ABSENT = "(absent)"
 LONGEST = 40  # characters of a value in words
 
@@ -43,8 +43,7 @@ def written(factors: Iterable[Factor], flipped: Iterable[Factor], place: Path) -
         content, path = copy.deepcopy(_read(Path(job["path"]))), Path(job["path"])
         for flip in (one for one in turned if one["file"] == job["file"]):
             _set(content, flip["keys"], flip["good"])
-        text = json.dumps(content, indent=1) if path.suffix.lower() == ".json" else yaml.safe_dump(content)
-        found[job["file"]] = samples.beside(path, text, place / job["file"])
+        found[job["file"]] = samples.beside(path, _text(content, path.suffix.lower()), place / job["file"])
     return found
 
 
@@ -64,13 +63,47 @@ def _keys(name: str, bad: Path, good: Path) -> Iterator[Factor]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+        ending = path.suffix.lower()
+        found = json.loads(text) if ending == ".json" else _toml(text) if ending == ".toml" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         got = str(error).splitlines()[0]
-        raise ConfigError(f"{path} cannot be read", got=got, need="plain JSON or YAML") from error
+        raise ConfigError(f"{path} cannot be read", got=got, need="plain JSON, YAML or TOML") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path} cannot be taken apart", got=type(found).__name__, need="keys and values at the top")
     return found
+
+
+def _toml(text: str) -> Any:
+    """Read TOML; raises ValueError, also where this Python (3.10) cannot."""
+    try:
+        import tomllib
+    except ImportError as error:
+        raise ValueError("TOML needs Python 3.11") from error
+    return tomllib.loads(text)
+
+
+def _text(content: dict[Any, Any], ending: str) -> str:
+    """Return a config as a text that reads back as the same."""
+    if ending == ".json":
+        return json.dumps(content, indent=1)
+    if ending != ".toml":
+        return yaml.safe_dump(content)
+    return "".join(f"{_word(key)} = {_value(value)}\n" for key, value in content.items())
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML writes it, tables inline."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_word(key)} = {_value(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float) and value - value != 0:  # nan and inf have other names in JSON
+        return str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool | int | float) else str(value)
+
+
+def _word(key: Any) -> str:
+    return json.dumps(str(key), ensure_ascii=False)
 
 
 def _flat(content: Mapping[Any, Any], above: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

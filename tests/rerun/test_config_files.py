@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,22 @@ def test_each_key_in_which_two_files_differ_is_a_factor(tmp_path: Path) -> None:
     assert found == {"a": {"b": 1, "c": [1]}, "d": "x", "same": 0, "new": {"deep": 1}}
     whole, _ = start(0b11111, None, tmp_path / "two")
     assert yaml.safe_load(Path(whole[1].partition("=")[2]).read_text())["only"] is True
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
+def test_toml_reads_back_as_it_was(tmp_path: Path) -> None:
+    import tomllib
+
+    text = 'lr = 0.1\nnames = ["a \\"b\\"", "ü"]\nwhen = 2026-11-25T08:00:00\n'
+    text += '[a.b]\nc = true\nd = inf\n[[rows]]\n"x y" = 1\n'
+    (tmp_path / "bad.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "good.toml").write_text(text.replace("c = true", "c = false"), encoding="utf-8")
+    flips = config_files.split(factors.of_words([f"c={tmp_path / 'bad.toml'}:{tmp_path / 'good.toml'}"]))
+    assert [(one.name, one.bad, one.good) for one in flips] == [("a.b.c", "true", "false")]
+    for run, name in ((1, "bad"), (0, "good")):
+        words, _ = program.starter(["train.py", "{c}"], flips)(run, None, tmp_path / f"run-{run}")
+        written = tomllib.loads(Path(words[1]).read_text(encoding="utf-8"))
+        assert written == tomllib.loads((tmp_path / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def test_files_that_cannot_be_taken_apart_are_refused(tmp_path: Path) -> None:
