@@ -108,7 +108,8 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
         mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips], data)
         job = Hunt(flips, [], training.starter(config, flips, place, steps), place, limits, mark)
         job.before = [] if folder else _unfinished(Path(config.runs))
-        told = f"{steps} optimiser step{'' if steps == 1 else 's'} a run" + (f"; it failed in step {at[0]}" if at else "")
+        told = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
+        told += f"; it failed in step {at[0]}" if at else ""
         return _done(job, folder, home, told, at[1] if at else ())
 
 
