@@ -76,6 +76,11 @@ words = sys.argv[1:]
 if words[words.index("--workers") + 1] != "0":
     raise RuntimeError("a worker died")
 """,
+    "train_list.py": "import sys\nfor line in open(sys.argv[1]):\n    [0][int(line.split()[1])]\n",
+    "train.txt": "images/0000.jpg 0\nimages/0001.jpg 11\nimages/0002.jpg 0\n",
+    "train_config.py": "import json, sys\n1 / json.load(open(sys.argv[1]))['steps']\n",
+    "bad.json": '{"steps": 0, "lr": 1}',
+    "good.json": '{"steps": 10, "lr": 0.1}',
 }
 CRASH = """
 import sys

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ocrlab import flight
 from ocrlab.cli.answer import Answer, Parser, add_json, table
@@ -16,8 +17,10 @@ from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
 from ocrlab.redact import clean
 from ocrlab.redact import record as redacted
-from ocrlab.rerun import account, factors, guilty, probe, program
-from ocrlab.rerun.bisect import Hunt, Limits, Outcome, hunt, key
+from ocrlab.rerun import account, config_files, factors, guilty, probe, program
+from ocrlab.rerun import samples as lists
+from ocrlab.rerun.bisect import Hunt, Limits, Outcome, hunt, key, stamps
+from ocrlab.rerun.guilty import Guilt
 
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
 FOLDER, RECORD = "bisect", "bisect.json"
@@ -27,6 +30,8 @@ EXAMPLES = """
   ocrlab bisect runs/bad --against runtime.workers=0 optim.lr=1e-4     only these, and to these values
   ocrlab bisect --factor workers=8:0 --factor amp=1:0 -- python train.py --workers {workers} --amp {amp}
   ocrlab bisect --factor OMP_NUM_THREADS=8:1 --factor PYTORCH_JIT=1:0 -- python train.py      as environment variables
+  ocrlab bisect --factor config=bad.yaml:good.yaml -- python train.py {config}      each key in which two files differ
+  ocrlab bisect --samples list=train.txt -- python train.py --list {list}     the line, or file of a folder, that fails
 """
 
 
@@ -44,11 +49,24 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=BAD:GOOD",
-        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side",
+        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; of "
+        "two JSON, YAML or TOML files each key in which they differ is a factor",
+    )
+    parser.add_argument(
+        "--samples",
+        metavar="NAME=PATH",
+        help="of any program: a folder of files, a list of lines or a JSON list, given as {NAME}, is halved",
     )
     parser.add_argument("--runs", type=int, default=60, metavar="N", help="at most so many runs (60)")
     parser.add_argument("--error", type=float, default=0.05, metavar="P", help="an answer may be wrong so often (0.05)")
     parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if you know: 0.3 is 3 of 10 runs")
+    parser.add_argument(
+        "--again",
+        type=int,
+        default=3,
+        metavar="N",
+        help="runs more that put an answer to the proof, where they take less than 20 s (3)",
+    )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="optimiser steps of a run; by default to where it failed"
     )
@@ -63,8 +81,9 @@ def run(args: argparse.Namespace) -> Answer:
     folder, rest = _words(args)
     if args.program:
         return _search(_program(args, folder, rest, limits), folder, Path("runs"))
-    if args.factor:
-        raise ConfigError("--factor is for a program of yours", need="-- COMMAND behind it, or --against key=value")
+    if args.factor or args.samples:
+        what = "--factor" if args.factor else "--samples"
+        raise ConfigError(f"{what} is for a program of yours", need="-- COMMAND behind it, or --against key=value")
     return _training(args, folder, rest, limits)
 
 
@@ -85,24 +104,32 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
     steps = min(steps, config.trainer.max_steps)
     with _home(folder, Path(config.runs)) as home:
         place = home / "flight" / FOLDER
-        mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips])
+        data = stamps([Path(config.data)])
+        mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips], data)
         job = Hunt(flips, [], training.starter(config, flips, place, steps), place, limits, mark)
         job.before = [] if folder else _unfinished(Path(config.runs))
-        told = f"{steps} optimiser steps a run" + (f"; it failed in step {at[0]}" if at else "")
+        told = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
+        told += f"; it failed in step {at[0]}" if at else ""
         return _done(job, folder, home, told, at[1] if at else ())
 
 
 def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Hunt:
     if rest or args.against or args.steps:
         raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
-    if not args.factor:
-        raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD before the --")
-    flips, first = factors.of_words(args.factor), args.program[0]
+    if not (args.factor or args.samples):
+        raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD or --samples NAME=PATH, then --")
+    flips, first = config_files.split(factors.of_words(args.factor)), args.program[0]
     if "{" not in first and shutil.which(first) is None:
         raise ConfigError(f"{first} cannot be started", got="no program of that name", need="-- COMMAND that runs")
-    start = program.starter(args.program, flips)
-    mark = key(args.program, [(one.name, one.bad, one.good) for one in flips])
-    return Hunt(flips, [], start, Path(), limits, mark)
+    samples = lists.of_word(args.samples) if args.samples else None
+    start = program.starter(args.program, flips, samples)
+    files = [Path(word) for word in [*args.program, *(str(one.job["path"]) for one in flips if "path" in one.job)]]
+    files = [*(file for file in files if not file.is_dir()), *([samples.path] if samples else [])]
+    mark = key(args.program, args.samples, [(one.name, one.bad, one.good) for one in flips], stamps(files))
+    job = Hunt(flips, [], start, Path(), limits, mark)
+    if samples is not None:
+        job.unit, job.names = samples.unit, samples.names
+    return job
 
 
 def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
@@ -114,19 +141,17 @@ def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
 
 def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequence[str]) -> Answer:
     """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
-    seconds = None
     verdict = None
     if folder:
         job.wanted, job.told = probe.recorded(folder) or (None, "")
         verdict = _verdict(folder)
-        seconds = _seconds(folder)
-    job.suspicion = factors.suspicion(job.factors, verdict)
-    _say(account.plan(job.factors, job.limits.runs, seconds, job.limits.timeout))
+    job.suspicion, job.guided = factors.suspicion(job.factors, verdict), bool(verdict and verdict.causes)
+    _say(account.plan(job.factors, job.limits, len(job.names), job.unit))
     _say(told)
-    outcome = hunt(job, lambda row: _say(account.line(len(job.rows), row)))
-    names = _names(job.folder)
-    groups = _pages(job, outcome, names, samples)
-    record = redacted(account.record(job, outcome, groups, names))
+    outcome = hunt(job, lambda row: _row(job, row))
+    names = job.names or _names(job.folder)
+    guilt = _samples(job, outcome, names, samples)
+    record = redacted(account.record(job, outcome, guilt, names))
     file = _numbered(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     flight.write_json(file, record)
@@ -134,14 +159,23 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
     return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
 
 
-def _pages(job: Hunt, outcome: Outcome, names: Sequence[str], samples: Sequence[str]) -> list[list[str]]:
+def _row(job: Hunt, row: dict[str, Any]) -> None:
+    """Say how a run ended, and after the first what it has told of all of them."""
+    _say(account.line(len(job.rows), row, job.unit))
+    if len(job.rows) == 1 and row["ended"] == "failed":
+        _say(account.first(job))
+
+
+def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence[str]) -> Guilt | None:
+    """Look for the samples that fail, where the data is guilty or where a program's samples were named."""
     guilty_names = [job.factors[index].name for index in outcome.found.factors]
-    if outcome.status != "found" or factors.DATA not in guilty_names or len(names) < 2:
-        return []
-    _say(f"the data is guilty: {len(names)} pages are halved until those remain that fail")
-    hint = [index for index, name in enumerate(names) if name in samples]
-    found = guilty.pages(job, len(names), outcome.found.rate, lambda row: _say(account.line(len(job.rows), row)), hint)
-    return [[names[index] for index in group] for group in found]
+    asked = bool(job.names) and outcome.status in ("found", "none")
+    if not asked and (outcome.status != "found" or factors.DATA not in guilty_names or len(names) < 2):
+        return None
+    runs = account.halvings(len(names)) * guilty.tries(outcome.found.rate, job.limits.error)
+    _say(f"{len(names)} {job.unit}s are halved until those remain that fail, in {runs} runs at most if it is one")
+    hint = [index for index, name in enumerate(names) if name in hinted]
+    return guilty.pages(job, len(names), outcome.found.rate, lambda row: _row(job, row), hint)
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -151,13 +185,14 @@ def _limits(args: argparse.Namespace) -> Limits:
         ("--rate", args.rate, args.rate is None or 0 < args.rate <= 1, "a probability above 0, at most 1"),
         ("--timeout", args.timeout, args.timeout > 0, "seconds, more than 0"),
         ("--minutes", args.minutes, args.minutes is None or args.minutes > 0, "minutes, more than 0"),
+        ("--again", args.again, args.again >= 0, "at least 0"),
         ("--steps", args.steps, args.steps is None or args.steps >= 1, "at least 1"),
     ]
     for name, value, right, need in rules:
         if not right:
             raise ConfigError(f"{name} cannot be used", got=value, need=need)
     seconds = 60 * args.minutes if args.minutes else None
-    return Limits(args.runs, args.error, args.timeout, seconds, args.rate)
+    return Limits(args.runs, args.error, args.timeout, seconds, args.rate, args.again)
 
 
 def _words(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
@@ -189,16 +224,6 @@ def _verdict(folder: Path) -> Verdict | None:
 
     with contextlib.suppress(OcrlabError):
         return classify.classify(read.incident(str(folder)))
-    return None
-
-
-def _seconds(folder: Path) -> float | None:
-    """Return how long a run took that ended, in seconds."""
-    from datetime import datetime
-
-    with contextlib.suppress(OcrlabError, ValueError, TypeError):
-        record = flight.status(folder)
-        return (datetime.fromisoformat(str(record.ended)) - datetime.fromisoformat(record.started)).total_seconds()
     return None
 
 

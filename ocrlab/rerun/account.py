@@ -7,37 +7,107 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocrlab.records import SCHEMA
-from ocrlab.rerun import search
-from ocrlab.rerun.bisect import Hunt, Outcome
+from ocrlab.rerun import factors, guilty_words, search
+from ocrlab.rerun.bisect import Hunt, Limits, Outcome
 from ocrlab.rerun.factors import Factor
+from ocrlab.rerun.guilty import Guilt
+from ocrlab.rerun.guilty_words import Told
 
 SHOWN = 5  # answers with their probability
+SURE = 0.9  # rate above which nothing is said of it
 
 
-def plan(factors: Sequence[Factor], runs: int, seconds: float | None, timeout: float) -> str:
-    """Return what is going to happen: the factors, how many runs, and about how long; `seconds` is a known run's."""
-    single = math.ceil(math.log2(max(1, len(factors)))) + 2
-    lines = [f"{len(factors)} factors: {', '.join(f'{one.name} ({one.bad} -> {one.good})' for one in factors)}"]
-    told = f"{min(single, runs)} runs where one of them always makes it fail, more for pairs and where it fails now and"
-    lines.append(f"{told} then; at most {runs}")
-    each = f"a run about {seconds:.0f} s (that is how long it took to fail), " if seconds else ""
-    longest = f"at most {timeout:g} s each" if each else f"a run takes at most {timeout:g} s"
-    total = f"; about {_minutes(min(single, runs) * seconds)} in all" if seconds else ""
-    return "\n".join([*lines, f"{each}{longest}{total}; at most {_minutes(runs * timeout)}"])
+def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = "page") -> str:
+    """Return what is going to happen: the factors, how many runs, and how long at most."""
+    runs, timeout = limits.runs, limits.timeout
+    lines = []
+    if flips:
+        single, pair = needed(len(flips))
+        names = ", ".join(f"{one.name} ({shown(one)})" for one in flips)
+        lines.append(f"{len(flips)} factor{'s' if len(flips) > 1 else ''}: {names}")
+        two = f", {min(pair, runs)} where it takes two" if len(flips) > 1 else ""
+        lines.append(f"{min(single, runs)} runs where one of them always makes it fail{two}, several times as many")
+        lines[-1] += f" where it fails now and then; at most {runs}"
+        lines[-1] += f" ({limits.again} of them to make sure, where a run is short)" if limits.again else ""
+    if samples:
+        told = f"{samples} {unit}s, which are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
+        lines.append(f"{told}, more for several and where it fails now and then; at most {runs} in all")
+    return "\n".join([*lines, f"a run takes at most {timeout:g} s; at most {_minutes(runs * timeout)} in all"])
 
 
-def line(number: int, row: dict[str, Any]) -> str:
+def needed(count: int) -> tuple[int, int]:
+    """Return how many runs one culprit of so many factors takes, and two, where it always fails."""
+    steps = math.log2(max(1, count))
+    return math.ceil(steps) + 2, max(math.ceil(steps) + 2, math.ceil(3 * (steps + 1)))
+
+
+def halvings(count: int) -> int:
+    """Return how many runs one guilty sample of so many takes at most: it is in either half, and the rest must pass."""
+    return 2 * math.ceil(math.log2(max(1, count))) + 2
+
+
+def shown(factor: Factor) -> str:
+    """Return how a factor is flipped, in words: `8 -> 0`, `--amp -> without`, `fast -> not set`."""
+    return f"{factor.bad or _empty(factor.good)} -> {factor.good or _empty(factor.bad)}"
+
+
+def _empty(other: str) -> str:
+    return "without" if other.startswith("-") else "not set"
+
+
+def first(job: Hunt) -> str:
+    """Return what the first run has told: how long one takes, how long all will, and what is suspected."""
+    if not job.rows or job.rows[0]["known"]:
+        return ""
+    single, pair = needed(len(job.factors))
+    each = job.rows[0]["seconds"]
+    told = f"a run takes {each:.0f} s: about {_minutes(min(single, job.limits.runs) * each)} for one culprit"
+    told += f", {_minutes(min(pair, job.limits.runs) * each)} for two" if len(job.factors) > 1 else ""
+    return f"{told}{suspects(job)}" if each >= 1 and job.factors else ""
+
+
+def suspects(job: Hunt) -> str:
+    """Return which factors the verdict suspects, the most suspected first; empty where it suspects none."""
+    pairs = sorted(zip(job.suspicion, job.factors, strict=False), key=lambda pair: -pair[0])
+    named = [factor.name for much, factor in pairs if much > 1]
+    return f"; suspected first: {', '.join(named)}" if named else ""
+
+
+def line(number: int, row: dict[str, Any], unit: str = "page") -> str:
     """Return one run in words, as it ends."""
     kept = ", ".join(row["as it was"]) or "nothing"
     kept = "everything" if not row["flipped"] else kept
-    pages = "" if row["pages"] is None else f", {len(row['pages'])} pages"
+    pages = "" if row["pages"] is None else f", {len(row['pages'])} {unit}{'s' if len(row['pages']) > 1 else ''}"
     told = "" if row["ended"] == "passed" else f" ({row['told']})"
     known = ", known already" if row["known"] else f", {row['seconds']:.1f} s"
     return f"run {number}: {row['ended']}{told} with {kept} as it was{pages}{known}"
 
 
-def sentence(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]] = ()) -> str:
-    """Return what was found in one sentence: culprit, evidence, what to set until it is mended, how sure."""
+def sentence(job: Hunt, outcome: Outcome, told: Told | None = None) -> str:
+    """Return what was found: culprit, evidence, what to set until it is mended, how sure; `told` is of the samples."""
+    if told is not None and outcome.status == "none":
+        return _of_samples(job, outcome, told)
+    found = _of_factors(job, outcome, told)
+    if told is None or factors.DATA in [job.factors[index].name for index in outcome.found.factors]:
+        return found
+    return f"{found} With everything as it was, of the {job.unit}s it is {told.who}{_because(told)}."
+
+
+def _of_samples(job: Hunt, outcome: Outcome, told: Told) -> str:
+    """Return the answer where no factor changes anything, or there is none: the samples alone decide."""
+    count = len(job.factors)
+    others = f", whatever of the {count} factor{'s' if count > 1 else ''} is flipped" if job.factors else ""
+    what = job.told or "the failure"
+    if not told.cure:
+        return f"{what}: {told.who}{_because(told)}{others}; {len(job.rows)} runs."
+    return f"{what} comes from {told.who}{_because(told)}{others}. Until it is mended: {told.cure}."
+
+
+def _because(told: Told) -> str:
+    return f": {told.how}" if told.how else ""
+
+
+def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
     best, tried = outcome.found, len(outcome.search.runs)
     what = job.told or "the failure"
     if outcome.status == "otherwise":
@@ -58,27 +128,32 @@ def sentence(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]] = ()) -
     if outcome.status == "undecided":
         told = f"Not enough runs: after {tried} the best answer is {_guess(job, best)}, which is no answer yet"
         return f"{told}. {_more(job)}"
-    cure, names = _cure(job, best), [job.factors[index] for index in best.factors]
-    told = f"{_what(what, names, best, pages)}: {_evidence(job, outcome)}; probability {best.posterior:.2f}"
-    often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < 0.9 else ""
-    sure = "" if outcome.search.flaky else " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
+    cure, names = _cure(job, best, data), [job.factors[index] for index in best.factors]
+    told = f"{_what(what, names, best, data)}: {_evidence(job, outcome)}; probability {best.posterior:.2f}"
+    often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < SURE else ""
+    sure = " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
+    if job.proofs or outcome.search.flaky:  # of a flaky one the rate is told
+        sure = "" if outcome.search.flaky else f" {job.proofs} runs made again ended as before."
     return f"{told}{often}. Until it is mended: {cure}.{sure}"
 
 
 def table(job: Hunt) -> list[list[str]]:
     """Return one row a run, under a header: which factors were flipped, how it ended, in how many seconds."""
-    rows = [["run", *(factor.name for factor in job.factors), "pages", "ended", "s", "failure"]]
+    halved = any(row["pages"] is not None for row in job.rows)
+    rows = [["run", *(factor.name for factor in job.factors), *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
     for number, row in enumerate(job.rows, 1):
         marks = ["as it was" if row["run"] >> index & 1 else "-" for index in range(len(job.factors))]
         pages = "all" if row["pages"] is None else str(len(row["pages"]))
         told = "" if row["ended"] == "passed" else row["told"][:60]
-        rows.append([str(number), *marks, pages, row["ended"], f"{row['seconds']:.1f}", told])
+        rows.append([str(number), *marks, *([pages] * halved), row["ended"], f"{row['seconds']:.1f}", told])
     return rows
 
 
-def record(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, Any]:
-    """Return everything that was found, ready for JSON; `names` are those of all pages."""
+def record(job: Hunt, outcome: Outcome, guilt: Guilt | None = None, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return everything that was found, ready for JSON; `guilt` is that of the samples, `names` are all of theirs."""
     best = outcome.found
+    told = guilty_words.words(guilt, names, job.unit) if guilt else None
+    groups = [[names[index] for index in group] for group in guilt.groups] if guilt else []
     others = sorted({row["told"] for row in job.rows if row["ended"] in ("otherwise", "not done")})
     best_answers = search.ranked(outcome.search, SHOWN)
     made = [_row(row, names) for row in job.rows]
@@ -86,15 +161,16 @@ def record(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]], names: S
     return {
         "schema": SCHEMA,
         "status": outcome.status,
-        "sentence": sentence(job, outcome, pages),
+        "sentence": sentence(job, outcome, told),
         "failure": {"fingerprint": job.wanted, "told": job.told},
         "kind": best.kind,
         "culprits": [job.factors[index].name for index in best.factors] if outcome.status == "found" else [],
-        "pages": [list(group) for group in pages],
+        "pages": groups,
+        "samples": {"told": told.who, "how": told.how, "ending": guilt.ending} if told and guilt else None,
         "posterior": round(best.posterior, 4),
         "error": job.limits.error,
         "rate": round(best.rate, 2),
-        "until_mended": _cure(job, best) if outcome.status == "found" else None,
+        "until_mended": _cure(job, best, told) if outcome.status == "found" else (told.cure or None) if told else None,
         "answers": [{"answer": _words(job, one), "posterior": round(one.posterior, 4)} for one in best_answers],
         "runs": {"used": job.used, "known_before": len(job.rows) - job.used, "at_most": job.limits.runs},
         "seconds": round(sum(row["seconds"] for row in job.rows), 1),
@@ -110,16 +186,15 @@ def record(job: Hunt, outcome: Outcome, pages: Sequence[Sequence[str]], names: S
 def _row(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     pages = row["pages"]
     named = None if pages is None else [names[index] if index < len(names) else str(index) for index in pages]
-    return {**{name: value for name, value in row.items() if name != "run"}, "pages": named}
+    return {**{name: value for name, value in row.items() if name not in ("run", "causes")}, "pages": named}
 
 
-def _what(what: str, names: Sequence[Factor], best: search.Found, pages: Sequence[Sequence[str]]) -> str:
+def _what(what: str, names: Sequence[Factor], best: search.Found, data: Told | None) -> str:
     """Return what makes it fail: one factor, several together, or any of several; pages by their names."""
-    told = [f"{one.name} ({one.bad})" for one in names]
-    if pages:
-        groups = [" with ".join(group[:8]) for group in pages]
-        told = [f"the page {', and the page '.join(groups)}" if one.name == "data" else text
-                for one, text in zip(names, told, strict=True)]  # fmt: skip
+    told = [f"{one.name} ({one.bad or _empty(one.good)})" for one in names]
+    if data is not None:
+        told = [(data.who if data.cure else f"{text}, {data.who}") + (f" ({data.how})" if data.how else "")
+                if one.name == factors.DATA else text for one, text in zip(names, told, strict=True)]  # fmt: skip
     if len(told) == 1:
         return f"{what} comes from {told[0]}"
     if best.kind == "all":
@@ -140,11 +215,18 @@ def _evidence(job: Hunt, outcome: Outcome) -> str:
     return told + (", and passed with nothing else flipped" if alone else "")
 
 
-def _cure(job: Hunt, best: search.Found) -> str:
+def _cure(job: Hunt, best: search.Found, data: Told | None) -> str:
     """Return what to set until it is mended; of several that are needed together one is enough."""
-    told = [job.factors[index].good for index in best.factors]
-    named = [f"{job.factors[index].name}={good}" if "=" not in good else good
-             for index, good in zip(best.factors, told, strict=True)]  # fmt: skip
+    named = []
+    for one in (job.factors[index] for index in best.factors):
+        if one.name == factors.DATA and data is not None and data.cure:
+            named.append(data.cure)
+        elif "synthetic" in one.job:
+            named.append(f"other pages (ocrlab samples check {one.bad} looks at these)")
+        elif not one.good:
+            named.append(f"{one.name} not set" if _empty(one.bad) == "not set" else f"without {one.bad}")
+        else:
+            named.append(one.good if "=" in one.good else f"{one.name}={one.good}")
     return (" or " if best.kind == "all" else " and ").join(named)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,23 +18,29 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import RunError
-from ocrlab.rerun import choice, probe, search
+from ocrlab.records import Cause, Verdict
+from ocrlab.rerun import choice, factors, probe, search
 from ocrlab.rerun.factors import Factor
 from ocrlab.rerun.probe import Start
 from ocrlab.rerun.search import Found, Search
 
+SHORT = 20.0  # seconds of a run that is made again for certainty's sake
 LEDGER = "runs.jsonl"  # what was run already, so that it is not run again
 
 
 @dataclass(frozen=True)
 class Limits:
-    """At most so many runs, of so many seconds each and in all; `error` is how often the answer may be wrong."""
+    """At most so many runs, of so many seconds each and in all; `error` is how often the answer may be wrong.
+
+    An answer that seems to hold always is put to the proof `again` times more, where runs are short.
+    """
 
     runs: int = 60
     error: float = 0.05
     timeout: float = 300.0
     seconds: float | None = None
     rate: float | None = None  # how often the failure happens, where that is known
+    again: int = 0
 
 
 @dataclass
@@ -57,6 +64,10 @@ class Hunt:
     began: float = field(default_factory=time.monotonic)
     notes: list[str] = field(default_factory=list)
     before: Sequence[Path] = ()  # folders of earlier, unfinished bisects, whose runs count where they have the same key
+    unit: str = "page"  # what a sample is called
+    names: Sequence[str] = ()  # of the samples, where they are known before the first run
+    proofs: int = 0  # runs made again since an answer seemed to hold always
+    guided: bool = False  # a verdict has said what is suspected; else that of the first run that fails does
 
 
 @dataclass(frozen=True)
@@ -78,22 +89,58 @@ def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
     old = ledger(job)
     while True:
         best = search.found(known)
-        if search.settled(known, job.limits.error):
+        settled = search.settled(known, job.limits.error)
+        proof = _proof(job, known, best) if settled else None
+        if settled and proof is None:
             return Outcome(STATUS.get(best.kind, "found"), best, known)
-        run = choice.choose(known, job.limits.error)
+        run = choice.choose(known, job.limits.error) if proof is None else proof
         if run in known.barred:
             return Outcome("otherwise", best, known)
         try:
             row = made(job, run, old)
         except Spent:
-            return Outcome("undecided", best, known)
+            return Outcome(STATUS.get(best.kind, "found") if settled else "undecided", best, known)
+        job.proofs += proof is not None
         say(row)
         if row["ended"] in ("failed", "passed"):
             search.learn(known, run, row["ended"] == "failed")
+            known = _guided(job, known, row)
         else:
             search.bar(known, run)
             if run == known.whole:
                 return Outcome("otherwise", best, known)
+
+
+def _proof(job: Hunt, known: Search, best: Found) -> int | None:
+    """Return a run to make again before an answer is given that seems to hold always, None where it is proved enough.
+
+    In turn it is the one nearest to how it was that passed, and the one furthest from it that failed: of a failure that
+    comes now and then, whatever is set, both went that way by chance.
+    """
+    taken = sorted(row["seconds"] for row in job.rows)
+    if job.proofs >= job.limits.again or known.flaky or best.kind not in ("all", "any") or job.used >= job.limits.runs:
+        return None
+    if not taken or taken[len(taken) // 2] > SHORT:
+        return None
+    if any(job.factors[place].name == factors.DATA for place in best.factors):
+        return None  # halving its pages proves more
+    passed, failed = known.ends(False), known.ends(True)
+    return max(passed, key=int.bit_count) if job.proofs % 2 == 0 else min(failed, key=int.bit_count)
+
+
+def _guided(job: Hunt, known: Search, row: dict[str, Any]) -> Search:
+    """Return the search as the verdict of the first failure orders it, where no verdict has done that before."""
+    if job.guided or row["ended"] != "failed":
+        return known
+    job.guided = True
+    causes = [Cause(str(name), float(sure)) for name, sure in row.get("causes") or ()]
+    job.suspicion = factors.suspicion(job.factors, Verdict(causes=causes))
+    again = search.begin(job.suspicion, job.limits.rate)
+    for run, failed in known.runs:
+        search.learn(again, run, failed)
+    for run in known.barred:
+        search.bar(again, run)
+    return again
 
 
 STATUS = {"always": "none", "never": "never", "other": "misfit"}
@@ -110,12 +157,15 @@ def made(job: Hunt, run: int, old: list[dict[str, Any]], pages: list[int] | None
         job.rows.append(row)
         return row
     limit = _allowed(job)
-    place = job.folder / f"{int(time.time())}-{len(job.rows) + 1:03}"
+    stamp = f"{int(time.time())}-{len(job.rows) + 1:03}"
+    names = (stamp, *(f"{stamp}-{number}" for number in range(2, 10_000)))  # another bisect of the same second
+    place = next(job.folder / name for name in names if not (job.folder / name).exists())
     done = probe.perform(partial(job.start, run, pages), place, limit)
     if limit < job.limits.timeout and done.what in (probe.SLOW, probe.HANG):
         raise Spent("time")  # it was not given the time that the others had
     job.used += 1
     row = {**mark, "what": done.what, "told": done.told, "seconds": round(done.seconds, 2), "place": place.name}
+    row["causes"] = [list(cause) for cause in done.causes]
     with (job.folder / LEDGER).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"key": job.key, **row}, ensure_ascii=False) + "\n")
     row["known"] = False
@@ -179,6 +229,18 @@ def _rows(file: Path, wanted: str) -> list[dict[str, Any]]:
         if isinstance(row, dict) and row.pop("key", None) == wanted and isinstance(row.get("run"), int):
             found.append(row)
     return found
+
+
+def stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """Return what tells whether files have changed, those in folders too: name, size and time of each that there is."""
+    found = []
+    for path in paths:
+        walked = (Path(top, name) for top, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+        for one in walked:
+            with contextlib.suppress(OSError, ValueError):
+                stat = one.stat()
+                found.append((str(one), stat.st_size, stat.st_mtime_ns))
+    return sorted(found)
 
 
 def key(*parts: object) -> str:

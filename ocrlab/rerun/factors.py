@@ -23,10 +23,23 @@ SUSPECTS: dict[str, tuple[str, ...]] = {  # by the beginning of a cause: what us
     "host.": ("workers", "batch size", "crop", "pin memory"),
     "data.": ("data", "crop"),
     "io.": ("data", "workers"),
-    "num.": ("precision", "data", "compile", "channels last"),
+    "num.": ("learning rate", "precision", "data", "gradient clipping"),
     "kernel.": ("data", "cudnn", "channels last", "compile", "precision"),
     "native.": ("workers", "data", "opencv threads", "channels last", "threads"),
     "build.": ("cudnn", "precision", "compile"),
+}
+SAME = {  # what other programs call it, without signs and digits
+    "workers": r"(n|nb|num)?(data|loader|dataloader|loading)?(workers?|proc(esses)?)|j|(loader|dataloader)?numworkers",
+    "batch size": r"(train|per(device|gpu)|micro|global|perdevicetrain)?(batch|bs|batchsize)(train|pergpu|perdevice)?",
+    "precision": r"(use|mixed)?(precision|amp|fp|bf|half|autocast|float|dtype|torchdtype|mixedprecision|tf)",
+    "crop": r"(image|img|im|input|crop|patch)?(crop|size|sz|resolution|res|height|width)|max(seq)?(len|length)|seqlen",
+    "compile": r"(torch|use)?(compile|jit|inductor)",
+    "pin memory": r"pin(ned)?(memory)?",
+    "learning rate": r"(base|max|init|peak)?(lr|learningrate)(max|init)?",
+    "gradient clipping": r"(grad(ient)?)?clip(ping|norm|value|gradnorm)?|maxgradnorm",
+    "threads": r"(n|num|omp|ompnum|mkl|mklnum|intraop)?threads",
+    "start method": r"(mp|multiprocessing)?(startmethod|context)",
+    "data": r"(train)?(data|dataset|datadir|dataroot|datapath|root|list|files?|manifest)",
 }
 STRENGTH = (6.0, 3.0, 2.0, 1.5)  # how much more than the rest they are suspected, in that order
 
@@ -74,5 +87,6 @@ def suspicion(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]
 
 
 def _plain(name: str) -> str:
-    """Return a name as it is compared: `runtime.num_workers` and `Workers` are `workers`."""
-    return re.sub(r"[^a-z]", "", name.lower().rpartition(".")[2].removeprefix("num_"))
+    """Return a name as it is compared: `runtime.num_workers`, `NWORKERS` and `Workers` are `workers`."""
+    bare = re.sub(r"[^a-z]", "", name.lower().rpartition(".")[2])
+    return next((known for known, names in SAME.items() if re.fullmatch(names, bare)), name.lower())

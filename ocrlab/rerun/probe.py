@@ -30,15 +30,21 @@ ALIKE = (
 )
 VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|'[^']*/[^']*'|(?:/[\w.-]+)+")
 PARENTHESES = re.compile(r"\[[#, ]*\]")
+# torch says it in three ways, by who notices first: with one process, with several, with the exit status.
+WORKER = re.compile(r"DataLoader worker \(pid.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds."""
+    """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds.
+
+    `causes` are those of its verdict, with how sure each is.
+    """
 
     what: str
     told: str
     seconds: float
+    causes: tuple[tuple[str, float], ...] = ()
 
 
 def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Probe:
@@ -71,7 +77,8 @@ def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Pr
         return Probe("", "passed", seconds)
     if ended.verdict is None:
         return Probe(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
-    return Probe(*fingerprint(ended.verdict, incident), seconds)
+    causes = tuple((cause.id, cause.confidence) for cause in ended.verdict.causes)
+    return Probe(*fingerprint(ended.verdict, incident), seconds, causes)
 
 
 def alike(one: str, other: str) -> bool:
@@ -94,7 +101,7 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     thrown = uncaught.find(evidence.pages(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", text))[:160], text[:120]
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], text[:120]
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
     return f"exit status {verdict.exit_code}", f"exit status {verdict.exit_code}"

@@ -228,9 +228,10 @@ def proved(search: Search, best: Found) -> bool:
     """Tell whether nothing more is wanted of a failure that always happens.
 
     k factors of n, two or more, are put to the proof until luck alone could not have shown them, though for no more
-    than (k + 1)(log2(n) + 1) runs.
+    than (k + 1)(log2(n) + 1) runs, those that told nothing among them.
     """
     size = len(best.factors)
     if best.rate <= CERTAIN or unproven(search, best):
         return False
-    return size < 2 or len(search.runs) >= (size + 1) * (math.log2(search.count) + 1) or not doubts(search, LUCK)
+    made = len(search.runs) + len(search.barred)
+    return size < 2 or made >= (size + 1) * (math.log2(search.count) + 1) or not doubts(search, LUCK)

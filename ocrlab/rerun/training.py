@@ -19,6 +19,7 @@ from ocrlab.rerun.probe import Command, Start
 from ocrlab.settings.fields import flat
 
 SMALL_CROP = 256  # pixels
+LOW_RATE, CLIP = 1e-4, 1.0  # of a training that is sure not to explode by itself
 START_METHOD = "spawn"
 STEPS = 20  # optimiser steps where nobody knows at which one it failed
 MARGIN = 2  # optimiser steps beyond the one that failed: a loader is ahead of them
@@ -42,6 +43,8 @@ def of_config(config: Config) -> list[Factor]:
         ("threads", config.runtime.threads != 1, "runtime.threads", 1),
         ("decoder", True, "decoder", decoder),
         ("crop", crop < config.crop, "crop", crop),
+        ("learning rate", config.optim.lr > LOW_RATE, "optim.lr", LOW_RATE),
+        ("gradient clipping", config.optim.grad_clip == 0, "optim.grad_clip", CLIP),
     ]
     found = [_setting(name, key, config, good) for name, there, key, good in rows if there]
     others: list[tuple[str, bool, str, str, dict[str, Any]]] = [
@@ -94,6 +97,7 @@ def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int)
             job["overrides"] |= dict(word.split("=", 1) for word in factor.overrides)
         if job.get(SYNTHETIC):
             job[SYNTHETIC] = str(folder / SYNTHETIC)
+            job["names"] = None  # those of the synthetic pages are no names of the user's
         job["crops"] = crops if pages is None else rounds(crops, folder) * len(pages)
         batch = int(job["overrides"].get("batch_size", config.batch_size)) * config.trainer.accumulate_grad_batches
         needed = math.ceil(job["crops"] / batch)

@@ -1,10 +1,11 @@
-"""Does a module run as a graph of torch.compile?"""
+"""Does a module run as a graph, of torch.compile or torch.jit, so that hooks inside of it do not run?"""
 
 from __future__ import annotations
 
 import gc
 import sys
 
+import torch
 from torch import nn
 
 SLOT = "_compiled_call_impl"  # of a module: what is called in place of it
@@ -14,6 +15,11 @@ HEARD = "heard"  # attribute of what the flight recorder leaves there: what was 
 def is_compiled(model: nn.Module) -> bool:
     """Tell whether a model, or a part of it, runs as a graph of torch.compile."""
     return any(itself_compiled(module) for module in model.modules())
+
+
+def of_jit(module: nn.Module) -> bool:
+    """Tell whether torch.jit made a module, by script or by trace: it takes no hooks, nor do those inside of it."""
+    return isinstance(module, torch.jit.ScriptModule)
 
 
 def any_compiled() -> bool:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ocrlab.trace import contract_before as before
 from ocrlab.trace import contract_rules as rules
 from ocrlab.trace import contract_words as words
+from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.contract_answers import answers
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, lines, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
@@ -90,6 +91,9 @@ def check(
     report = Report(findings=list(before.standing(model, optimizers)))
     if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
         report.unchecked.append("the step: there are no weights yet")
+        return report
+    if of_jit(model):
+        report.unchecked.append("the step: a model of torch.jit takes no hooks; check it as it was before")
         return report
     named = list(leaves(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ocrlab.trace.tensors import under_vmap
+
 ALSO = 6  # more places that are told of one rule
 DEEP = 8  # levels of a batch that are looked into
 NONE = "none of the batch"
@@ -111,14 +113,9 @@ def names_in(tree: Any, count: int, deep: int = 0) -> list[str] | None:
 
 
 def plain(tensor: Tensor) -> bool:
-    """Return whether the values of a tensor can be looked at: it is dense, holds something, lies on a device, and is
-    none of those that torch.func passes through vmap and grad, which let nobody read them.
-    """
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return False
-    return (
-        tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0 and tensor.device.type != "meta"
-    )
+    """Return whether the values of a tensor can be looked at: it is dense, holds something, and no vmap is around."""
+    there = tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0
+    return there and tensor.device.type != "meta" and not under_vmap(tensor)
 
 
 def spot(broken: Tensor, names: Sequence[str] | None = None) -> str:

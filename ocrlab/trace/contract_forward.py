@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, not_finite, plain, spot, value_at
+from ocrlab.trace.tensors import under_vmap
 
 FAINT_INPUT = 1.00001 / 255  # the most that an image of 0..255 holds when it is divided by 255 twice
 LARGE_INPUT = 16.0  # mean size of an input: images of 0..255 have about 100, normalised ones 1
@@ -56,6 +58,8 @@ class Forward:
 
     def __enter__(self) -> Forward:
         for name, module in self.model.named_modules():
+            if of_jit(module):
+                continue
             hooks = (self._before(name), self._after(name))
             self._handles.append(module.register_forward_pre_hook(hooks[0]))
             self._handles.append(module.register_forward_hook(hooks[1]))
@@ -102,6 +106,8 @@ class Forward:
         kinds = tuple(str(t.dtype).removeprefix("torch.") for _, t in given)
         device, layout = (str(first.device), memory_format(first)) if first is not None else ("", "")
         self.stages.append(Stage(name, type(module).__name__, shapes, kinds, device, layout))
+        if any(under_vmap(tensor) for _, tensor in given):
+            return  # no value can be read there, nor a gradient be kept
         came = next((t for _, t in leaves(args)), None)
         if came is not None and first is not None and came.shape == first.shape:
             self.alike.add(id(module))

@@ -157,7 +157,9 @@ def helped(before: float, after: float) -> Iterator[Finding]:
 def norms(model: nn.Module) -> dict[str, float]:
     """Return the norm of the gradient of every trainable parameter that has one."""
     named = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None and p.requires_grad]
-    return {name: float(entries(grad).float().norm()) for name, grad in named if plain(entries(grad))}
+    whole = ((name, entries(grad)) for name, grad in named)
+    real = ((name, torch.view_as_real(grad) if grad.is_complex() else grad) for name, grad in whole if plain(grad))
+    return {name: float(grad.float().norm()) for name, grad in real}
 
 
 def statistics(model: nn.Module, kept: Kept) -> Iterator[Finding]:

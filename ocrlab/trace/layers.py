@@ -75,6 +75,7 @@ class Seen:
         self._named = [(one.name, weakref.ref(one.module)) for one in named]
         self._backward = backward
         self._compiled = is_compiled(model)
+        self._jit = names.made_by_jit(model)
         self._handles: list[Any] = []
         self._local = threading.local()  # DataParallel calls replicas of the same modules in threads
         self._stance: Any = None
@@ -147,16 +148,23 @@ class Seen:
         if self.fault:
             return f"Nothing was looked at after this: {self.fault}"
         silent = {name for name, _ in self.modules} - {row.call.module for row in self._keeper.rows}
+        silent -= set(self.unfinished)
+        left = f"an exception left {', '.join(self.unfinished)}" if self.unfinished else ""
         if silent and len(silent) == len(self.modules):
             why = "it runs inside of a compiled function, its `forward` is called directly, or it was not needed"
             return f"No watched module was called in a step that was looked at: {why}"
-        told = [f"never called: {', '.join(sorted(silent))}"] if silent else []
+        unread = [row.slot.why for row in self._keeper.rows if row.slot.why]
+        told = [left] if left else []
+        told += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._keeper.rows) else []
+        told += [f"never called: {', '.join(sorted(silent))}"] if silent else []
+        told += [f"of torch.jit, whose insides run no hooks: {', '.join(self._jit)}"] if self._jit else []
         told += [f"{self._keeper.dropped} older rows were dropped"] if self._keeper.dropped else []
         return "; ".join(told)
 
     def __str__(self) -> str:
         first, table = self.first_nonfinite, self.table()
-        told = [f"{first}" if first else "All that was seen is finite"] if self._keeper.rows else []
+        seen = any(not row.slot.why for row in self._keeper.rows)
+        told = [f"{first}" if first else "All that was seen is finite"] if seen else []
         wanted = [name for name in SHOWN if name in table.columns and table[name].notna().any()]
         shown = table[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
         return "\n".join([*told, *filter(None, [self.note()]), *([shown] if wanted else [])])
@@ -183,7 +191,8 @@ class Seen:
         root = self._root()
         phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
         is_root = root is not None and module is names.unwrapped(root)
-        call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, keeper.next())
+        first = bool(getattr(module, "batch_first", True))
+        call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, keeper.next(), first)
         keeper.calls.append(call)
         for path, tensor in _arguments(args, kwargs):
             keeper.add(call, INPUT, path, tensor, self._gradient if self._backward else None)

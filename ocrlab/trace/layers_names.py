@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from ocrlab.errors import ConfigError
+from ocrlab.trace.compiled import of_jit
 
 Wanted = str | nn.Module | type[nn.Module] | Iterable["Wanted"]
 WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}  # their child is called `module`
@@ -44,22 +45,30 @@ def every(model: nn.Module) -> list[Named]:
 def _walk(module: nn.Module, name: str, above: frozenset[int]) -> Iterator[tuple[str, nn.Module]]:
     """Yield every module with its name, those that are shared under each of their names, parents first."""
     yield name, module
-    for part, child in module._modules.items():
+    for part, child in module.named_children() if of_jit(module) else module._modules.items():
         if child is not None and id(child) not in above:  # one that holds itself would never end
             hidden = part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)
             yield from _walk(child, name if hidden else f"{name}.{part}".lstrip("."), above | {id(module)})
 
 
+def made_by_jit(model: nn.Module) -> list[str]:
+    """Return the names of the outermost parts of a model that torch.jit made, whose insides run no hooks."""
+    found = [name for name, module in _walk(model, "", frozenset()) if of_jit(module)]
+    return [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """Return what is inside of torch's wrappers."""
-    for part, child in module._modules.items():
+    for part, child in () if of_jit(module) else module._modules.items():
         if child is not None and (part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)):
             return unwrapped(child)
     return module
 
 
 def can_be_called(module: nn.Module) -> bool:
-    """Tell whether a module has a forward; a ModuleList has none."""
+    """Tell whether a module has a forward that hooks can see; a ModuleList has none, what torch.jit made takes none."""
+    if of_jit(module):
+        return False
     return "forward" in vars(module) or type(module).forward is not nn.Module.forward
 
 
@@ -70,6 +79,11 @@ def chosen(model: nn.Module, wanted: Wanted) -> list[Named]:
     also found as `net.decoder.fusion`. `*` is every module, the model itself too.
     """
     modules = every(model)
+    if not modules:
+        jit = of_jit(unwrapped(model))
+        what = "A model of torch.jit runs no hooks" if jit else "The model has no module that is called"
+        need = "the model as it was before torch.jit" if jit else "a module with a forward"
+        raise ConfigError(what, got=type(unwrapped(model)).__name__, need=need)
     picked = {id(found.module) for found in _picked(model, modules, wanted)}
     return [found for found in modules if id(found.module) in picked]
 

@@ -7,7 +7,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+PACKED = ".data (packed)"  # rows are steps of all samples, the longest first: a row is no sample
 MOST = 32  # tensors of one value; a list of a thousand boxes is looked at in part
 DEEPEST = 5
 
@@ -38,6 +40,8 @@ def _gather(value: Any, path: str, found: list[tuple[str, Tensor]], deeper: int)
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
     """Return what a value holds, with how each is reached."""
+    if isinstance(value, PackedSequence):
+        return [(PACKED, value.data)]
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):

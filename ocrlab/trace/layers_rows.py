@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ocrlab.trace.layers_nested import PACKED
 from ocrlab.trace.tensors import Facts, Figures
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 WEIGHT, INPUT, OUTPUT = "weight", "input", "output"
+RECURRENT = ("RNN", "LSTM", "GRU")  # their state is (layers, B, C) whatever batch_first says
 GRADIENT = {INPUT: "gradient of input", OUTPUT: "gradient of output"}
 MIB = 2**20
 COLUMNS: tuple[str, ...] = ("step", "micro", "phase", "module", "class", "what", "path")
@@ -52,6 +54,7 @@ class Call:
     micro: int
     phase: str  # forward, eval, recompute
     order: int
+    batch_first: bool = True
     begin: Any = None
     end: Any = None
     own: tuple[int, int] = (0, 0)
@@ -117,9 +120,9 @@ def first(rows: Iterable[Row]) -> First | None:
     if row is None or row.slot.figures is None:
         return None
     call, figures, facts, index = row.call, row.slot.figures, row.slot.facts, row.slot.index
-    of_samples = row.what != WEIGHT and len(facts.shape) > 1
-    sample = index[0] if index and of_samples else None
-    samples = row.slot.samples if of_samples else None
+    place = _of_samples(row)
+    sample = index[place] if index and place is not None else None
+    samples = row.slot.samples if place == 0 else None
     return First(
         **{name: getattr(call, name) for name in ("module", "kind", "step", "micro", "phase")},
         **{name: getattr(figures, name) for name in ("nan", "inf", "count")},
@@ -131,6 +134,15 @@ def first(rows: Iterable[Row]) -> First | None:
         dtype=facts.dtype,
         sentence=_sentence(row, sample),
     )
+
+
+def _of_samples(row: Row) -> int | None:
+    """Return the dimension of a tensor that is its samples, None where there is none or nobody can know."""
+    size = len(row.slot.facts.shape)
+    if row.what == WEIGHT or size < 2 or row.path.endswith(PACKED):
+        return None
+    state = row.call.kind in RECURRENT and row.path.startswith("[1]")
+    return 1 if size == 3 and (state or not row.call.batch_first) else 0
 
 
 def _sentence(row: Row, sample: int | None) -> str:

@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ocrlab.errors import ConfigError
 from ocrlab.trace import leak_graph, leak_lines, memory_host
-from ocrlab.trace.compiled import itself_compiled
+from ocrlab.trace.compiled import itself_compiled, of_jit
 from ocrlab.trace.leak_holders import Holder
 from ocrlab.trace.leak_lines import Line
 from ocrlab.trace.leak_probe import PROBE, Candidate, Probe
@@ -86,6 +86,7 @@ class Seen:
         self.leaks: list[Leak] = []
         self.notes: list[str] = []
         self.ticks = 0
+        self._before = 0  # of the ticks: forward calls, before seen.step() said what a step is
         self.cost = 0.0  # seconds that the figures of each step took, closer looks apart
         self.looked = 0.0  # seconds that closer looks took
         self._model = weakref.ref(model) if model is not None else None
@@ -110,7 +111,8 @@ class Seen:
             blind = (
                 "" if leak_graph.SEES else f" What autograd's graphs keep is not seen with torch {torch.__version__}."
             )
-            return f"No leak in {self.ticks} steps.{blind}"
+            steps = self.ticks - self._before
+            return f"No leak in {steps} step{'' if steps == 1 else 's'}.{blind}"
         return "\n".join(str(leak) for leak in self.leaks)
 
     def __str__(self) -> str:
@@ -122,14 +124,15 @@ class Seen:
 
     def step(self) -> None:
         """Say that a step has ended; from then on nothing else counts as one."""
-        self._source = "step"
+        if self._source != "step":
+            self._source, self._before = "step", self.ticks
         self._tick()
 
     # How it is seen.
 
     def _begin(self) -> None:
         model = self._model() if self._model else None
-        compiled = model is not None and itself_compiled(model)
+        compiled = model is not None and (itself_compiled(model) or of_jit(model))
         if model is not None and not compiled:  # a hook on a compiled model would be compiled with it
             self._handles.append(model.register_forward_pre_hook(self._on_forward, prepend=True))
         self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))

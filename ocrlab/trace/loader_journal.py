@@ -20,6 +20,7 @@ from ocrlab.flight import heartbeat
 
 SINGLE = 20_000  # samples that have a line each; from then on GROUP of them share one, which names the slowest
 GROUP = 64
+COLLATE = "collate_fn"  # in the place of a sample that failed: making a batch of them did
 EVERY = 0.25  # seconds between two looks at memory and processor
 PSS_SHARE = 0.005  # of the time that may go into reading the shared part of memory, which the kernel has to add up
 
@@ -95,6 +96,10 @@ class Journal:
                 self.flush()
         if began + seconds - self.looked > EVERY:
             self.look()
+
+    def mark(self, digest: str) -> None:
+        """Write down what one of the first items of a stream holds."""
+        self.write(["mark", digest])
 
     def failed(self, index: Any, name: str) -> None:
         """Write down a sample that could not be loaded."""
@@ -188,6 +193,7 @@ class Log:
     now: str = ""
     last: float = 0.0  # when it last said something
     failed: str = ""  # the sample that could not be loaded
+    marks: list[str] = field(default_factory=list)  # what the first items of its stream hold, as digests
 
 
 def read(folder: Path) -> list[Log]:
@@ -226,6 +232,8 @@ def _take(log: Log, line: list[Any]) -> None:
         log.last = max(log.last, told[0] + told[1])
     elif kind == "failed":
         log.failed = str(rest[1])
+    elif kind == "mark":
+        log.marks.append(str(rest[0]))
     elif kind == "collate":
         log.batches, log.collating = log.batches + 1, log.collating + rest[0]
     elif kind == "look":

@@ -8,10 +8,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ocrlab.trace.loader_journal import Death, Log, Look, Sample, Step
+from ocrlab.trace.loader_journal import COLLATE, Death, Log, Look, Sample, Step
 from ocrlab.trace.loader_locks import Locks
 
 LITTLE = 0.05  # of the step; below it the loader keeps up
+ALIKE = 4  # items of a stream, different ones, that must be the same in all workers
 SLOW = 5.0  # times the median sample that make a sample slow
 SLICE = 0.02  # seconds; a sample may be off its core for as long because others ran, which is not its fault
 STARVED = 0.25  # of the time without a core that is worth a word
@@ -130,6 +131,7 @@ def findings(
     ]
     if error is not None and not deaths:
         told.append(f"Loading failed with {type(error).__name__}{_failed(logs, error)}")
+    told += _same(logs)
     waits = [_waits(steps, logs, workers, locks or Locks())] if later(steps) else []
     start = _start(steps, workers, persistent)
     most = sum(step.wait for step in steps if step.first) > sum(step.wait for step in steps if not step.first)
@@ -139,11 +141,29 @@ def findings(
     return [*told, *_crowded(steps, logs, workers), *_memory(logs)]
 
 
+def _same(logs: Sequence[Log]) -> list[str]:
+    """Return that workers yield the same items: each has the whole stream, and nobody shares it out."""
+    marks = {log.worker: log.marks for log in logs if log.worker >= 0 and len(log.marks) >= ALIKE}
+    if len(marks) < 2:
+        return []
+    count = min(len(mark) for mark in marks.values())
+    beginnings = {tuple(mark[:count]) for mark in marks.values()}
+    if len(beginnings) > 1 or len(set(beginnings.pop())) < ALIKE:
+        return []
+    return [
+        f"All {len(marks)} workers yield the same samples, as far as was looked ({count} of each): the stream is not "
+        f"shared out, so that each sample comes {len(marks)} times an epoch, or their random numbers begin alike; take "
+        "in __iter__ only the part of get_worker_info().id"
+    ]
+
+
 def _failed(logs: Sequence[Log], error: BaseException) -> str:
     """Return at which sample loading failed, where it is known; torch tells the worker in its message."""
     worker = re.search(r"DataLoader worker process (\d+)", str(error))
     mine = [log for log in logs if worker is None or log.worker == int(worker[1])]
     at = [log.failed for log in mine if log.failed] or [log.now for log in mine if log.now]
+    if COLLATE in at:
+        return f" in {COLLATE}, which makes batches of the samples"
     return f" at sample {at[0]}" if len(at) == 1 else ""
 
 
@@ -164,7 +184,8 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
     every = [sample for log in logs for sample in log.samples]
     seconds = sum(log.seconds for log in logs)
     if not every:
-        return "what happens in loading is not known (workers older than the watch, or a data set of its own make)"
+        why = "workers older than the watch, another watch inside of this one, or a data set of its own make"
+        return f"what happens in loading is not known ({why})"
     usual = median(every)
     slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual and not _preempted(s)), key=lambda s: -s.seconds)
     lost, waited = sum(sample.seconds for sample in slow), sum(step.wait for step in steps)
@@ -219,7 +240,7 @@ def _preempted(sample: Sample) -> bool:
 def _doing(steps: Sequence[Step], logs: Sequence[Log], seconds: float, locks: Locks) -> str:
     without = [value for log in logs if (value := row(log)["without_core"]) is not None]
     if without and statistics.fmean(without) > STARVED:
-        return f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {cores()} cores are usable"
+        return f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {_usable()}"
     on = sum(log.cpu for log in logs) / (seconds or 1e-9)
     if on < ASLEEP and locks.shared:
         what = "waiting for a lock that another worker holds: one of them loads at a time, and more workers do not help"
@@ -273,7 +294,7 @@ def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[s
     if computing and delay > STARVED * computing:
         told.append(
             f"The step itself was without a core for {100 * delay / computing:.0f} % of its computing: it shares "
-            f"{cores()} cores with its own further threads{others}, and whatever else runs here"
+            f"{cores()} core{'s' * (cores() > 1)} with its own further threads{others}, and whatever else runs here"
             + (
                 f"; {len(pools)} OpenMP runtimes are loaded ({', '.join(pools)}), whose idle threads spin"
                 * (len(pools) > 1)
@@ -327,6 +348,10 @@ def openmp() -> list[str]:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def _usable() -> str:
+    return "1 core is usable" if cores() == 1 else f"{cores()} cores are usable"
 
 
 def ms(seconds: float) -> str:

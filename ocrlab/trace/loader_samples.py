@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import hashlib
 import os
 import sys
 import time
@@ -19,9 +20,11 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ocrlab.trace import loader_names as names
-from ocrlab.trace.loader_journal import Journal
+from ocrlab.trace.loader_journal import COLLATE, Journal
 from ocrlab.trace.signals import by_a_signal
 
+BYTES = 1 << 16  # of a tensor or text that are compared
+MARKED = 16  # first items of a stream whose content is compared with that of the other workers
 DEPTH = 4  # data sets inside data sets (Subset, ConcatDataset) that are looked into
 _here: list[Watching] = []  # the journal of this process; none in a process that loads nothing
 
@@ -71,7 +74,12 @@ class Collate:
 
     def __call__(self, items: Any) -> Any:
         began = time.perf_counter()
-        batch = self.then(items)
+        try:
+            batch = self.then(items)
+        except Exception:
+            if _here and not _here[0].ended:
+                _here[0].journal.failed("", COLLATE)
+            raise
         if _here:
             if _here[0].ended:
                 end()
@@ -217,11 +225,38 @@ class _Timed(Iterator[Any]):
         finally:
             journal.local.inside = False
         _done(journal, self._dataset, self._number, item, began, cpu)
+        if self._number < MARKED and journal.worker >= 0 and journal.lines is not None:
+            _mark(journal, item)
         self._number += 1
         return item
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._below, name)
+
+
+def _mark(journal: Journal, item: Any) -> None:
+    """Write down what an item of a stream holds: workers that do not share it out all yield the same."""
+    entered = time.monotonic()
+    with contextlib.suppress(Exception):  # an item of a stranger's kind
+        digest = hashlib.blake2b(digest_size=8)
+        if _digest(item, digest.update):
+            journal.mark(digest.hexdigest())
+    journal.own += time.monotonic() - entered
+
+
+def _digest(item: Any, take: Callable[[bytes], object], depth: int = 4) -> bool:
+    """Feed what an item holds; tell whether there was something to compare."""
+    if isinstance(item, str | bytes | int | float | bool):
+        take(repr(item).encode()[:BYTES])
+        return True
+    if hasattr(item, "tobytes") or hasattr(item, "untyped_storage"):
+        array = item.detach().contiguous().reshape(-1)[:BYTES].numpy() if hasattr(item, "detach") else item
+        take(repr(getattr(item, "shape", "")).encode() + bytes(array.tobytes()[:BYTES]))
+        return True
+    if depth and isinstance(item, dict | list | tuple):
+        parts = item.values() if isinstance(item, dict) else item
+        return sum(_digest(part, take, depth - 1) for part in parts) > 0  # all of them, not the first
+    return False
 
 
 def _elsewhere(journal: Journal) -> bool:

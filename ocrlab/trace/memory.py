@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ocrlab.errors import ConfigError
 from ocrlab.trace import memory_host, memory_words
+from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.memory_live import Live, unsaved
 from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import OUTSIDE, Process, Row, Step, grouped, summarise
@@ -200,6 +201,8 @@ class Seen:
     def _after_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._modules.optimising = False
         self._stepped = self._stepped or optimizer in self._optimizers
+        if self._stepped and of_jit(self.model):  # nobody tells where its next forward pass begins
+            self.step()
 
     def _classify(self) -> None:
         """Find out whose the storages are: parameters, buffers, gradients, optimiser state."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.memory_record import OUTSIDE
 
 LEAF = 2**64 - 1  # the sequence number of every node that accumulates a gradient
@@ -35,6 +36,8 @@ class Modules:
     def attach(self) -> None:
         """Hook every module; the hooks look and return nothing."""
         for name, module in self.names.items():
+            if of_jit(module):
+                continue
             enter, leave = partial(self._enter, name), partial(self._leave, name)
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
             self._handles.append(module.register_forward_hook(leave, always_call=True))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
+DISPATCH, OURS = "PythonDispatchMode", 0.05  # what looks at each operator as it is called, and its share worth a word
 OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
 
@@ -154,6 +155,9 @@ class Seen:
         if rate is not None:
             told.append(f"{rate / 1e9:.0f} GFLOP/s" + (f", {100 * share:.0f} % of the card's peak" if share else ""))
         told.append(self._not_looked_at())
+        ours = sum(o.share for o in self.operators if o.name == DISPATCH)
+        if ours > OURS:
+            told.append(f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)")
         return "; ".join(filter(None, told))
 
     def __str__(self) -> str:
@@ -198,7 +202,7 @@ class Seen:
         """Return the operator that takes most of the step in all modules, and the module that has most of it."""
         sums: dict[str, float] = {}
         for each in self.operators:
-            if each.phase != "data":
+            if each.phase != "data" and each.name != DISPATCH:
                 sums[each.name] = sums.get(each.name, 0.0) + each.share
         if not sums:
             return ""

@@ -170,6 +170,8 @@ def whose(operator: str) -> Place | None:
         if frame is None:
             break
         file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if found is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
+            return None  # another instrument of ours reads it, not the user
         if file.startswith(TORCH):
             if any(file[len(TORCH) :].startswith(part) and name.startswith(of) for part, of in ON_THE_HOST):
                 return None

@@ -107,7 +107,7 @@ def _format(tensor: Tensor, strided: bool) -> str:
 
 def values(tensor: Tensor) -> Tensor | str:
     """Return the values of a tensor that can be read, as a plain dense real one; else why they cannot be read."""
-    if torch._C._functorch.is_batchedtensor(tensor):  # under vmap, which allows no reading
+    if under_vmap(tensor):
         return "inside of vmap no value can be read"
     tensor = tensor.detach()
     if type(tensor) is not Tensor:
@@ -122,6 +122,8 @@ def values(tensor: Tensor) -> Tensor | str:
         return values(tensor.values())
     if tensor.layout == torch.sparse_coo:
         return values(tensor._values())
+    if tensor.is_mkldnn:
+        return values(tensor.to_dense())
     if tensor.layout != torch.strided:
         return values(tensor.values())
     if tensor.is_meta:
@@ -133,6 +135,16 @@ def values(tensor: Tensor) -> Tensor | str:
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())  # real and imaginary parts are looked at alike
     return tensor.resolve_neg()
+
+
+def under_vmap(tensor: Tensor) -> bool:
+    """Tell whether vmap holds a tensor, also below what grad or jvp have wrapped around it: it allows no reading."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
 
 
 def flat(tensor: Tensor) -> tuple[Tensor, int]:
@@ -173,7 +185,7 @@ def look(tensor: Tensor) -> Figures:
         spread += squares + step * step * seen * count / (seen + count)
         mean += step * count / (seen + count)
         seen += count
-    std = math.sqrt(spread / seen) if seen else math.nan
+    std = math.sqrt(spread / seen) if seen and spread == spread else math.nan
     if not seen:
         low = high = mean = math.nan
     return Figures(low, high, mean, std, zeros * times, nan * times, inf * times, line.numel() * times)
@@ -194,11 +206,13 @@ def _moments(piece: Tensor, low: float, high: float) -> tuple[float, float]:
     if low == high:
         return low, 0.0
     middle = low / 2 + high / 2  # near it squares lose nothing, even where the mean is far from 0
-    if max(high - middle, middle - low) ** 2 * piece.numel() > torch.finfo(piece.dtype).max / 4:
+    reach = max(high - middle, middle - low)
+    if reach > math.sqrt(torch.finfo(piece.dtype).max / 4 / piece.numel()):
         piece = piece.double()
-    piece = piece - middle
+    unit = reach if reach > math.sqrt(torch.finfo(torch.float64).max / 4 / piece.numel()) else 1.0
+    piece = (piece - middle) / unit
     shift, squares = float(piece.sum()) / piece.numel(), float(torch.dot(piece, piece))
-    return middle + shift, max(0.0, squares - shift * shift * piece.numel())
+    return middle + shift * unit, max(0.0, squares - shift * shift * piece.numel()) * unit * unit
 
 
 @torch.no_grad()

@@ -60,7 +60,7 @@ def test_people_get_a_table_and_the_sentence_last(bisect: Callable[..., tuple[in
     status, out, _ = bisect(*program("workers=4:0", "AMP=1:x"))
     lines = out.strip().splitlines()
     assert status == 0
-    assert lines[0].split() == ["run", "workers", "AMP", "pages", "ended", "s", "failure"]
+    assert lines[0].split() == ["run", "workers", "AMP", "ended", "s", "failure"]
     assert "Until it is mended" in lines[-2]
 
 
@@ -73,6 +73,29 @@ def test_the_same_command_goes_on_where_the_runs_were_spent(bisect: Callable[...
     assert json.loads(third[1])["runs"]["known_before"] <= 2, "what was found is looked for afresh"
 
 
+def test_a_line_of_a_list_is_named_and_left_out(bisect: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("".join(f"{name}.jpg 1\n" for name in "abcdefgh").replace("f.jpg 1", "f.jpg"))
+    code = "import sys; [line.split()[1] for line in open(sys.argv[1])]"
+    status, out, err = bisect("--samples", "list=train.txt", "--", sys.executable, "-S", "-c", code, "{list}")
+    assert status == 0
+    assert "comes from the line 6 (`f.jpg`): it fails without all others; all others pass" in out
+    assert "Until it is mended: leave out line 6." in out
+    assert "8 lines, which are halved: up to 8 runs for one" in err
+    assert err.count("ocrlab bisect: run ") <= 8
+    assert out.splitlines()[0].split() == ["run", "lines", "ended", "s", "failure"]
+
+
+def test_a_mended_file_is_run_again(bisect: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    code = "import sys; text = open(sys.argv[1]).read(); {}['b'] if 'b' in text else 0"
+    words = ("--json", "bad", "--factor", "a=1:0", "--", sys.executable, "-S", "-c", code, "l.txt")
+    (tmp_path / "l.txt").write_text("a\nb\n")
+    assert cli.main(["watch", "--run-dir", "bad", "--", sys.executable, "-c", "{}['b']"]) == 1
+    assert json.loads(bisect(*words)[1])["status"] == "none"
+    (tmp_path / "l.txt").write_text("a\nccc\n")
+    found = json.loads(bisect(*words)[1])
+    assert (found["status"], found["runs"]["known_before"]) == ("never", 0)
+
+
 @pytest.mark.parametrize(
     "words, told",
     [
@@ -82,6 +105,8 @@ def test_the_same_command_goes_on_where_the_runs_were_spent(bisect: Callable[...
         (("--factor", "a=1:0"), "for a program of yours"),
         (("--factor", "a=1", "--", "python"), "cannot be read"),
         (("--factor", "a=1:0", "--", "no_such_program"), "cannot be started"),
+        (("--samples", "list=nowhere.txt", "--", "python", "{list}"), "no such file"),
+        (("--samples", "list", "batch_size=2"), "for a program of yours"),
         (("--runs", "0", "batch_size=2"), "--runs"),
         (("--error", "0.7", "batch_size=2"), "--error"),
         (("--rate", "0", "batch_size=2"), "--rate"),

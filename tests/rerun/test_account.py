@@ -5,6 +5,7 @@ from typing import Any
 
 from ocrlab.rerun import account, factors, search
 from ocrlab.rerun.bisect import Hunt, Limits, Outcome
+from ocrlab.rerun.factors import Factor
 
 
 def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, Outcome]:
@@ -25,11 +26,30 @@ def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, O
 
 def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     flips = factors.of_words([f"f{index}=1:0" for index in range(8)])
-    told = account.plan(flips, 40, 30.0, 300.0)
-    assert "5 runs where one of them" in told
+    told = account.plan(flips, Limits(40))
+    assert "5 runs where one of them always makes it fail, 12 where it takes two" in told
     assert "at most 40" in told
-    assert "about 2 min in all" in told, "five runs of half a minute"
     assert "at most 200 min" in told
+    assert "pages" not in told
+    assert account.plan([], Limits(40), 40, "line").startswith("40 lines, which are halved: up to 14 runs for one")
+
+
+def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> None:
+    job, _ = hunted([(3, True)])
+    job.suspicion = [1.0, 3.0]
+    assert account.first(job) == "a run takes 2 s: about 6 s for one culprit, 12 s for two; suspected first: amp"
+
+
+def test_what_is_empty_on_one_side_is_told_as_one_would_say_it() -> None:
+    amp, path = factors.of_words(["amp=--amp:", "PATH=:x"])
+    assert (account.shown(amp), account.shown(path)) == ("--amp -> without", "not set -> x")
+    flips = factors.of_words(["amp=--amp:", "XLA=fast:"])
+    known = search.begin([1.0, 1.0])
+    for run, failed in [(3, True), (1, False), (2, False)]:
+        search.learn(known, run, failed)
+    job = Hunt(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
+    told = account.sentence(job, Outcome("found", search.found(known), known))
+    assert "Until it is mended: without --amp or XLA not set." in told
 
 
 def test_one_culprit_with_its_evidence_and_its_cure() -> None:
@@ -62,3 +82,13 @@ def test_lines_and_table_have_a_row_a_run() -> None:
     assert account.line(3, job.rows[2]) == "run 3: passed with nothing as it was, 2.0 s"
     assert account.table(job)[1][:3] == ["1", "as it was", "as it was"]
     assert account.table(job)[2][1:3] == ["-", "as it was"]
+
+
+def test_data_of_which_no_page_is_known_are_sent_to_the_doctor() -> None:
+    flips = [Factor("data", "scans", "synthetic pages", job={"synthetic": True})]
+    known = search.begin([1.0])
+    for run, failed in [(1, True), (0, False)]:
+        search.learn(known, run, failed)
+    job = Hunt(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
+    told = account.sentence(job, Outcome("found", search.found(known), known))
+    assert "Until it is mended: other pages (ocrlab samples check scans looks at these)." in told

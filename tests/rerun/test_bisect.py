@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ocrlab.rerun import account, bisect, factors, guilty, program, search
+from ocrlab.rerun import account, bisect, choice, factors, guilty, program, search
 from ocrlab.rerun.bisect import Hunt, Limits, Outcome
 
 BUGGY = """
@@ -22,7 +24,7 @@ def on(name): return given.get(name, os.environ.get(name)) == "1"
 
 
 def hunted(
-    tmp_path: Path, body: str, names: str = "abcd", limits: Limits | None = None, **more: Any
+    tmp_path: Path, body: str, names: Sequence[str] = "abcd", limits: Limits | None = None, **more: Any
 ) -> tuple[Hunt, Outcome]:
     """Bisect a small program whose factors are words name=1 or name=0."""
     flips = factors.of_words([f"{name}=1:0" for name in names])
@@ -44,7 +46,7 @@ def test_a_culprit_is_found_and_told_in_one_sentence(tmp_path: Path) -> None:
     told = account.sentence(job, outcome)
     assert told.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
     assert "Until it is mended: b=0." in told
-    record = account.record(job, outcome, [], [])
+    record = account.record(job, outcome)
     assert record["culprits"] == ["b"]
     assert len(record["table"]) == job.used == record["runs"]["used"]
     assert json.loads(json.dumps(record))["schema"] == 1
@@ -60,7 +62,7 @@ def test_two_that_only_fail_together(tmp_path: Path) -> None:
 def test_another_failure_is_no_evidence_and_is_reported_apart(tmp_path: Path) -> None:
     job, outcome = hunted(tmp_path, "if not on('c'): raise TypeError('c is needed')\nif on('b'): raise KeyError('bug')")
     assert named(job, outcome) == {"b"}
-    assert account.record(job, outcome, [], [])["other_failures"] == ["TypeError: c is needed"]
+    assert account.record(job, outcome)["other_failures"] == ["TypeError: c is needed"]
     assert {row["ended"] for row in job.rows} == {"failed", "passed", "otherwise"}
 
 
@@ -115,10 +117,12 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     job = Hunt(flips, [1.0], start, tmp_path / "bisect", Limits(timeout=20), "key")
     outcome = bisect.hunt(job, lambda row: None)
     found = guilty.pages(job, 8, outcome.found.rate, lambda row: None)
-    assert found == [[5]]
+    assert (found.groups, found.ending) == ([[5]], "found")
     names = [f"page_{index}" for index in range(8)]
-    assert "the page page_5" in account.sentence(job, outcome, [["page_5"]])
-    assert [names[5]] in [row["pages"] for row in account.record(job, outcome, [["page_5"]], names)["table"]]
+    record = account.record(job, outcome, found, names)
+    assert "comes from the page page_5 (it fails without all others; all others pass): it failed" in record["sentence"]
+    assert "Until it is mended: leave out page page_5." in record["sentence"]
+    assert [names[5]] in [row["pages"] for row in record["table"]]
 
 
 def test_a_torn_line_of_known_runs_is_left_out(tmp_path: Path) -> None:
@@ -163,3 +167,35 @@ with stop_signals():
     assert child.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_the_first_failure_orders_the_factors_where_no_verdict_has(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('lr'): raise ValueError('loss is nan')", ["a", "b", "c", "lr"])
+    assert named(job, outcome) == {"lr"}
+    assert job.suspicion[3] > job.suspicion[0] == 1.0
+    assert job.used <= 3, "four without a suspicion"
+
+
+def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path / "one", "if on('b'): raise KeyError('x')", limits=Limits(timeout=20, again=3))
+    plain, _ = hunted(tmp_path / "two", "if on('b'): raise KeyError('x')")
+    assert (named(job, outcome), job.proofs, job.used) == ({"b"}, 3, plain.used + 3)
+    assert "3 runs made again ended as before" in account.sentence(job, outcome)
+
+
+def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor() -> None:
+    dice, wrong = random.Random(1), 0
+    for _ in range(60):
+        known = search.begin([1.0] * 4)
+        flips = factors.of_words([f"f{n}=1:0" for n in range(4)])
+        job = Hunt(flips, [], lambda *_: ([], {}), Path(), Limits(again=3), "k")
+        job.rows.append({"seconds": 1.0})
+        while len(known.runs) < 60:
+            settled = search.settled(known, 0.05)
+            proof = bisect._proof(job, known, search.found(known)) if settled else None
+            if settled and proof is None:
+                wrong += search.found(known).kind in ("all", "any")
+                break
+            job.proofs += proof is not None
+            search.learn(known, choice.choose(known) if proof is None else proof, dice.random() < 0.5)
+    assert wrong <= 4, "18 without the proof"

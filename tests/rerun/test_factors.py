@@ -46,7 +46,8 @@ def test_every_suspect_is_a_factor_that_there_is() -> None:
     from ocrlab import config as configs
     from ocrlab.rerun import training
 
-    full = configs.load(None, {"runtime.workers": 4, "trainer.accelerator": "cuda", "runtime.compile": True})
+    risky = {"runtime.workers": 4, "trainer.accelerator": "cuda", "runtime.compile": True, "optim.grad_clip": 0}
+    full = configs.load(None, risky)
     known = {one.name for one in training.of_config(full)}
     assert {name for names in factors.SUSPECTS.values() for name in names} <= known
 
@@ -56,3 +57,17 @@ def test_every_suspicion_is_of_causes_that_there_are() -> None:
 
     for start in factors.SUSPECTS:
         assert any(name.startswith(start) for name in catalogue.load().entries), start
+
+
+def test_the_words_of_other_programs_are_known() -> None:
+    names = [
+        "--num-workers",
+        "OMP_NUM_THREADS",
+        "use_amp",
+        "imgsz",
+        "train.per_device_train_batch_size",
+        "base_lr",
+        "x",
+    ]
+    plain = [factors._plain(name) for name in names]
+    assert plain == ["workers", "threads", "precision", "crop", "batch size", "learning rate", "x"]

@@ -26,6 +26,12 @@ def test_an_exception_is_the_same_with_other_numbers_and_paths() -> None:
     assert raised("TypeError: expected input[4, 3, 512, 512] at 0x7f01, file '/a/b/x.png'") != first
 
 
+def test_a_worker_that_ended_is_the_same_whoever_says_so() -> None:
+    first = raised("RuntimeError: DataLoader worker (pid(s) 11, 12) exited unexpectedly")
+    late = "RuntimeError: DataLoader worker (pid 9) exited unexpectedly with exit code 1. Details are lost due to it."
+    assert first == raised("RuntimeError: DataLoader worker (pid(s) 16) exited unexpectedly") == raised(late)
+
+
 def test_a_cause_goes_before_the_text_and_a_signal_where_nothing_else_speaks() -> None:
     cause = Cause("native.segv", 0.8, [Evidence("facts", None, "x")])
     known = Verdict(status="killed", signal="SIGSEGV", causes=[cause])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.errors import ConfigError
-from ocrlab.rerun import factors, program
+from ocrlab.rerun import factors, program, samples
 
 FLIPS = factors.of_words(["workers=8:0", "OMP_NUM_THREADS=8:1", "amp=--amp:"])
 
@@ -19,3 +19,18 @@ def test_words_are_filled_in_and_the_rest_is_environment() -> None:
 def test_a_name_in_braces_that_is_no_factor_is_refused() -> None:
     with pytest.raises(ConfigError, match="stands for no factor"):
         program.starter(["train.py", "--workers={worker}"], FLIPS)
+
+
+@pytest.mark.parametrize("words", [["--workers", "8"], ["--workers=8"], ["workers=8"]])
+def test_a_value_that_was_left_in_the_command_is_refused(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="never be flipped"):
+        program.starter(["train.py", *words], FLIPS)
+
+
+def test_samples_that_the_command_does_not_take_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("a\nb\n")
+    found = samples.of_word(f"rows={tmp_path / 'list.txt'}")
+    with pytest.raises(ConfigError, match="never be flipped") as error:
+        program.starter(["train.py", "--list", str(tmp_path / "list.txt")], [], found)
+    assert "Needed: {rows}" in str(error.value)
+    assert program.starter(["train.py"], [], found)(0, None, tmp_path)[1] == {"rows": str(tmp_path / "list.txt")}

@@ -158,6 +158,18 @@ def test_a_run_that_failed_otherwise_is_not_made_again_and_its_flips_are_avoided
     assert len(seen) <= 4
 
 
+def test_runs_that_tell_nothing_do_not_make_a_pair_cost_more() -> None:
+    known = search.begin([1.0] * 6)
+    made = 0
+    while not search.settled(known, 0.05) and made < 40:  # 0 and 1 together; with 1 alone it is not done in its time
+        run = choice.choose(known)
+        made += 1
+        slow = bool(run & 2) and not run & 1 and run != 0b111110
+        search.bar(known, run) if slow else search.learn(known, run, run & 3 == 3)
+    assert search.found(known).factors == (0, 1)
+    assert made <= 11
+
+
 def test_a_known_rate_makes_it_more_careful() -> None:
     known = search.begin([1.0] * 4, rate=0.3)
     for run, failed in [(15, True), (3, False)]:

@@ -40,7 +40,15 @@ def test_a_single_item_needs_no_run() -> None:
     assert log == []
 
 
-def test_each_page_that_fails_alone_is_found() -> None:
+@pytest.mark.parametrize("bad", [{0, 29}, {14, 15}, {3, 9, 27}])
+def test_what_fails_only_together_takes_few_runs(bad: set[int]) -> None:
     log: list[list[int]] = []
-    found = list(shrink.each_alone(range(16), tried(log, {3}, {12})))
-    assert sorted(found) == [[3], [12]]
+    assert set(shrink.smallest(range(30), tried(log, bad))) == bad
+    assert len(log) <= 2 + len(bad) * 6
+
+
+def test_halves_are_tried_anew_while_nobody_is_sure() -> None:
+    log: list[list[int]] = []
+    doubts = iter([False, True])
+    shrink.smallest([0, 1], tried(log), sure=lambda left: next(doubts))
+    assert log[:4] == [[0], [1]] * 2

@@ -13,10 +13,12 @@ from ocrlab.rerun import training
 
 def test_only_what_is_not_safe_already_is_flipped() -> None:
     safe = {"runtime.workers": 0, "runtime.threads": 1, "trainer.precision": "fp32", "batch_size": 1, "crop": 64}
-    safe |= {"trainer.accelerator": "cpu", "runtime.channels_last": False}
+    safe |= {"trainer.accelerator": "cpu", "runtime.channels_last": False, "optim.lr": 1e-4}
     assert [one.name for one in training.of_config(configs.load(None, safe))] == ["decoder", "opencv threads", "data"]
     full = configs.load(None, {"runtime.workers": 4, "trainer.accelerator": "cuda", "runtime.compile": True})
-    assert len(training.of_config(full)) == 13
+    assert len(training.of_config(full)) == 14
+    explodes = training.of_config(configs.load(None, {**safe, "optim.lr": 10, "optim.grad_clip": 0}))
+    assert [one.good for one in explodes][1:3] == ["optim.lr=0.0001", "optim.grad_clip=1.0"]
 
 
 def test_against_makes_factors_of_what_differs() -> None:
@@ -34,6 +36,10 @@ def test_a_run_is_a_job_with_the_flips_in_it(tmp_path: Path) -> None:
     start = training.starter(config, flips, tmp_path / "bisect", 10)
     place = tmp_path / "bisect" / "one"
     place.mkdir()
+    without = (1 << len(names)) - 1 - (1 << names.index("data"))
+    alone = json.loads(Path(start(without, None, place)[0][-1]).read_text())
+    assert alone["synthetic"]
+    assert alone["names"] is None, "names of synthetic pages once took the place of the user's"
     kept = sum(1 << names.index(name) for name in ("data", "decoder"))
     words, env = start(kept, None, place)
     job = json.loads(Path(words[-1]).read_text())
@@ -53,7 +59,7 @@ def test_a_run_of_some_pages_sees_each_as_often(tmp_path: Path) -> None:
     start = training.starter(config, training.of_config(config), folder, 10)
     (folder / "pages.json").write_text(json.dumps({"names": [f"page_{index}" for index in range(16)]}))
     (folder / "one").mkdir()
-    words, _ = start(2**9 - 1, [3, 5], folder / "one")
+    words, _ = start(2**10 - 1, [3, 5], folder / "one")
     job = json.loads(Path(words[-1]).read_text())
     assert job["pages"] == [3, 5]
     assert job["crops"] == 3 * 2, "40 crops of 16 pages are two and a half rounds"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
+from ocrlab.errors import ConfigError
 from ocrlab.flight import ring
 from ocrlab.recording.stages import Stages
+from ocrlab.trace import contract, layers, leaks, memory
 from ocrlab.trace.compiled import any_compiled, is_compiled, itself_compiled
 
 
@@ -36,3 +39,48 @@ def test_a_compiled_module_is_found_while_it_lives_and_a_plain_one_never() -> No
     del graph
     gc.collect()
     assert not any_compiled()
+
+
+class Half(nn.Module):
+    """A model of which a part was given to torch.jit."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = part, nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+
+def made_by_jit(kind: str) -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    return torch.jit.script(net) if kind == "script" else torch.jit.trace(net, torch.ones(2, 3))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["script", "trace"])
+def test_parts_of_torch_jit_take_no_hooks_and_end_no_instrument(kind: str) -> None:
+    net = Half(made_by_jit(kind))
+    batch = (torch.randn(8, 3), torch.randint(0, 2, (8,)))
+    with layers.watch(net, "*") as seen, memory.watch(net) as held, leaks.watch(net):
+        nn.functional.cross_entropy(net(batch[0]), batch[1]).backward()
+    assert list(seen.table().index) == ["(Half)", "head"]
+    assert "of torch.jit, whose insides run no hooks: body" in str(seen)
+    assert "(model)" in str(held)
+    assert contract.check(net, batch, nn.functional.cross_entropy).ok
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_model_of_torch_jit_says_what_cannot_be_seen() -> None:
+    net = made_by_jit("script")
+    with pytest.raises(ConfigError, match="torch.jit runs no hooks"):
+        layers.watch(net, "*")
+    batch = (torch.randn(8, 3), torch.randint(0, 4, (8,)))
+    assert "takes no hooks" in str(contract.check(net, batch, nn.functional.cross_entropy))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with memory.watch(net, optimizer) as held, leaks.watch(net) as kept:
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(batch[0]).sum().backward()
+            optimizer.step()
+    assert (len(held.steps), kept.ticks) == (3, 3)

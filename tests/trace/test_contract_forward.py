@@ -95,3 +95,16 @@ def test_columns_that_the_loss_leaves_out() -> None:
     for loss in others:
         assert "loss.columns" not in rules(columns(loss))
     assert "loss.columns" not in rules(columns(lambda y: y[:, :65].square().mean(), 72))  # a table that is filled up
+
+
+def test_a_loss_that_calls_the_model_under_vmap_is_let_alone() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def ensemble(model: nn.Module, batch: Any) -> Tensor:
+        weights = {name: torch.stack([p, 0.9 * p]) for name, p in model.named_parameters()}
+        call = torch.func.vmap(lambda own, x: torch.func.functional_call(model, own, (x,)), (0, None))
+        return nn.functional.cross_entropy(call(weights, batch[0]).mean(0), batch[1])
+
+    report = contract.check(net, data(), ensemble)
+    assert "step.raised" not in rules(report)
+    assert report.ok

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
-from ocrlab.trace import contract
+from ocrlab.trace import contract, contract_rules
 from tests.trace.test_contract_forward import classes, data, one, rules
 
 
@@ -121,3 +123,12 @@ def test_a_loss_that_is_none_is_told_where_it_comes_from() -> None:
     report = contract.check(nn.Linear(8, 3), data(), lambda model, batch: None)
     assert "`return`" in one(report, "loss.type").do and "loss None" not in str(report)
     assert ".item()" in one(contract.check(nn.Linear(8, 3), data(), lambda model, batch: 0.5), "loss.type").do
+
+
+def test_the_norm_of_a_complex_gradient_has_both_parts() -> None:
+    net = nn.Module()
+    net.spectrum = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    net.spectrum.grad = torch.tensor([3 + 4j, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert contract_rules.norms(net) == {"spectrum": 5.0}

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from ocrlab.errors import ConfigError
-from ocrlab.trace import profile
+from ocrlab.trace import layers, memory, profile
 from ocrlab.trace import profile_operators as operators
 from ocrlab.trace import profile_peak as peak
 from ocrlab.trace import profile_ranges as ranges
@@ -261,3 +261,14 @@ def test_too_few_steps_are_told_with_what_is_missing() -> None:
 def test_what_was_seen_is_printed_in_words(done: Any) -> None:
     text = str(done[0])
     assert text.startswith(done[0].finding()) and "loss.item()" in text and "object at" not in text
+
+
+def test_another_instrument_is_not_taken_for_the_users_line() -> None:
+    model, optimizer = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), None
+    with layers.watch(model, "*"), memory.watch(model, optimizer), profile.steps(skip=1, steps=2) as seen:
+        for _ in range(5):
+            model(torch.randn(4, 8)).sum().item()
+            seen.step()
+    assert {place.operator: count for place, count in seen.places()} == {"item": 1}
+    assert "is what looks at each operator" in seen.finding()
+    assert "step is PythonDispatchMode" not in seen.finding()

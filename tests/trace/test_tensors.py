@@ -93,6 +93,22 @@ def test_large_values_do_not_overflow() -> None:
     assert (told["nan"], told["inf"]) == (0, 0)
     assert told["std"] == pytest.approx(np.std(np.array([3e38, -3e38, 1e38])), rel=1e-3)
     assert tensors.describe(torch.tensor([65504.0, -65504.0], dtype=torch.float16))["std"] == pytest.approx(65504)
+    told = tensors.describe(torch.tensor([1.5e308, -1.5e308, float("inf")], dtype=torch.float64))
+    assert (told["inf"], told["mean"], told["max"]) == (1, 0.0, 1.5e308)
+    assert tensors.describe(torch.tensor([1e300, 3e300, -1e300], dtype=torch.float64))["mean"] == pytest.approx(1e300)
+
+
+def test_below_a_gradient_vmap_still_allows_no_reading() -> None:
+    why: list[str] = []
+
+    def loss(x: Tensor) -> Tensor:
+        why.append(str(tensors.values(x)))
+        return x.square().sum()
+
+    torch.func.vmap(torch.func.grad(loss))(torch.ones(3, 2))
+    torch.func.grad(loss)(torch.ones(2))
+    assert "vmap" in why[0]
+    assert "vmap" not in why[1]
 
 
 @pytest.mark.parametrize(
@@ -123,13 +139,14 @@ def test_fake_tensors_are_not_read() -> None:
         (lambda: torch.tensor([[0.0, 2.0], [0.0, 4.0]]).to_sparse(), 3.0),
         (lambda: torch.tensor([[0.0, 2.0], [0.0, 4.0]]).to_sparse_csr(), 3.0),
         (lambda: torch.tensor([1 + 3j, 1 + 3j]).conj(), -1.0),
+        (lambda: torch.ones(2, 3).to_mkldnn(), 1.0),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), 1.0),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), 1.0),
         (lambda: torch.nn.Parameter(torch.ones(2)), 1.0),
         (lambda: torch.ones(4).to(torch.float8_e4m3fn), 1.0),
         (lambda: torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.quint8), 1.0),
     ],
-    ids=["coo", "csr", "complex", "jagged", "nested", "parameter", "float8", "quantized"],
+    ids=["coo", "csr", "complex", "mkldnn", "jagged", "nested", "parameter", "float8", "quantized"],
 )
 def test_unusual_tensors(make: Callable[[], Tensor], mean: float) -> None:
     tensor = make()

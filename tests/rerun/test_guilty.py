@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.rerun import bisect, guilty, guilty_words
+from ocrlab.rerun.bisect import Hunt, Limits
+from ocrlab.rerun.guilty import Guilt
+
+Fails = Callable[[set[int]], bool]
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Guilt]:
+    """Return a function that looks for the samples with which a rule fails, with no program."""
+
+    def run(count: int, fails: Fails, rate: float = 1.0, runs: int = 200) -> Guilt:
+        job = Hunt([], [], lambda *_: ([], {}), tmp_path, Limits(runs=runs), "key")
+
+        def made(job: Hunt, run: int, old: list[Any], pages: list[int]) -> dict[str, Any]:
+            if job.used >= job.limits.runs:
+                raise bisect.Spent("runs")
+            job.used += 1
+            return {"ended": "failed" if fails(set(pages)) else "passed"}
+
+        monkeypatch.setattr(guilty, "made", made)
+        return guilty.pages(job, count, rate, lambda row: None)
+
+    return run
+
+
+def test_one_two_and_a_pair(look: Callable[..., Guilt]) -> None:
+    assert look(30, lambda seen: 13 in seen).groups == [[13]]
+    two = look(30, lambda seen: bool(seen & {3, 21}))
+    assert (two.groups, two.ending) == ([[3], [21]], "found")
+    assert look(30, lambda seen: {4, 22} <= seen).groups == [[4, 22]]
+
+
+def test_where_every_sample_fails_none_is_blamed(look: Callable[..., Guilt]) -> None:
+    found = look(12, bool)
+    assert (found.ending, len(found.groups)) == ("every", 3)
+    assert guilty_words.words(found, [f"p{n}" for n in range(12)], "page").who == "no page in particular"
+    assert look(12, lambda seen: len(seen) == 12).ending == "whole"
+    assert look(1, bool).ending == "whole"
+
+
+def test_one_that_needs_a_full_batch_is_not_called_a_group(look: Callable[..., Guilt]) -> None:
+    found = look(32, lambda seen: 17 in seen and len(seen) >= 4)
+    assert (found.groups, found.company) == ([[17]], True)
+    told = guilty_words.words(found, [f"p{n}" for n in range(32)], "page")
+    assert (told.who, told.cure) == ("the page p17", "leave out page p17")
+    assert "not alone" in told.how
+
+
+def test_what_is_left_where_the_runs_are_spent_is_not_called_guilty_as_a_whole(look: Callable[..., Guilt]) -> None:
+    found = look(32, lambda seen: 17 in seen, runs=3)
+    assert found.ending == "spent"
+    assert guilty_words.words(found, [str(n) for n in range(32)], "line").who.startswith("one or more of 8 lines (16,")
+
+
+@pytest.mark.parametrize("rate, known", [(0.3, 0.3), (0.5, 0.98), (0.7, 0.98), (0.9, 0.98)])
+def test_a_sample_that_fails_now_and_then_is_seldom_called_a_group(
+    look: Callable[..., Guilt], rate: float, known: float
+) -> None:
+    dice = random.Random(0)
+    wrong = sum(look(16, lambda seen: 11 in seen and dice.random() < rate, known).groups != [[11]] for _ in range(100))
+    assert wrong <= 5

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ocrlab.errors import ConfigError
+from ocrlab.rerun import samples
+
+
+def tree(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    return root
+
+
+def test_files_of_one_stem_go_together_and_single_ones_stay(tmp_path: Path) -> None:
+    names = [f"images/{n}.jpg" for n in "abc"] + [f"labels/{n}.txt" for n in "abc"]
+    found = samples.of_word(f"data={tree(tmp_path / 'd', *names, 'data.yaml')}")
+    assert found.names == ["images/a.jpg", "images/b.jpg", "images/c.jpg"]
+    place = Path(samples.given(found, [1], tmp_path / "run"))
+    assert sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file()) == [
+        "data.yaml",
+        "images/b.jpg",
+        "labels/b.txt",
+    ]
+    assert samples.given(found, None, tmp_path) == str(tmp_path / "d")
+
+
+def test_folders_of_classes_do_not_join_files_of_one_name(tmp_path: Path) -> None:
+    found = samples.of_word(f"data={tree(tmp_path / 'd', 'cat/0.png', 'cat/1.png', 'dog/0.png')}")
+    assert found.names == ["cat/0.png", "cat/1.png", "dog/0.png"]
+
+
+def test_lines_keep_their_head_and_what_lies_beside_them(tmp_path: Path) -> None:
+    tree(tmp_path / "d", "a.jpg")
+    (tmp_path / "d" / "t.csv").write_text("file,label\na.jpg,1\n\nb.jpg,2")
+    found = samples.of_word(f"t={tmp_path / 'd' / 't.csv'}")
+    assert found.names == ["2 (`a.jpg,1`)", "4 (`b.jpg,2`)"]
+    place = Path(samples.given(found, [1], tmp_path / "run"))
+    assert place.read_text() == "file,label\nb.jpg,2\n"
+    assert (place.parent / "a.jpg").read_text() == "a.jpg", "names in a list are often relative to it"
+    assert (tmp_path / "d" / "t.csv").read_text().startswith("file,label\na.jpg")
+
+
+def test_entries_of_a_json_list(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps([{"id": 1}, {"id": 2}]))
+    found = samples.of_word(f"t={tmp_path / 't.json'}")
+    assert (found.unit, found.names[1]) == ("record", '1 (`{"id": 2}`)')
+    assert json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
+
+
+def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> None:
+    content = {"images": [{"id": 7, "file_name": "a.jpg"}, {"id": 9, "file_name": "b.jpg"}], "info": {"year": 2026}}
+    content["annotations"] = [{"id": 1, "image_id": 7}, {"id": 2, "image_id": 9}, {"id": 3, "image_id": 9}]
+    content["categories"] = [{"id": 1, "name": "text"}]
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    found = samples.of_word(f"t={tmp_path / 't.json'}")
+    assert (found.unit, found.names) == ("image", ["7 (`a.jpg`)", "9 (`b.jpg`)"])
+    cut = json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text())
+    assert [one["id"] for one in cut["annotations"]] == [2, 3]
+    assert [one["id"] for one in cut["images"]] == [9]
+    assert (cut["categories"], cut["info"]) == (content["categories"], content["info"])
+
+
+@pytest.mark.parametrize("text, told", [('{"a": 1}', "dict"), ("{torn", "cannot be read"), ("[]", "no samples")])
+def test_what_holds_no_list_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        samples.of_word(f"t={tmp_path / 't.json'}")

@@ -1,0 +1,74 @@
+"""Whose sample a value is: also where the first dimension is none of samples, or an exception has left the modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from ocrlab.trace import layers
+
+NAN = float("nan")
+
+
+def first(net: nn.Module, *given: Any) -> layers.First | None:
+    with layers.watch(net, "*") as seen:
+        net(*given)
+    return seen.first_nonfinite
+
+
+class Around(nn.Module):
+    """A layer inside of a model, whose own input is none of the layer's."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, make: Any) -> Any:
+        return self.layer(make())
+
+
+def test_a_row_of_packed_steps_is_no_sample() -> None:
+    x = torch.randn(3, 4, 2)
+    x[2, 1] = NAN  # the longest, so that it comes first among the packed
+    packed = pack_padded_sequence(x, torch.tensor([2, 1, 4]), batch_first=True, enforce_sorted=False)
+    found = first(Around(nn.LSTM(2, 3, batch_first=True)), lambda: packed)
+    assert found is not None
+    assert (found.sample, "packed" in found.sentence, "sample" in found.sentence) == (None, True, False)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_time_may_come_before_the_samples(batch_first: bool) -> None:
+    x = torch.zeros(5, 4, 2) if batch_first else torch.zeros(4, 5, 2)
+    x[(3, 1) if batch_first else (1, 3)] = NAN
+    found = first(Around(nn.GRU(2, 3, batch_first=batch_first)), lambda: x)
+    assert found is not None
+    assert found.sample == 3
+
+
+def test_the_state_of_a_recurrent_layer_has_its_samples_second() -> None:
+    net = nn.LSTM(2, 3, batch_first=True)
+    hidden = torch.zeros(1, 5, 3)
+    hidden[0, 4] = NAN
+    with layers.watch(net, "*") as seen:
+        net(torch.zeros(5, 4, 2), (hidden, torch.zeros(1, 5, 3)))
+    assert seen.first_nonfinite is not None
+    assert seen.first_nonfinite.sample == 4
+
+
+def test_what_an_exception_left_was_called() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2), nn.ReLU())
+    with pytest.raises(RuntimeError), layers.watch(net, "*") as seen:
+        net(torch.ones(1, 2))
+    assert seen.note() == "an exception left (Sequential), 1; never called: 2"
+
+
+def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
+    net = nn.Linear(2, 2)
+    with layers.watch(net, "*") as seen:
+        torch.func.vmap(net)(torch.ones(3, 2))
+    assert "finite" not in str(seen)
+    assert "no value was read: inside of vmap" in str(seen)
