@@ -115,23 +115,24 @@ def cost(options: argparse.Namespace, details: list[str]) -> list[Row]:
     import flight_cost
 
     flight_cost.torch.set_num_threads(1)
-    rounds = 6 if options.smoke else 300
+    rounds = 6 if options.smoke else 450
     quiet, every = flight_cost.recorder(rounds)
     share, count = flight_cost.snapshots(100 if options.smoke else 6000)
-    loaders = [(f"DataLoader, {n} workers", flight_cost.cost(flight_cost.switched(rounds // 3, n))) for n in (0, 2)]
+    loaders = [(f"DataLoader, {n} workers", flight_cost.cost(flight_cost.switched(rounds // 6, n))) for n in (0, 2)]
     for name, found in (("quiet", quiet), ("all", every), *loaders):
         details.append(
             f"Recorder in {found.rounds} rounds ({name}) of {found.step * 1e3:.1f} ms a step, us: median"
             f" {found.median * 1e6:.0f}, mean {found.mean * 1e6:.0f} (standard error {found.error * 1e6:.0f}),"
             f" CPU {found.cpu * 1e6:.0f}; turns without it differ by {found.nothing * 1e6:.0f}."
         )
-    worse = max(quiet.median, quiet.mean)
+    worse = max(quiet.median, quiet.mean, every.median, every.mean)
     text = (
-        f"{worse * 1e3:+.3f} ms, {worse / quiet.step:.2%} of {quiet.step * 1e3:.1f} ms in {quiet.rounds} quiet rounds;"
-        f" {max(every.median, every.mean) * 1e3:+.3f} ms in all {every.rounds}"
+        f"median {every.median * 1e3:+.3f}, mean {every.mean * 1e3:+.3f} ms (error {every.error * 1e3:.3f}) of"
+        f" {every.step * 1e3:.1f} in {every.rounds} rounds; {quiet.median * 1e3:+.3f}, {quiet.mean * 1e3:+.3f}"
+        f" ({quiet.error * 1e3:.3f}) in {quiet.rounds} quiet ones; at the most {worse / 0.020:.2%} of 20 ms"
     )
     return [
-        ("recorder cost", "0.1 ms, 0.5 % of 20 ms", text, worse <= 1e-4 and worse / 0.020 <= 0.005),
+        ("recorder cost", "0.1 ms, 0.5 % of 20 ms", text, worse <= 1e-4),
         ("adaptive snapshots lengthen the run by", "1 %", f"{share:+.2%}; {count} snapshots", share <= 0.01),
     ]
 

@@ -4,8 +4,9 @@ Two trainings in one process lie in other places of its memory, which alone is w
 steps differ by more than the recorder costs. So the same weights are trained in turns with it, without it, and without
 it again: the last two should not differ, and what they do is the error. The first steps of a turn do not count.
 
-A machine that shares its cores makes the same step in 16 or in 20 ms. Rounds are called quiet by their turns without
-the recorder alone.
+A machine that shares its cores makes the same step in 16 or in 20 ms. Whether a round is quiet is told by one of its
+two turns without the recorder, and the other is what is compared: rounds chosen by a turn that is then compared would
+have it faster than it is, which is worth 50 us on a noisy machine, also where no recorder is there at all.
 """
 
 from __future__ import annotations
@@ -56,17 +57,16 @@ Figures = tuple[float, float]  # seconds of a step, and of the CPU
 def recorder(rounds: int) -> tuple[Cost, Cost]:
     """Return what the recorder costs without snapshots: in quiet rounds, and in all; raises ValueError for too few."""
     found = switched(rounds)
-    slower = [max(one[WITHOUT][0], one[AGAIN][0]) for one in found]
-    usual = sorted(min(one[WITHOUT][0], one[AGAIN][0]) for one in found)[len(found) // 10]
-    quiet = [one for one, seconds in zip(found, slower, strict=True) if seconds <= QUIET * usual]
+    usual = sorted(one[AGAIN][0] for one in found)[len(found) // 10]
+    quiet = [one for one in found if one[AGAIN][0] <= QUIET * usual]
     if len(quiet) < FEW * rounds:
         raise ValueError(f"the machine was busy: {len(quiet)} of {rounds} rounds were quiet, {FEW:.0%} are needed")
-    return cost(quiet), cost(found)
+    return cost(quiet, [WITHOUT]), cost(found, [WITHOUT, AGAIN])
 
 
-def cost(rounds: Sequence[Sequence[Figures]]) -> Cost:
-    """Return what rounds of turns with, without, and without the recorder again tell."""
-    plain = [[(a + b) / 2 for a, b in zip(one[WITHOUT], one[AGAIN], strict=True)] for one in rounds]
+def cost(rounds: Sequence[Sequence[Figures]], against: Sequence[int] = (1, 2)) -> Cost:
+    """Return what rounds of turns with, without, and without the recorder again tell; `against` are compared with."""
+    plain = [[statistics.fmean(one[turn][i] for turn in against) for i in (0, 1)] for one in rounds]
     wall = [one[WITH][0] - rest[0] for one, rest in zip(rounds, plain, strict=True)]
     cpu = statistics.median(one[WITH][1] - rest[1] for one, rest in zip(rounds, plain, strict=True))
     nothing = statistics.median(one[WITHOUT][0] - one[AGAIN][0] for one in rounds)

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-EVERY = 0.25  # seconds between two looks at the resident memory, which the kernel takes 10 us for
+EVERY = 0.5  # seconds between two looks at the resident memory, which the kernel takes 10 us for
 
 
 class Memory:
