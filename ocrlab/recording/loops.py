@@ -62,9 +62,11 @@ class Loop:
         walk: list[Any] = [0, length(loader)]
         self.walking = True
         self.walks.append(walk)
-        for batch in told_by if isinstance(told_by, Counted) else loader:
+        counted = told_by if isinstance(told_by, Counted) else None
+        for batch in loader if counted is None else counted:
             walk[0] += 1
-            self.begin(batch, Loaded() if told_by is None else told_by.told())
+            told = counted.now if counted is not None else Loaded() if told_by is None else told_by.told()
+            self.begin(batch, told)
             done = False
             try:
                 yield batch

@@ -11,12 +11,13 @@ from torch import nn
 
 from ocrlab.flight.ring import Writer
 from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
-from ocrlab.recording import hearing
+from ocrlab.recording import generators, hearing
 
 MOST = 18  # and two on the whole model
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 LOSSES = ("loss", "criterion")
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+Quick: Any = getattr(generators.quick, "Quick", ())  # does the same in C
 compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compiling are two
 
 
@@ -70,6 +71,9 @@ class Stages:
         loss = self._phase("loss")
 
         def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+            if isinstance(self.now, Quick) and not _is_loss(name):
+                return self.now.stage(inner, number)  # type: ignore[no-any-return]
+
             def called(*args: Any, **kwargs: Any) -> Any:
                 if not compiling() and self.on:  # nothing of ours goes into a compiled graph
                     try:

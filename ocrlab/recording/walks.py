@@ -49,7 +49,9 @@ class Counted:
             self.on_walk(self.walk)
         iterator = iter(self.loader)
         while True:
-            states = generators.parts(False)
+            states = generators.MARKS.states() if generators.MARKS is not None else None
+            if states is None:
+                states = generators.parts(False)
             try:
                 batch = next(iterator)
             except StopIteration:
