@@ -278,6 +278,9 @@ def test_what_a_stray_write_has_left_in_the_ring_ends_nobody(tmp_path):
                 page[at : at + 1024] = bytes([255]) * 1024
             if number == 170:
                 page[ring_layout.COUNT_AT : ring_layout.COUNT_AT + 16] = bytes([255]) * 16
+        assert rec.tape.on and number == 199, "neither the training nor the recorder has ended"
+    found = ring.read(ring.find(tmp_path)[0])
+    assert found.torn >= 1 and {step.micro for step in found.steps} >= {50, 99, 129, 199}
 
 
 @needed
