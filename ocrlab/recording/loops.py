@@ -15,6 +15,7 @@ batches, and ends behind the last one.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,15 +25,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ocrlab.recording import loading
+from ocrlab.flight.ring_layout import States
+from ocrlab.recording import generators, loading
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.restored import Restored
+from ocrlab.recording.stages import Now
 from ocrlab.recording.tape import Tape
 from ocrlab.recording.walks import Counted
 
+NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
 
@@ -43,42 +47,90 @@ class Loop:
     def __init__(self, held: Held, tape: Tape | None, replay: Restored | None) -> None:
         self.held, self.tape, self.replay = held, tape, replay
         self.first = held.optimizers[0] if held.optimizers else None  # whose learning rate is written down
-        self.micro = -1  # the micro-batch at hand, from 0
-        self.number = 0  # the optimiser step that is being made
-        self.epoch = 0
-        self.clean = True  # no gradient waits: the last micro-batch ended with a step, or there was none
+        self.now: Any = Now() if tape is None else tape.now  # how far it is
         self.handles: list[Any] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
         self.epoch_count: int | None = None
 
+    @property
+    def micro(self) -> int:
+        """The number of the micro-batch at hand, from 0; -1 before the first."""
+        return int(self.now.micro)
+
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a loader; each is written down before it is used."""
+        """Return an iterator over the batches of a loader; each is written down before it is used."""
         if self.replay is not None:
-            yield from self.replay.batches(loader, self)
-            return
-        tape = self.tape
-        told_by = tape.watch(loader) if tape is not None else None
-        walk: list[Any] = [0, length(loader)]
-        self.walking = True
-        self.walks.append(walk)
-        counted = told_by if isinstance(told_by, Counted) else None
-        for batch in loader if counted is None else counted:
-            walk[0] += 1
-            told = counted.now if counted is not None else Loaded() if told_by is None else told_by.told()
-            self.begin(batch, told)
+            return self.replay.batches(loader, self)
+        if self.tape is not None and self.tape.quick is not None:
+            return self.tape.quick.walk(self, loader, self.first)  # type: ignore[no-any-return]
+        return self._batches(loader)
+
+    def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a loader: in Python, what a walk does in C."""
+        now, tape = self.now, self.tape
+        told_by, taken = self._begun(loader)
+        for batch in told_by if isinstance(told_by, Counted) else loader:
+            taken[0] += 1
+            now.micro += 1
+            if tape is not None:
+                self.begin(batch, Loaded() if told_by is None else told_by.told())
+                if now.clean and now.micro > tape.snapshots.quiet:
+                    self.snapshot()
             done = False
             try:
                 yield batch
                 done = True
             finally:
-                stepped = None if tape is None or tape.quick is None else tape.quick.over(done)
-                if stepped is None:
-                    stepped = tape is not None and tape.over(done)
-                self.clean = stepped or self.first is None
-                self.number += self.clean  # an optimiser step, if the micro-batch that ends made one
+                now.clean = self.over(done) or self.first is None
+                now.number += now.clean  # an optimiser step, if the micro-batch that ends made one
+        self.ends()
+
+    def _begun(self, loader: Iterable[Any]) -> tuple[Any, list[Any]]:
+        """Note that a walk begins; returns what tells of its batches, and a list that begins with their number."""
+        taken = [0, length(loader)]
+        told_by = self.tape.watch(loader) if self.tape is not None else None
+        self.walking = True
+        self.walks.append(taken)
+        return told_by, taken
+
+    def begins(self, loader: Iterable[Any]) -> tuple[Iterator[Any], Any, str | None, list[Any], int]:
+        """Return what a walk in C is made of: its batches, what is told of them, that as a record says it where it is
+        the same for all, the list that counts them, and its number.
+        """
+        told_by, taken = self._begun(loader)
+        if isinstance(told_by, Counted) and told_by.on_batch is None:
+            told = told_by.begin()
+            return iter(told_by.loader), told, told.text, taken, told.walk
+        source = iter(told_by if isinstance(told_by, Counted) else loader)
+        return source, Loaded if told_by is None else told_by.told, None, taken, 0
+
+    def random(self) -> States:
+        """Return the random states of now."""
+        return generators.parts(cuda=False)
+
+    def begin(self, batch: Any, told: Loaded) -> None:
+        """Write the record of a micro-batch."""
+        now, tape = self.now, self.tape
+        if tape is not None and tape.on:
+            tape.begin(now.number, now.micro, now.epoch, self.held.rate(), told, batch)
+
+    def snapshot(self) -> int:
+        """Take a snapshot where it is time for one; returns the micro-batch up to which nobody needs to ask."""
+        tape = self.tape
+        if tape is None:
+            return NEVER
+        tape.snapshot(self.now.number, self.state)
+        return tape.snapshots.quiet
+
+    def over(self, waits: bool) -> bool:
+        """Note that a micro-batch is over, and the next one waited for or not; tells if an optimiser has stepped."""
+        return self.tape is not None and self.tape.over(waits)
+
+    def ends(self) -> None:
+        """Note that a walk has come to its end."""
         self.walking = False
-        self.epoch += 1
+        self.now.epoch += 1
 
     def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
         """Yield the numbers of the epochs; a replay begins with the recorded one."""
@@ -87,7 +139,8 @@ class Loop:
         for epoch in numbers:
             if self.replay is not None and epoch < self.replay.first_epoch:
                 continue
-            self.epoch = epoch
+            with contextlib.suppress(TypeError, OverflowError):  # no numbers
+                self.now.epoch = min(operator.index(epoch), NEVER)
             yield epoch
 
     def loss(self, loss: Any) -> Any:
@@ -133,21 +186,9 @@ class Loop:
         if recorder is not None:
             recorder.phase(name)
 
-    def begin(self, batch: Any, told: Loaded) -> None:
-        """Write the record of a micro-batch, and take a snapshot when it is time and no gradient waits."""
-        self.micro += 1
-        tape, micro = self.tape, self.micro
-        if tape is None or not tape.on:
-            return
-        quick = tape.quick
-        if quick is None or not quick.begin(self.number, micro, self.epoch, self.first, told, batch):
-            tape.begin(self.number, micro, self.epoch, self.held.rate(), told, batch)
-        if self.clean and micro > tape.snapshots.quiet:
-            tape.snapshot(self.number, self.state)
-
     def state(self) -> dict[str, Any]:
         """Return the state of all parts, in this epoch."""
-        return self.held.state(self.epoch)
+        return self.held.state(self.now.epoch)
 
     def _stepping(self, *_: Any) -> None:
         self._say_phase("optimiser")
@@ -161,7 +202,7 @@ class Loop:
         learning.told.scaler = self.held.scaler is not None
         if self.walking and isinstance(error, SystemExit) and not error.code:
             taken, size = self.walks[-1]
-            where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.epoch + 1}"
+            where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
             learning.told.ended = left(error, where, self.epoch_count)
 
     def start(self) -> None:

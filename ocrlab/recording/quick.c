@@ -5,7 +5,7 @@
    Both write the same bytes of the ring, and keep their counts in it. In a step of 20 ms all caches are cold, and each
    line of Python costs a microsecond there; that is all that this file is for. Without a compiler it is not built.
 
-   Numbers lie in a slot as ocrlab/flight/ring_layout.py says. */
+   How a loop walks over its batches is in walk.c. Numbers lie in a slot as ocrlab/flight/ring_layout.py says. */
 
 #include "quick.h"
 
@@ -36,7 +36,7 @@ static unsigned char *payload_of(Quick *self, int64_t record, int64_t size) {
 
 static int64_t *counts(Quick *self) { return (int64_t *)(self->page + self->count_at); } /* records, those with a sum */
 
-static void say(Quick *self, int phase) {
+void quick_say(Quick *self, int phase) {
     *(volatile unsigned char *)(self->page + self->phase_at) = (unsigned char)phase;
 }
 
@@ -69,18 +69,12 @@ static int whole(PyObject *of, PyObject *name, int64_t *value) {
 }
 
 /* Tell whether the states before loading are those of now: the batch was loaded here, and nothing was drawn. */
-static int undrawn(PyObject *told, PyObject *now) {
-    PyObject *loaded = attribute(told, n_states);
-    if (!loaded) return 0;
-    int same = loaded == now;
-    if (!same && PyTuple_CheckExact(loaded) && PyTuple_GET_SIZE(loaded) == 2) {
-        PyObject *a = PyTuple_GET_ITEM(loaded, 1), *b = PyTuple_GET_ITEM(now, 1);
-        same = PyTuple_GET_ITEM(loaded, 0) == PyTuple_GET_ITEM(now, 0) && PyBytes_CheckExact(a) &&
-               PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) &&
-               !memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), PyBytes_GET_SIZE(b));
-    }
-    Py_DECREF(loaded);
-    return same;
+static int undrawn(PyObject *loaded, PyObject *now) {
+    if (loaded == now) return 1;
+    if (!PyTuple_CheckExact(loaded) || PyTuple_GET_SIZE(loaded) != 2) return 0;
+    PyObject *a = PyTuple_GET_ITEM(loaded, 1), *b = PyTuple_GET_ITEM(now, 1);
+    return PyTuple_GET_ITEM(loaded, 0) == PyTuple_GET_ITEM(now, 0) && PyBytes_CheckExact(a) &&
+           PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) && !memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), PyBytes_GET_SIZE(b));
 }
 
 static void sum(Quick *self) { /* the checksums of the records that have none yet */
@@ -113,40 +107,45 @@ static double rate_of(PyObject *optimizer, Py_ssize_t most) {
     return rate;
 }
 
-/* begin(number, micro, epoch, optimizer, told, batch): write the record of a usual step, whose learning rate the optimiser
-   says, None of no optimiser; tells whether it was one */
-PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
-    if (!self->page || !self->ready || count != 6) Py_RETURN_FALSE;
-    PyObject *told = args[4], *base = NULL, *said = NULL;
+/* Have the memory measured again; tells whether steps may be usual ones still. */
+static int measured(Quick *self) {
+    PyObject *found = PyObject_CallNoArgs(self->measure);
+    int fine = found && self->page && self->ready && PyTuple_CheckExact(found) && PyTuple_GET_SIZE(found) == 2 &&
+               PyBytes_CheckExact(PyTuple_GET_ITEM(found, 0)) && PyFloat_CheckExact(PyTuple_GET_ITEM(found, 1));
+    if (fine) {
+        Py_XSETREF(self->head, Py_NewRef(PyTuple_GET_ITEM(found, 0)));
+        self->until = PyFloat_AS_DOUBLE(PyTuple_GET_ITEM(found, 1));
+    }
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return fine;
+}
+
+/* Write the record of a usual micro-batch, whose learning rate the optimiser says, None of no optimiser; tells whether it was
+   one. */
+int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObject *optimizer, const Told *told, PyObject *batch) {
+    if (!self->page || !self->ready) return 0;
     struct timespec clock;
     clock_gettime(CLOCK_REALTIME, &clock);
     double now = clock.tv_sec + 1e-9 * clock.tv_nsec;
-    int64_t number = PyLong_AsLongLong(args[0]), micro = PyLong_AsLongLong(args[1]), epoch = PyLong_AsLongLong(args[2]);
-    int64_t walk, position;
-    const double rate = args[3] == Py_None ? 0.0 : rate_of(args[3], 1);
-    if (PyErr_Occurred()) return NULL;
-    if (now > self->until || now < self->until - 1.0 || micro >= self->due || isnan(rate)) Py_RETURN_FALSE;
-    if (PyDict_GetItemWithError(self->cuda, n_initialized) != Py_False) Py_RETURN_FALSE;
-    if (!whole(told, n_walk, &walk) || !whole(told, n_position, &position)) Py_RETURN_FALSE;
-    if (position < 0 || (self->learns && walk != self->walk)) Py_RETURN_FALSE;
-    PyObject *states = marks_now(self->marks);
-    if (!states || PyTuple_GET_ITEM(states, 0) != self->still || !undrawn(told, states)) Py_RETURN_FALSE;
-    base = attribute(told, n_base);
-    said = attribute(told, n_text);
-    PyObject *indices = base && base != self->walks && PyDict_CheckExact(base) ? PyDict_GetItemWithError(base, n_indices) : NULL;
+    if (micro >= self->due || told->position < 0 || (self->learns && told->walk != self->walk)) return 0;
+    if ((now > self->until || now < self->until - 1.0) && !measured(self)) return 0;
+    const double rate = optimizer == Py_None ? 0.0 : rate_of(optimizer, 1);
+    if (isnan(rate) || PyDict_GetItemWithError(self->cuda, n_initialized) != Py_False) return 0;
+    PyObject *states = marks_now(self->marks), *base = told->base;
+    if (!self->page || !self->ready) return 0; /* an attribute may run anything */
+    if (!states || PyTuple_GET_ITEM(states, 0) != self->still || !undrawn(told->states, states)) return 0;
+    PyObject *indices = base != self->walks && PyDict_CheckExact(base) ? PyDict_GetItemWithError(base, n_indices) : NULL;
     Py_ssize_t length = 0;
-    const char *text = said && PyUnicode_CheckExact(said) ? PyUnicode_AsUTF8AndSize(said, &length) : NULL;
+    const char *text = PyUnicode_CheckExact(told->text) ? PyUnicode_AsUTF8AndSize(told->text, &length) : NULL;
     PyErr_Clear();
-    if (!self->page || !self->ready) goto unusual; /* an attribute may run anything */
-    if (!base || !length || !text || (base == self->walks && !nameless(self, args[5]))) goto unusual;
-    if (self->learns && (self->drawn == MANY || (indices && !PyUnicode_CheckExact(indices)))) goto unusual;
+    if (!length || !text || (base == self->walks && !nameless(self, batch))) return 0;
+    if (self->learns && (self->drawn == MANY || (indices && !PyUnicode_CheckExact(indices)))) return 0;
     PyObject *moving = PyTuple_GET_ITEM(states, 1);
     const Py_ssize_t head = PyBytes_GET_SIZE(self->head), raw = PyBytes_GET_SIZE(self->raw), more = PyBytes_GET_SIZE(moving);
     const int64_t texts = head + length + 1, size = texts + raw + more;
-    if (size > self->room) goto unusual;
-
     int64_t *held = counts(self), record = held[0] + 1, *slot;
-    if (record < 1 || record == INT64_MAX) goto unusual; /* the program has written into it */
+    if (size > self->room || record < 1 || record == INT64_MAX) return 0; /* the program has written into it */
     slot = slot_of(self, record);
     const int64_t *last = held[0] ? slot_of(self, held[0]) : NULL;
     const int before = last && last[LOSS] && self->slots > 1;
@@ -154,9 +153,9 @@ PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
     __atomic_store_n(slot + RECORD, record, __ATOMIC_SEQ_CST);
     held[0] = record;
     slot[CHECK] = slot[LOSS] = 0;
-    slot[SUMMED] = number, slot[MICRO] = micro, slot[EPOCH] = epoch, slot[WALK] = walk;
+    slot[SUMMED] = number, slot[MICRO] = micro, slot[EPOCH] = epoch, slot[WALK] = told->walk;
     ((double *)slot)[RATE] = rate, ((double *)slot)[BEFORE] = loss, ((double *)slot)[WHEN] = now;
-    slot[KNOWN] = (args[3] != Py_None) | before << 1 | 4, slot[POSITION] = position, slot[TEXT] = texts, slot[SIZE] = size;
+    slot[KNOWN] = (optimizer != Py_None) | before << 1 | 4, slot[POSITION] = told->position, slot[TEXT] = texts, slot[SIZE] = size;
     unsigned char *to = payload_of(self, record, size);
     memcpy(to, PyBytes_AS_STRING(self->head), head), to += head;
     memcpy(to, text, length), to += length;
@@ -166,19 +165,35 @@ PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
     __atomic_store_n(slot + AGAIN, record, __ATOMIC_SEQ_CST);
     if (record - held[1] >= self->together) sum(self);
     self->page[self->phase_at + 1] = 0;
-    say(self, self->forward);
+    quick_say(self, self->forward);
     self->stepped = 0, self->in_step = 1;
     if (self->learns) {
         self->batches++, self->noted = 1;
         if (indices) self->indices[self->drawn++] = Py_NewRef(indices);
     }
-    Py_DECREF(base);
-    Py_DECREF(said);
-    Py_RETURN_TRUE;
-unusual:
-    Py_XDECREF(base);
-    Py_XDECREF(said);
-    Py_RETURN_FALSE;
+    return 1;
+}
+
+/* Do the same for a batch of which a Loaded tells. */
+int quick_told(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObject *optimizer, PyObject *told, PyObject *batch) {
+    Told known;
+    if (!self->page || !self->ready || !whole(told, n_walk, &known.walk) || !whole(told, n_position, &known.position)) return 0;
+    known.base = attribute(told, n_base);
+    known.states = attribute(told, n_states);
+    known.text = attribute(told, n_text);
+    int usual = known.base && known.states && known.text && quick_write(self, number, micro, epoch, optimizer, &known, batch);
+    Py_XDECREF(known.base);
+    Py_XDECREF(known.states);
+    Py_XDECREF(known.text);
+    return usual;
+}
+
+/* begin(number, micro, epoch, optimizer, told, batch): write the record of a usual micro-batch; tells whether it was one */
+PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 6) Py_RETURN_FALSE;
+    int64_t number = PyLong_AsLongLong(args[0]), micro = PyLong_AsLongLong(args[1]), epoch = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    return PyBool_FromLong(quick_told(self, number, micro, epoch, args[3], args[4], args[5]));
 }
 
 /* loss(value): note the loss of a usual step, on the host, before its backward; tells whether it was one */
@@ -198,7 +213,7 @@ PyObject *quick_loss(Quick *self, PyObject *value) {
     slot[LOSS] = 1;
     if (self->learns) self->loss[self->losses++] = loss, self->noted = 1;
     self->page[self->phase_at + 1] = 0; /* the stage that was entered last is the loss's */
-    say(self, self->backward);
+    quick_say(self, self->backward);
     self->in_step = 0;
     Py_RETURN_TRUE;
 }
@@ -220,7 +235,7 @@ static int steps(Quick *self, PyObject *optimizer, PyObject *given, PyObject *na
         if (!usual || !self->page || self->steps == MANY) return 0;
         self->rate[self->steps++] = rate, self->noted = 1;
     }
-    say(self, self->optimiser);
+    quick_say(self, self->optimiser);
     self->stepped = 1, self->in_step = 0;
     return 1;
 }
@@ -232,10 +247,10 @@ PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count) {
     return PyObject_Vectorcall(self->otherwise, args, count, NULL);
 }
 
-/* over(waits): a usual micro-batch is over, and the next one waited for or not; tells whether a usual step was made, None
-   where this was no usual one */
-PyObject *quick_over(Quick *self, PyObject *waits) {
-    if (!self->page || !self->ready) Py_RETURN_NONE;
-    if (waits == Py_True) say(self, self->data), self->in_step = 0;
-    return PyBool_FromLong(self->stepped);
+/* A usual micro-batch is over, and the next one waited for or not; returns whether an optimiser has stepped, -1 where this was
+   no usual one. */
+int quick_ends(Quick *self, int waits) {
+    if (!self->page || !self->ready) return -1;
+    if (waits) quick_say(self, self->data), self->in_step = 0;
+    return self->stepped;
 }

@@ -1,4 +1,4 @@
-/* What quick.c, marks.c and quick_module.c share. */
+/* What quick.c, marks.c, stage.c, walk.c and quick_module.c share. */
 
 #ifndef OCRLAB_QUICK_H
 #define OCRLAB_QUICK_H
@@ -29,12 +29,16 @@ typedef struct {
     Py_buffer view;
     unsigned char *page; /* NULL once it is closed */
     int64_t slots, slot_bytes, first, room, large_at, phase_at, count_at, together;
-    int data, forward, backward, optimiser; /* the numbers of these phases */
+    int data, forward, backward, optimiser, loss_word; /* the numbers of these phases */
     Marks *marks;
     PyObject *cuda, *tensor, *walks; /* vars(torch.cuda), torch.Tensor, the base of a batch that has no indices */
     PyObject *otherwise;             /* what is called of a step that is no usual one */
+    PyObject *measure;               /* gives the text's beginning with the memory of now, and until when that holds */
     char noted;                      /* there is something to drain */
     char in_step, stepped;           /* between a record and its backward; an optimiser has stepped since the record */
+    char clean;                      /* no gradient waits: the last micro-batch ended with a step, or there was none */
+    int64_t micro, number, epoch;    /* the micro-batch at hand from 0, the optimiser's step and the epoch it is in */
+    int64_t quiet;                   /* micro-batch up to which no walk needs to ask for a snapshot */
     int ready, learns;               /* may the next step be a usual one; is it looked at whether it learns */
     PyObject *still, *raw, *head;    /* the states that stay, they and the text's beginning as a record holds them */
     double until;                    /* when the memory is to be measured again, in seconds since 1970 */
@@ -46,14 +50,27 @@ typedef struct {
     PyObject *indices[MANY];
 } Quick;
 
+/* What is known of a batch that has left its loader, all borrowed. */
+typedef struct {
+    int64_t walk, position;
+    PyObject *base, *states, *text;
+} Told;
+
+int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObject *optimizer, const Told *told, PyObject *batch);
+int quick_told(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObject *optimizer, PyObject *told, PyObject *batch);
+int quick_ends(Quick *self, int waits);
+void quick_say(Quick *self, int phase);
+PyObject *quick_stage(Quick *self, PyObject *args);
+PyObject *quick_walk(Quick *self, PyObject *args);
 PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_loss(Quick *self, PyObject *value);
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_over(Quick *self, PyObject *waits);
 
-extern PyType_Spec marks_spec;
+extern PyType_Spec marks_spec, stage_spec, walk_spec;
+extern PyTypeObject *stage_type, *walk_type;
 extern uint32_t crc_table[256];
 extern PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
-    *n_groups, *n_lr, *n_training, *n_grad, *n_indices; /* interned names of attributes and keys */
+    *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot; /* interned names of attributes and keys */
 
 #endif

@@ -95,15 +95,15 @@ static PyObject *quick_close(Quick *self, PyObject *unused) {
 }
 
 static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
-    PyObject *page, *marks_type, *marks, *cuda, *tensor, *walks, *otherwise;
+    PyObject *page, *marks_type, *marks, *cuda, *tensor, *walks, *otherwise, *measure;
     long long at[8];
     if (self->view.obj || self->marks) {
         PyErr_SetString(PyExc_RuntimeError, "it has been made already");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)O!OO!OOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
-                          &self->data, &self->forward, &self->backward, &self->optimiser, &PyType_Type, &marks_type, &marks,
-                          &PyDict_Type, &cuda, &tensor, &walks, &otherwise))
+    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiiii)O!OO!OOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
+                          &self->data, &self->forward, &self->backward, &self->optimiser, &self->loss_word,
+                          &PyType_Type, &marks_type, &marks, &PyDict_Type, &cuda, &tensor, &walks, &otherwise, &measure))
         return -1;
     if ((PyObject *)Py_TYPE(marks) != marks_type) {
         PyErr_SetString(PyExc_TypeError, "these are no Marks");
@@ -127,6 +127,9 @@ static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
     self->tensor = Py_NewRef(tensor);
     self->walks = Py_NewRef(walks);
     self->otherwise = Py_NewRef(otherwise);
+    self->measure = Py_NewRef(measure);
+    self->micro = self->quiet = -1;
+    self->clean = 1;
     self->page = self->view.buf;
     return 0;
 }
@@ -136,6 +139,7 @@ static int quick_traverse(Quick *self, visitproc visit, void *arg) {
     Py_VISIT(self->marks);
     Py_VISIT(self->cuda);
     Py_VISIT(self->otherwise);
+    Py_VISIT(self->measure);
     Py_VISIT(self->still);
     Py_VISIT(self->optimizer);
     Py_VISIT(self->model);
@@ -151,6 +155,7 @@ static int quick_clear(Quick *self) {
     Py_CLEAR(self->tensor);
     Py_CLEAR(self->walks);
     Py_CLEAR(self->otherwise);
+    Py_CLEAR(self->measure);
     self->page = NULL;
     return 0;
 }
@@ -164,86 +169,10 @@ static void quick_dealloc(Quick *self) {
     Py_DECREF(type);
 }
 
-/* ---- what a module is called through, so that its stage is known ---- */
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc called;
-    Quick *quick;
-    PyObject *inner, *dict; /* how the module was called before; what hearing.py notes of this */
-    int number;             /* of the stage's word */
-} Stage;
-
-static PyTypeObject *stage_type;
-
-static PyObject *stage_called(Stage *self, PyObject *const *args, size_t count, PyObject *names) {
-    if (self->quick->page) *(volatile unsigned char *)(self->quick->page + self->quick->phase_at + 1) = (unsigned char)self->number;
-    return PyObject_Vectorcall(self->inner, args, count, names);
-}
-
-static int stage_traverse(Stage *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->quick);
-    Py_VISIT(self->inner);
-    Py_VISIT(self->dict);
-    return 0;
-}
-
-static int stage_clear(Stage *self) {
-    Py_CLEAR(self->dict);
-    return 0; /* it can be called up to its end */
-}
-
-static void stage_dealloc(Stage *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    stage_clear(self);
-    Py_CLEAR(self->quick);
-    Py_CLEAR(self->inner);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMemberDef stage_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Stage, called), READONLY, NULL},
-                                      {"__dictoffset__", T_PYSSIZET, offsetof(Stage, dict), READONLY, NULL},
-                                      {NULL}};
-static PyType_Slot stage_slots[] = {{Py_tp_members, stage_members},
-                                    {Py_tp_call, PyVectorcall_Call},
-                                    {Py_tp_dealloc, stage_dealloc},
-                                    {Py_tp_traverse, stage_traverse},
-                                    {Py_tp_clear, stage_clear},
-                                    {Py_tp_getattro, PyObject_GenericGetAttr},
-                                    {Py_tp_setattro, PyObject_GenericSetAttr},
-                                    {0}};
-static PyType_Spec stage_spec = {"ocrlab.recording.quick.Stage", sizeof(Stage), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                                     Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                                 stage_slots};
-
-/* stage(inner, number): return what says the word of a stage and calls `inner` */
-static PyObject *quick_stage(Quick *self, PyObject *args) {
-    PyObject *inner;
-    int number;
-    if (!PyArg_ParseTuple(args, "Oi", &inner, &number)) return NULL;
-    if (!PyCallable_Check(inner) || number < 0 || number > 255) {
-        PyErr_SetString(PyExc_ValueError, "a stage is something that can be called, and the number of a word");
-        return NULL;
-    }
-    Stage *made = PyObject_GC_New(Stage, stage_type);
-    if (!made) return NULL;
-    made->called = (vectorcallfunc)stage_called;
-    made->quick = (Quick *)Py_NewRef(self);
-    made->inner = Py_NewRef(inner);
-    made->dict = NULL;
-    made->number = number;
-    PyObject_GC_Track(made);
-    return (PyObject *)made;
-}
-
 static PyMethodDef quick_methods[] = {{"begin", (PyCFunction)(void (*)(void))quick_begin, METH_FASTCALL, NULL},
                                       {"loss", (PyCFunction)quick_loss, METH_O, NULL},
                                       {"stepping", (PyCFunction)(void (*)(void))quick_stepping, METH_FASTCALL, NULL},
-                                      {"over", (PyCFunction)quick_over, METH_O, NULL},
+                                      {"walk", (PyCFunction)quick_walk, METH_VARARGS, NULL},
                                       {"stage", (PyCFunction)quick_stage, METH_VARARGS, NULL},
                                       {"prepare", (PyCFunction)quick_prepare, METH_VARARGS, NULL},
                                       {"look", (PyCFunction)quick_look, METH_VARARGS, NULL},
@@ -255,6 +184,10 @@ static PyMethodDef quick_methods[] = {{"begin", (PyCFunction)(void (*)(void))qui
 static PyMemberDef quick_members[] = {{"noted", T_BOOL, offsetof(Quick, noted), READONLY, NULL},
                                       {"in_step", T_BOOL, offsetof(Quick, in_step), 0, NULL},
                                       {"stepped", T_BOOL, offsetof(Quick, stepped), 0, NULL},
+                                      {"clean", T_BOOL, offsetof(Quick, clean), 0, NULL},
+                                      {"micro", T_LONGLONG, offsetof(Quick, micro), 0, NULL},
+                                      {"number", T_LONGLONG, offsetof(Quick, number), 0, NULL},
+                                      {"epoch", T_LONGLONG, offsetof(Quick, epoch), 0, NULL},
                                       {NULL}};
 static PyType_Slot quick_slots[] = {{Py_tp_methods, quick_methods},
                                     {Py_tp_members, quick_members},
@@ -273,7 +206,9 @@ static const struct {
 } NAMES[] = {{&n_base, "base"},           {&n_states, "states"},           {&n_text, "text"},         {&n_walk, "walk"},
              {&n_position, "position"},   {&n_generator, "_bit_generator"}, {&n_initialized, "_initialized"},
              {&n_item, "item"},           {&n_is_cuda, "is_cuda"},         {&n_groups, "param_groups"}, {&n_lr, "lr"},
-             {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"}};
+             {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"},
+             {&n_begins, "begins"},       {&n_ends, "ends"},                {&n_left, "over"},
+             {&n_begin, "begin"},         {&n_random, "random"},            {&n_snapshot, "snapshot"}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", "The usual step of the flight recorder.", -1, NULL};
 
@@ -294,7 +229,12 @@ PyMODINIT_FUNC PyInit_quick(void) {
         if (!type || PyModule_AddObjectRef(made, names[i], type) < 0) Py_CLEAR(made);
         Py_XDECREF(type);
     }
-    if (!stage_type) stage_type = (PyTypeObject *)PyType_FromSpec(&stage_spec);
-    if (made && (!stage_type || PyModule_AddObjectRef(made, "Stage", (PyObject *)stage_type) < 0)) Py_CLEAR(made);
+    PyTypeObject **types[] = {&stage_type, &walk_type};
+    PyType_Spec *others[] = {&stage_spec, &walk_spec};
+    const char *called[] = {"Stage", "Walk"};
+    for (int i = 0; made && i < 2; i++) {
+        if (!*types[i]) *types[i] = (PyTypeObject *)PyType_FromSpec(others[i]);
+        if (!*types[i] || PyModule_AddObjectRef(made, called[i], (PyObject *)*types[i]) < 0) Py_CLEAR(made);
+    }
     return made;
 }

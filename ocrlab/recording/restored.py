@@ -141,7 +141,8 @@ class Restored:
                 self.held.load(self.state["state"])
         for batch in self.feeding.batches(loader):
             step = self.begin(batch)
-            loop.micro, loop.number, loop.epoch = step.micro, step.number, step.epoch
+            now = loop.now
+            now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
             yield self.batch
             self.end()
 

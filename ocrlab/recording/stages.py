@@ -27,6 +27,10 @@ class Now:
 
     in_step: bool = False  # its record is written, its backward has not begun: what the model does is its forward
     stepped: bool = False  # an optimiser has
+    clean: bool = True  # no gradient waits: the last micro-batch ended with a step, or there was none
+    micro: int = -1  # the micro-batch at hand, from 0
+    number: int = 0  # the optimiser step that is being made
+    epoch: int = 0
 
 
 class Stages:
@@ -92,6 +96,8 @@ class Stages:
 
     def _surrounds(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """Return a call of the whole model: it is the forward, and then comes the loss."""
+        if isinstance(self.now, Quick):
+            return self.now.stage(inner, -1)  # type: ignore[no-any-return]
         forward, loss = self._phase("forward"), self._phase("loss")
 
         def surrounded(*args: Any, **kwargs: Any) -> Any:

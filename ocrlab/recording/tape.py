@@ -59,7 +59,8 @@ class Tape:
         self.snapshots.cuda = lambda: self.cuda
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
-        self.quick = usual.made(self.writer, self.stepping)  # None where there is none, and once this is off
+        self.memory = Memory()
+        self.quick = usual.made(self.writer, self.stepping, self.memory)  # None: it is not built, or off
         self.stages = Stages(self.writer, self.quick)
         self.now = self.stages.now
         self.learning: Learning | None = None
@@ -67,7 +68,6 @@ class Tape:
         self.late_loss: float | None = None  # the newest that came from a device
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
         self.late: sent.Sent = deque()  # losses on their way from a device
-        self.memory = Memory()
         LIVING.add(self)
 
     @property

@@ -5,6 +5,7 @@ Nothing is recorded that Python would not record: what C has not prepared for, i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +17,18 @@ from ocrlab.recording import generators, walks
 from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.memory import Memory
 
-PHASES = ("data", "forward", "backward", "optimiser")
+PHASES = ("data", "forward", "backward", "optimiser", "loss")
 
 
-def made(writer: ring.Writer, stepping: Callable[..., Any]) -> Any:
+def made(writer: ring.Writer, stepping: Callable[..., Any], memory: Memory) -> Any:
     """Return what writes usual records into the ring of `writer`, None where it was not built.
 
     `stepping` is the hook of an optimiser whose step is no usual one.
     """
+
+    def measure() -> tuple[bytes, float]:
+        return ring_layout.head_of(memory.at(time.time(), cuda=False)).encode(), memory.due
+
     if generators.quick is None:
         return None
     at = ring_layout.FIRST, ring_layout.SLOT_BYTES, writer.room, writer.large_at
@@ -32,7 +37,7 @@ def made(writer: ring.Writer, stepping: Callable[..., Any]) -> Any:
     marks = generators.MARKS
     known = vars(torch.cuda), torch.Tensor, walks.BASE
     return generators.quick.Quick(
-        writer.page, (writer.slots, *at, *places), words, type(marks), marks, *known, stepping
+        writer.page, (writer.slots, *at, *places), words, type(marks), marks, *known, stepping, measure
     )
 
 

@@ -42,11 +42,16 @@ class Counted:
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]  # TypeError for one without, as of the loader itself
 
-    def __iter__(self) -> Iterator[Any]:
+    def begin(self) -> Loaded:
+        """Begin a walk; returns what will be told of its batches."""
         self.walk += 1
-        self.now = now = Loaded(BASE, text=TEXT, walk=self.walk)
+        self.now = Loaded(BASE, text=TEXT, walk=self.walk)
         if self.on_walk is not None:
             self.on_walk(self.walk)
+        return self.now
+
+    def __iter__(self) -> Iterator[Any]:
+        now = self.begin()
         iterator = iter(self.loader)
         while True:
             states = generators.MARKS.states() if generators.MARKS is not None else None
