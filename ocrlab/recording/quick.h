@@ -29,7 +29,7 @@ typedef struct {
     Py_buffer view;
     unsigned char *page; /* NULL once it is closed */
     int64_t slots, slot_bytes, first, room, large_at, phase_at, count_at, together;
-    int data, forward, backward, optimiser, loss_word; /* the numbers of these phases */
+    int data, forward, backward, optimiser; /* the numbers of these phases */
     Marks *marks;
     PyObject *cuda, *tensor, *walks; /* vars(torch.cuda), torch.Tensor, the base of a batch that has no indices */
     PyObject *otherwise;             /* what is called of a step that is no usual one */

@@ -101,8 +101,8 @@ static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
         PyErr_SetString(PyExc_RuntimeError, "it has been made already");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiiii)O!OO!OOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
-                          &self->data, &self->forward, &self->backward, &self->optimiser, &self->loss_word,
+    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)O!OO!OOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
+                          &self->data, &self->forward, &self->backward, &self->optimiser,
                           &PyType_Type, &marks_type, &marks, &PyDict_Type, &cuda, &tensor, &walks, &otherwise, &measure))
         return -1;
     if ((PyObject *)Py_TYPE(marks) != marks_type) {

@@ -11,22 +11,12 @@ typedef struct {
     vectorcallfunc called;
     Quick *quick;
     PyObject *inner, *dict; /* how the module was called before; what hearing.py notes of this */
-    int number;             /* of the stage's word, -1 of the whole model */
+    int number;             /* of the stage's word */
 } Stage;
 
 static PyObject *stage_called(Stage *self, PyObject *const *args, size_t count, PyObject *names) {
     if (self->quick->page) *(volatile unsigned char *)(self->quick->page + self->quick->phase_at + 1) = (unsigned char)self->number;
     return PyObject_Vectorcall(self->inner, args, count, names);
-}
-
-/* The whole model is called: that is the forward of a step, and behind it comes the loss. */
-static PyObject *whole_called(Stage *self, PyObject *const *args, size_t count, PyObject *names) {
-    Quick *quick = self->quick;
-    if (!quick->page || !quick->in_step) return PyObject_Vectorcall(self->inner, args, count, names);
-    quick_say(quick, quick->forward);
-    PyObject *output = PyObject_Vectorcall(self->inner, args, count, names);
-    if (output && quick->page && quick->in_step) quick_say(quick, quick->loss_word);
-    return output;
 }
 
 static int stage_traverse(Stage *self, visitproc visit, void *arg) {
@@ -68,18 +58,18 @@ PyType_Spec stage_spec = {"ocrlab.recording.quick.Stage", sizeof(Stage), 0,
                                      Py_TPFLAGS_DISALLOW_INSTANTIATION,
                                  stage_slots};
 
-/* stage(inner, number): return what says the word of a stage and calls `inner`; with -1 what surrounds the whole model */
+/* stage(inner, number): return what says the word of a stage and calls `inner` */
 PyObject *quick_stage(Quick *self, PyObject *args) {
     PyObject *inner;
     int number;
     if (!PyArg_ParseTuple(args, "Oi", &inner, &number)) return NULL;
-    if (!PyCallable_Check(inner) || number < -1 || number > 255) {
+    if (!PyCallable_Check(inner) || number < 0 || number > 255) {
         PyErr_SetString(PyExc_ValueError, "a stage is something that can be called, and the number of a word");
         return NULL;
     }
     Stage *made = PyObject_GC_New(Stage, stage_type);
     if (!made) return NULL;
-    made->called = (vectorcallfunc)(number < 0 ? whole_called : stage_called);
+    made->called = (vectorcallfunc)stage_called;
     made->quick = (Quick *)Py_NewRef(self);
     made->inner = Py_NewRef(inner);
     made->dict = NULL;

@@ -96,16 +96,22 @@ class Stages:
 
     def _surrounds(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """Return a call of the whole model: it is the forward, and then comes the loss."""
-        if isinstance(self.now, Quick):
-            return self.now.stage(inner, -1)  # type: ignore[no-any-return]
-        forward, loss = self._phase("forward"), self._phase("loss")
+        page, now = self.writer.page, self.now
+        forward, loss = self.writer.word("forward"), self.writer.word("loss")
 
         def surrounded(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or not self.now.in_step:
+            if compiling() or not (now.in_step and self.on):
                 return inner(*args, **kwargs)
-            forward()
+            try:
+                page[PHASE_AT] = forward
+            except ValueError:  # the ring is closed
+                self.on = False
             output = inner(*args, **kwargs)
-            loss()
+            try:
+                if now.in_step and self.on:
+                    page[PHASE_AT] = loss
+            except ValueError:
+                self.on = False
             return output
 
         return surrounded

@@ -17,7 +17,7 @@ from ocrlab.recording import generators, walks
 from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.memory import Memory
 
-PHASES = ("data", "forward", "backward", "optimiser", "loss")
+PHASES = ("data", "forward", "backward", "optimiser")
 
 
 def made(writer: ring.Writer, stepping: Callable[..., Any], memory: Memory) -> Any:
