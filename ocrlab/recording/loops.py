@@ -18,7 +18,7 @@ import contextlib
 import operator
 import os
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from ocrlab.flight.ring_layout import States
-from ocrlab.recording import generators, loading
+from ocrlab.recording import generators, loading, usual
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
@@ -48,7 +48,7 @@ class Loop:
         self.held, self.tape, self.replay = held, tape, replay
         self.first = held.optimizers[0] if held.optimizers else None  # whose learning rate is written down
         self.now: Any = Now() if tape is None else tape.now  # how far it is
-        self.handles: list[Any] = []
+        self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
         self.epoch_count: int | None = None
@@ -208,15 +208,14 @@ class Loop:
     def start(self) -> None:
         """Listen to the optimisers."""
         tape = self.tape
-        stepping = self._stepping if tape is None else tape.stepping if tape.quick is None else tape.quick.stepping
         for optimizer in self.held.optimizers:
-            with contextlib.suppress(AttributeError):  # of another make
-                self.handles.append(optimizer.register_step_pre_hook(stepping))
+            quick, stepping = (None, self._stepping) if tape is None else (tape.quick, tape.stepping)
+            self.undo += usual.listen(optimizer, quick, stepping)
 
     def stop(self) -> None:
         """Take every hook out."""
-        while self.handles:
-            self.handles.pop().remove()
+        while self.undo:
+            self.undo.pop()()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@
 enum { RECORD, AGAIN, CHECK, LOSS, LOSS_VALUE, SUMMED, MICRO, EPOCH, WALK, RATE, BEFORE, WHEN, KNOWN, POSITION, TEXT, SIZE };
 
 PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_initialized, *n_item, *n_is_cuda, *n_groups, *n_lr,
-    *n_training, *n_grad, *n_indices;
+    *n_training, *n_grad, *n_indices, *n_closure;
 uint32_t crc_table[256];
 
 static uint32_t crc32_of(uint32_t crc, const unsigned char *at, int64_t size) { /* as zlib.crc32 */
@@ -218,33 +218,56 @@ PyObject *quick_loss(Quick *self, PyObject *value) {
     Py_RETURN_TRUE;
 }
 
-/* Tell whether an optimiser, called with what its hook was given, is about to make a usual step, and note that. */
-static int steps(Quick *self, PyObject *optimizer, PyObject *given, PyObject *named) {
+/* Note the rate and the gradients of an optimiser's usual step; tells whether it is one. */
+static int notes(Quick *self, PyObject *optimizer) {
     if (!self->page || !self->ready || self->steps == MANY) return 0;
-    if (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) > 1 || !PyDict_CheckExact(named) || PyDict_GET_SIZE(named))
-        return 0; /* it may be called with a closure, which makes the gradients */
-    if (self->learns) {
-        if (optimizer != self->optimizer) return 0;
-        double rate = rate_of(optimizer, PY_SSIZE_T_MAX);
-        if (isnan(rate) || !self->ready) return 0; /* an attribute may run anything */
-        PyObject *mode = self->model == Py_None ? Py_NewRef(Py_True) : attribute(self->model, n_training);
-        PyObject *gradient = self->witness ? attribute(self->witness, n_grad) : NULL;
-        int usual = mode == Py_True && gradient && gradient != Py_None;
-        Py_XDECREF(mode);
-        Py_XDECREF(gradient);
-        if (!usual || !self->page || self->steps == MANY) return 0;
-        self->rate[self->steps++] = rate, self->noted = 1;
-    }
-    quick_say(self, self->optimiser);
-    self->stepped = 1, self->in_step = 0;
+    if (!self->learns) return 1;
+    if (optimizer != self->optimizer) return 0;
+    double rate = rate_of(optimizer, PY_SSIZE_T_MAX);
+    if (isnan(rate) || !self->ready) return 0; /* an attribute may run anything */
+    PyObject *mode = self->model == Py_None ? Py_NewRef(Py_True) : attribute(self->model, n_training);
+    PyObject *gradient = self->witness ? attribute(self->witness, n_grad) : NULL;
+    int usual = mode == Py_True && gradient && gradient != Py_None;
+    Py_XDECREF(mode);
+    Py_XDECREF(gradient);
+    if (!usual || !self->page || !self->ready || self->steps == MANY) return 0;
+    self->rate[self->steps++] = rate, self->noted = 1;
     return 1;
+}
+
+/* Tell whether an optimiser is called with a closure; -1 where it is called in another way. */
+static int closure_of(PyObject *given, PyObject *named) {
+    if (!PyTuple_CheckExact(given) || !PyDict_CheckExact(named)) return -1;
+    const Py_ssize_t more = PyTuple_GET_SIZE(given) - 1 + PyDict_GET_SIZE(named);
+    if (more <= 0) return 0;
+    PyObject *closure = PyTuple_GET_SIZE(given) == 2 ? PyTuple_GET_ITEM(given, 1) : PyDict_GetItemWithError(named, n_closure);
+    PyErr_Clear();
+    return more == 1 && closure && closure != Py_None ? 1 : -1;
 }
 
 /* stepping(optimizer, given, named): the hook before an optimiser's step */
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count) {
-    if (count == 3 && steps(self, args[0], args[1], args[2])) Py_RETURN_NONE;
+    const int closure = count == 3 ? closure_of(args[1], args[2]) : -1;
+    self->closing = 0; /* of one that has raised */
+    if (closure > 0 && self->page && self->ready && (!self->learns || args[0] == self->optimizer)) {
+        self->stepped = self->closing = 1; /* the forward is still to come */
+        Py_RETURN_NONE;
+    }
+    if (!closure && notes(self, args[0])) {
+        quick_say(self, self->optimiser);
+        self->stepped = 1, self->in_step = 0;
+        Py_RETURN_NONE;
+    }
     if (!self->otherwise) Py_RETURN_NONE;
     return PyObject_Vectorcall(self->otherwise, args, count, NULL);
+}
+
+/* behind(optimizer, given, named): the hook behind an optimiser's step, where it is called with closures */
+PyObject *quick_stepped(Quick *self, PyObject *const *args, Py_ssize_t count) {
+    if (!self->closing || count != 3) Py_RETURN_NONE;
+    self->closing = 0;
+    if (notes(self, args[0]) || !self->behind) Py_RETURN_NONE;
+    return PyObject_Vectorcall(self->behind, args, count, NULL);
 }
 
 /* A usual micro-batch is over, and the next one waited for or not; returns whether an optimiser has stepped, -1 where this was

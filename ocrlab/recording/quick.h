@@ -32,10 +32,11 @@ typedef struct {
     int data, forward, backward, optimiser; /* the numbers of these phases */
     Marks *marks;
     PyObject *cuda, *tensor, *walks; /* vars(torch.cuda), torch.Tensor, the base of a batch that has no indices */
-    PyObject *otherwise;             /* what is called of a step that is no usual one */
+    PyObject *otherwise, *behind;    /* what is called before a step that is no usual one, and behind one with a closure */
     PyObject *measure;               /* gives the text's beginning with the memory of now, and until when that holds */
     char noted;                      /* there is something to drain */
     char in_step, stepped;           /* between a record and its backward; an optimiser has stepped since the record */
+    char closing;                    /* an optimiser is making a step with a closure, which makes the gradients */
     char clean;                      /* no gradient waits: the last micro-batch ended with a step, or there was none */
     int64_t micro, number, epoch;    /* the micro-batch at hand from 0, the optimiser's step and the epoch it is in */
     int64_t quiet;                   /* micro-batch up to which no walk needs to ask for a snapshot */
@@ -62,6 +63,7 @@ int quick_ends(Quick *self, int waits);
 void quick_say(Quick *self, int phase);
 PyObject *quick_stage(Quick *self, PyObject *args);
 PyObject *quick_walk(Quick *self, PyObject *args);
+PyObject *quick_stepped(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_loss(Quick *self, PyObject *value);
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
@@ -71,6 +73,6 @@ extern PyType_Spec marks_spec, stage_spec, walk_spec;
 extern PyTypeObject *stage_type, *walk_type;
 extern uint32_t crc_table[256];
 extern PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
-    *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot; /* interned names of attributes and keys */
+    *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot, *n_closure; /* interned names of attributes and keys */
 
 #endif

@@ -95,15 +95,16 @@ static PyObject *quick_close(Quick *self, PyObject *unused) {
 }
 
 static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
-    PyObject *page, *marks_type, *marks, *cuda, *tensor, *walks, *otherwise, *measure;
+    PyObject *page, *marks_type, *marks, *cuda, *tensor, *walks, *otherwise, *behind, *measure;
     long long at[8];
     if (self->view.obj || self->marks) {
         PyErr_SetString(PyExc_RuntimeError, "it has been made already");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)O!OO!OOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
+    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)O!OO!OOOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
                           &self->data, &self->forward, &self->backward, &self->optimiser,
-                          &PyType_Type, &marks_type, &marks, &PyDict_Type, &cuda, &tensor, &walks, &otherwise, &measure))
+                          &PyType_Type, &marks_type, &marks, &PyDict_Type, &cuda, &tensor, &walks, &otherwise, &behind,
+                          &measure))
         return -1;
     if ((PyObject *)Py_TYPE(marks) != marks_type) {
         PyErr_SetString(PyExc_TypeError, "these are no Marks");
@@ -127,6 +128,7 @@ static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
     self->tensor = Py_NewRef(tensor);
     self->walks = Py_NewRef(walks);
     self->otherwise = Py_NewRef(otherwise);
+    self->behind = Py_NewRef(behind);
     self->measure = Py_NewRef(measure);
     self->micro = self->quiet = -1;
     self->clean = 1;
@@ -139,6 +141,7 @@ static int quick_traverse(Quick *self, visitproc visit, void *arg) {
     Py_VISIT(self->marks);
     Py_VISIT(self->cuda);
     Py_VISIT(self->otherwise);
+    Py_VISIT(self->behind);
     Py_VISIT(self->measure);
     Py_VISIT(self->still);
     Py_VISIT(self->optimizer);
@@ -155,6 +158,7 @@ static int quick_clear(Quick *self) {
     Py_CLEAR(self->tensor);
     Py_CLEAR(self->walks);
     Py_CLEAR(self->otherwise);
+    Py_CLEAR(self->behind);
     Py_CLEAR(self->measure);
     self->page = NULL;
     return 0;
@@ -172,6 +176,7 @@ static void quick_dealloc(Quick *self) {
 static PyMethodDef quick_methods[] = {{"begin", (PyCFunction)(void (*)(void))quick_begin, METH_FASTCALL, NULL},
                                       {"loss", (PyCFunction)quick_loss, METH_O, NULL},
                                       {"stepping", (PyCFunction)(void (*)(void))quick_stepping, METH_FASTCALL, NULL},
+                                      {"behind", (PyCFunction)(void (*)(void))quick_stepped, METH_FASTCALL, NULL},
                                       {"walk", (PyCFunction)quick_walk, METH_VARARGS, NULL},
                                       {"stage", (PyCFunction)quick_stage, METH_VARARGS, NULL},
                                       {"prepare", (PyCFunction)quick_prepare, METH_VARARGS, NULL},
@@ -208,7 +213,8 @@ static const struct {
              {&n_item, "item"},           {&n_is_cuda, "is_cuda"},         {&n_groups, "param_groups"}, {&n_lr, "lr"},
              {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"},
              {&n_begins, "begins"},       {&n_ends, "ends"},                {&n_left, "over"},
-             {&n_begin, "begin"},         {&n_random, "random"},            {&n_snapshot, "snapshot"}};
+             {&n_begin, "begin"},         {&n_random, "random"},            {&n_snapshot, "snapshot"},
+             {&n_closure, "closure"}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", "The usual step of the flight recorder.", -1, NULL};
 

@@ -60,7 +60,7 @@ class Tape:
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
         self.memory = Memory()
-        self.quick = usual.made(self.writer, self.stepping, self.memory)  # None: it is not built, or off
+        self.quick = usual.made(self.writer, self.stepping, self.stepped, self.memory)  # or None
         self.stages = Stages(self.writer, self.quick)
         self.now = self.stages.now
         self.learning: Learning | None = None
@@ -267,6 +267,7 @@ class Tape:
         Where this step is looked at, or makes its gradients itself (a closure, as Lightning gives it always), it is
         noted when it is made; and with a closure the forward is still to come.
         """
+        self.stop_waiting()  # behind a step that has raised
         self.now.stepped = True
         closure = given[1] if len(given) > 1 else named.get("closure")
         if closure is None:
@@ -277,7 +278,6 @@ class Tape:
         try:
             if closure is not None or learning.looking or learning.probes:
                 learning.stepping(optimizer)
-                self.stop_waiting()
                 self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove
             else:
                 self.drain()

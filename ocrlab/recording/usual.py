@@ -20,10 +20,10 @@ from ocrlab.recording.memory import Memory
 PHASES = ("data", "forward", "backward", "optimiser")
 
 
-def made(writer: ring.Writer, stepping: Callable[..., Any], memory: Memory) -> Any:
+def made(writer: ring.Writer, stepping: Callable[..., Any], stepped: Callable[..., Any], memory: Memory) -> Any:
     """Return what writes usual records into the ring of `writer`, None where it was not built.
 
-    `stepping` is the hook of an optimiser whose step is no usual one.
+    `stepping` and `stepped` are the hooks before and behind an optimiser's step that is no usual one.
     """
 
     def measure() -> tuple[bytes, float]:
@@ -37,8 +37,18 @@ def made(writer: ring.Writer, stepping: Callable[..., Any], memory: Memory) -> A
     marks = generators.MARKS
     known = vars(torch.cuda), torch.Tensor, walks.BASE
     return generators.quick.Quick(
-        writer.page, (writer.slots, *at, *places), words, type(marks), marks, *known, stepping, measure
+        writer.page, (writer.slots, *at, *places), words, type(marks), marks, *known, stepping, stepped, measure
     )
+
+
+def listen(optimizer: Any, quick: Any, stepping: Callable[..., Any]) -> list[Callable[[], Any]]:
+    """Hear an optimiser's steps, in Python by `stepping`; returns what undoes it, nothing for one of another make."""
+    hooks = {"register_step_pre_hook": stepping}
+    if quick is not None:
+        hooks = {"register_step_pre_hook": quick.stepping, "register_step_post_hook": quick.behind}
+    if not all(hasattr(optimizer, name) for name in hooks):
+        return []
+    return [getattr(optimizer, name)(hook).remove for name, hook in hooks.items()]
 
 
 def prepare(

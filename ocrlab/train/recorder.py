@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.recording import feed, generators, loading, names, restored_lightning
+from ocrlab.recording import feed, generators, loading, names, restored_lightning, usual
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
@@ -130,8 +130,7 @@ class Recorder(lightning.Callback):
             return
         tape.learning = Learning(self._model(pl_module), trainer.optimizers)
         for optimizer in trainer.optimizers:
-            with contextlib.suppress(AttributeError):  # of another make
-                self.undo.append(optimizer.register_step_pre_hook(tape.stepping).remove)
+            self.undo += usual.listen(optimizer, tape.quick, tape.stepping)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
@@ -164,6 +163,9 @@ class Recorder(lightning.Callback):
         if (
             getattr(trainer.precision_plugin, "scaler", None) is None
         ):  # else it is the scaled one, 65536 times too large
+            quick = None if self.tape is None or scale != 1 else self.tape.quick
+            if quick is not None and quick.loss(loss):
+                return
             self._loss(loss, float(scale))
         self._phase("backward")
 

@@ -52,7 +52,41 @@ DATA = {
 }
 
 
-def trained(folder, data, *, each=lambda number, net, optimizer: None, groups=1):
+def plainly(rec, optimizer, forward, each):
+    optimizer.zero_grad()
+    rec.loss(forward()).backward()
+    each()
+    optimizer.step()
+
+
+def with_a_closure(rec, optimizer, forward, each):
+    def closure():
+        optimizer.zero_grad()
+        loss = rec.loss(forward())
+        loss.backward()
+        each()
+        return loss
+
+    optimizer.step(closure)
+
+
+def with_a_named_closure(rec, optimizer, forward, each):
+    optimizer.zero_grad()
+    optimizer.step(closure=lambda: (rec.loss(forward()).backward(), each()))
+
+
+def with_a_closure_that_raises(rec, optimizer, forward, each):
+    def closure():
+        rec.loss(forward())
+        raise ArithmeticError
+
+    if rec.micro % 3 == 0:
+        with contextlib.suppress(ArithmeticError):
+            optimizer.step(closure)
+    plainly(rec, optimizer, forward, each)
+
+
+def trained(folder, data, *, each=lambda number, net, optimizer: None, groups=1, step=plainly):
     """Train for a while; returns the steps of the ring without what differs from run to run, and what was learned."""
     torch.manual_seed(0)
     random.seed(0)
@@ -64,10 +98,8 @@ def trained(folder, data, *, each=lambda number, net, optimizer: None, groups=1)
         told = rec.tape.learning.told
         for number, batch in enumerate(rec.batches(data)):
             x = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
-            optimizer.zero_grad()
-            rec.loss(net(x).square().mean()).backward()
-            each(number, net, optimizer)
-            optimizer.step()
+            forward = lambda x=x: net(x).square().mean()  # noqa: E731
+            step(rec, optimizer, forward, lambda number=number: each(number, net, optimizer))
     steps = [asdict(step) for step in ring.read(ring.find(folder)[0]).steps]
     for step in steps:
         del step["memory"], step["time"]
@@ -155,6 +187,28 @@ def test_what_a_program_does_in_its_steps_is_noted_as_python_does(tmp_path, monk
     in_c = trained(tmp_path / "c", DATA["tensors"](), each=each)
     without(monkeypatch)
     assert repr(in_c) == repr(trained(tmp_path / "python", DATA["tensors"](), each=each))  # some of the losses are NaN
+
+
+@needed
+@pytest.mark.parametrize("step", [with_a_closure, with_a_named_closure, with_a_closure_that_raises])
+@pytest.mark.parametrize("each", [nothing_drawn, frozen, no_rate, evaluating])
+def test_steps_with_a_closure_are_noted_as_python_does(tmp_path, monkeypatch, step, each):
+    in_c = trained(tmp_path / "c", DATA["tensors"](), each=each, step=step)
+    without(monkeypatch)
+    assert repr(in_c) == repr(trained(tmp_path / "python", DATA["tensors"](), each=each, step=step))
+
+
+@needed
+def test_usual_steps_with_a_closure_are_noted_in_c(tmp_path, monkeypatch):
+    seen, stepping = [], tape.Tape.stepping
+
+    def counted(*args):
+        seen.append(1)
+        stepping(*args)
+
+    monkeypatch.setattr(tape.Tape, "stepping", counted)
+    trained(tmp_path, DATA["tensors"](), step=with_a_closure)
+    assert len(seen) < 64 + (STEPS - 64) / 4
 
 
 @needed
@@ -295,6 +349,7 @@ def test_a_ring_that_is_too_small_is_refused(tmp_path):
         {},
         object,
         {},
+        print,
         print,
         print,
     )
