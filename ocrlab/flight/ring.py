@@ -60,6 +60,7 @@ PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # t
 FORWARD = 1 + PHASES.index("forward")
 MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
 CHANGING = 8  # of them, which are written over where there are more
+SIDES = 16  # states that are known as they are written: of this process, and of its workers
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -77,8 +78,8 @@ class Writer:
         self.bytes = memoryview(self.page)
         self.floats, self.wholes = self.bytes.cast("d"), self.bytes.cast("q")
         self.block = 0
-        self.told: list[Told] = [Told(), Told()]  # after and before loading
-        self.kept: dict[tuple[int, str], tuple[bytes, int]] = {}  # words of a generator, and the block that has them
+        self.told: dict[int, Told] = {}  # by the id of the states that stay
+        self.kept: dict[int, tuple[bytes, int]] = {}  # by id the words of a generator, and the block that has them
         self.together = min(TOGETHER, slots)
         self.words: dict[str, int] = {"": 0}  # and their numbers
         self.turned = 0  # words that were written over others
@@ -169,32 +170,39 @@ class Writer:
             wholes[i + CHECK] = zlib.crc32(self.bytes[start : start + size], zlib.crc32(numbers))
         wholes[summed] = self.count
 
-    def states(self, side: int, states: States) -> bytes:
-        """Return the states of the generators, after (0) or before (1) the batch was loaded, as a record holds them."""
-        told = self.told[side]
+    def states(self, states: States) -> bytes:
+        """Return the states of the generators as a record holds them."""
         still, moving = states
-        if still is told.still and len(moving) == told.more and self.block - told.block < FRESH:
-            return told.raw + moving
-        parts, told.more, told.block, last = [COUNTS[len(still)]], len(moving), self.block, last_of(still)
-        for name, state in still.items():
-            block = 0 if isinstance(state, bytes) else self.keep(side, name, state[0])
-            told.block = min(told.block, block) if block else told.block
-            parts.append(encoded(name, state, block, told.more if name == last else 0))
-        told.still, told.raw = still, b"".join(parts)
+        told = self.told.get(id(still))
+        if told is None or len(moving) != told.more or self.block - told.block >= FRESH:
+            if len(self.told) >= SIDES:
+                self.told.clear()
+            self.told[id(still)] = told = self._told(still, len(moving))
         return told.raw + moving
 
-    def keep(self, side: int, name: str, words: bytes) -> int:
-        """Write the words of a generator, unless the block of last time has them; returns the number of their block."""
-        known = self.kept.get((side, name))
-        if known is None or known[0] is not words:
-            known = self.kept.get((1 - side, name))
-        if known is None or known[0] is not words or known[1] <= self.block - FRESH:
+    def _told(self, still: Mapping[str, State], more: int) -> Told:
+        parts, oldest, last = [COUNTS[len(still)]], self.block, last_of(still)
+        for name, state in still.items():
+            block = 0 if isinstance(state, bytes) else self.keep(state[0])
+            oldest = min(oldest, block) if block else oldest
+            parts.append(encoded(name, state, block, more if name == last else 0))
+        return Told(still, b"".join(parts), more, oldest)
+
+    def fresh(self) -> list[Told]:
+        """Return the states that need not be written again, as records hold them."""
+        return [told for told in self.told.values() if self.block - told.block < FRESH]
+
+    def keep(self, words: bytes) -> int:
+        """Write the words of a generator, unless a fresh block has them; returns the number of their block."""
+        known = self.kept.get(id(words))
+        if known is None or known[1] <= self.block - FRESH:
             self.block = number = self.block + 1
             at = self.blocks_at + number % self.blocks * BLOCK_BYTES
             BLOCK.pack_into(self.page, at, number, len(words), zlib.crc32(words))
             self.page[at + BLOCK.size : at + BLOCK.size + len(words)] = words
-            known = words, number
-        self.kept[side, name] = known
+            if len(self.kept) >= BLOCKS * SIDES:
+                self.kept.clear()
+            self.kept[id(words)] = known = words, number
         return known[1]
 
     def phase(self, name: str) -> None:
@@ -259,12 +267,12 @@ class Writer:
 
 @dataclass
 class Told:
-    """The states of generators that a record held last, as it holds them."""
+    """States of generators as records hold them."""
 
-    still: Mapping[str, State] | None = None
-    raw: bytes = b""
-    more: int = 0  # bytes behind them that change
-    block: int = 0  # the oldest one that they name
+    still: Mapping[str, State]  # what of them stays
+    raw: bytes
+    more: int  # bytes behind them that move
+    block: int  # the oldest one that they name
 
 
 def mapped(path: Path | str, size: int) -> mmap.mmap:

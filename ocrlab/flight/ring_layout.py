@@ -76,7 +76,7 @@ ENCODE = _encoding()
 State = bytes | tuple[bytes, bytes]  # the words, the same object for as long as they are the same, and the rest
 # The states of the generators, and the rest of the last one by itself: that moves in each step with a dropout.
 States = tuple[Mapping[str, State], bytes]
-Encode = Callable[[int, States], bytes]  # states as a record holds them, 0 after loading, 1 before
+Encode = Callable[[States], bytes]  # states as a record holds them
 
 
 class Torn(ValueError):
@@ -161,11 +161,11 @@ def batch_text(samples: list[str], order: str) -> str:
 def both(random: States, loaded: States, encode: Encode) -> tuple[bytes, bool]:
     """Return the states after (`random`) and before (`loaded`) a batch was loaded, and whether they are the same."""
     if loaded is random or (loaded[0] and loaded == random):
-        return encode(0, random), True
-    return encode(0, random) + encode(1, loaded), False
+        return encode(random), True
+    return encode(random) + encode(loaded), False
 
 
-def in_one_piece(_side: int, states: States) -> bytes:
+def in_one_piece(states: States) -> bytes:
     """Return states as a record holds them that names no blocks."""
     still, moving = states
     last = last_of(still)

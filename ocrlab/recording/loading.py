@@ -256,6 +256,7 @@ class Loader:
         self.taken: deque[Loaded] = deque()
         self.walk = -1
         self.count = 0  # of batches in this walk
+        self.stills: dict[int, Mapping[str, State]] = {}  # of each worker, as its last batch brought them
         self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
 
     def holds(self, loader: Any) -> bool:
@@ -318,12 +319,28 @@ class Loader:
         told = Loaded()
         if isinstance(data, Tagged):
             data, told = data.data, data.told
+            if (worker := told.base.get("worker")) is not None:
+                still, moving = told.states
+                self.stills[worker] = still = interned(self.stills.get(worker), still)
+                told.states = still, moving
         told.walk, told.position = self.walk, self.count
         self.count += 1
         self.taken.append(told)
         if self.on_batch is not None:
             self.on_batch(data, told)
         return data
+
+
+def interned(known: Mapping[str, State] | None, still: Mapping[str, State]) -> Mapping[str, State]:
+    """Return states that came from a worker as the objects that came before, in all that is equal."""
+    if not known or known == still:
+        return known or still
+    made: dict[str, State] = {}
+    for name, state in still.items():
+        old = known.get(name)
+        same = isinstance(old, tuple) and isinstance(state, tuple) and old[0] == state[0]
+        made[name] = (old[0], state[1]) if same else state  # type: ignore[index, assignment]
+    return made
 
 
 def twin(loader: Any, watched: Watched) -> Any:

@@ -71,10 +71,21 @@ static int whole(PyObject *of, PyObject *name, int64_t *value) {
 /* Tell whether the states before loading are those of now: the batch was loaded here, and nothing was drawn. */
 static int undrawn(PyObject *loaded, PyObject *now) {
     if (loaded == now) return 1;
-    if (!PyTuple_CheckExact(loaded) || PyTuple_GET_SIZE(loaded) != 2) return 0;
     PyObject *a = PyTuple_GET_ITEM(loaded, 1), *b = PyTuple_GET_ITEM(now, 1);
-    return PyTuple_GET_ITEM(loaded, 0) == PyTuple_GET_ITEM(now, 0) && PyBytes_CheckExact(a) &&
-           PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) && !memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), PyBytes_GET_SIZE(b));
+    return PyTuple_GET_ITEM(loaded, 0) == PyTuple_GET_ITEM(now, 0) && PyBytes_GET_SIZE(a) == PyBytes_GET_SIZE(b) &&
+           !memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), PyBytes_GET_SIZE(b));
+}
+
+/* Return how a record holds the states before loading, NULL of those that nobody has told. */
+static const Side *side_of(Quick *self, PyObject *loaded) {
+    for (const Side *side = self->sides; side < self->sides + self->known; side++)
+        if (side->still == PyTuple_GET_ITEM(loaded, 0) && side->more == PyBytes_GET_SIZE(PyTuple_GET_ITEM(loaded, 1))) return side;
+    return NULL;
+}
+
+static unsigned char *put(unsigned char *to, PyObject *raw) {
+    memcpy(to, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw));
+    return to + PyBytes_GET_SIZE(raw);
 }
 
 static void sum(Quick *self) { /* the checksums of the records that have none yet */
@@ -134,7 +145,11 @@ int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObj
     if (isnan(rate) || PyDict_GetItemWithError(self->cuda, n_initialized) != Py_False) return 0;
     PyObject *states = marks_now(self->marks), *base = told->base;
     if (!self->page || !self->ready) return 0; /* an attribute may run anything */
-    if (!states || PyTuple_GET_ITEM(states, 0) != self->still || !undrawn(told->states, states)) return 0;
+    PyObject *loaded = told->states;
+    if (!states || PyTuple_GET_ITEM(states, 0) != self->still || !PyTuple_CheckExact(loaded)) return 0;
+    if (PyTuple_GET_SIZE(loaded) != 2 || !PyBytes_CheckExact(PyTuple_GET_ITEM(loaded, 1))) return 0;
+    const Side *side = NULL;
+    if (!undrawn(loaded, states) && !(side = side_of(self, loaded))) return 0;
     PyObject *indices = base != self->walks && PyDict_CheckExact(base) ? PyDict_GetItemWithError(base, n_indices) : NULL;
     Py_ssize_t length = 0;
     const char *text = PyUnicode_CheckExact(told->text) ? PyUnicode_AsUTF8AndSize(told->text, &length) : NULL;
@@ -142,8 +157,9 @@ int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObj
     if (!length || !text || (base == self->walks && !nameless(self, batch))) return 0;
     if (self->learns && (self->drawn == MANY || (indices && !PyUnicode_CheckExact(indices)))) return 0;
     PyObject *moving = PyTuple_GET_ITEM(states, 1);
-    const Py_ssize_t head = PyBytes_GET_SIZE(self->head), raw = PyBytes_GET_SIZE(self->raw), more = PyBytes_GET_SIZE(moving);
-    const int64_t texts = head + length + 1, size = texts + raw + more;
+    const int64_t texts = PyBytes_GET_SIZE(self->head) + length + 1;
+    const int64_t size = texts + PyBytes_GET_SIZE(self->raw) + PyBytes_GET_SIZE(moving) +
+                         (side ? PyBytes_GET_SIZE(side->raw) + side->more : 0);
     int64_t *held = counts(self), record = held[0] + 1, *slot;
     if (size > self->room || record < 1 || record == INT64_MAX) return 0; /* the program has written into it */
     slot = slot_of(self, record);
@@ -155,13 +171,13 @@ int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObj
     slot[CHECK] = slot[LOSS] = 0;
     slot[SUMMED] = number, slot[MICRO] = micro, slot[EPOCH] = epoch, slot[WALK] = told->walk;
     ((double *)slot)[RATE] = rate, ((double *)slot)[BEFORE] = loss, ((double *)slot)[WHEN] = now;
-    slot[KNOWN] = (optimizer != Py_None) | before << 1 | 4, slot[POSITION] = told->position, slot[TEXT] = texts, slot[SIZE] = size;
+    slot[KNOWN] = (optimizer != Py_None) | before << 1 | !side << 2, slot[POSITION] = told->position, slot[TEXT] = texts, slot[SIZE] = size;
     unsigned char *to = payload_of(self, record, size);
-    memcpy(to, PyBytes_AS_STRING(self->head), head), to += head;
+    to = put(to, self->head);
     memcpy(to, text, length), to += length;
     *to++ = '}';
-    memcpy(to, PyBytes_AS_STRING(self->raw), raw), to += raw;
-    memcpy(to, PyBytes_AS_STRING(moving), more);
+    to = put(put(to, self->raw), moving);
+    if (side) put(put(to, side->raw), PyTuple_GET_ITEM(loaded, 1));
     __atomic_store_n(slot + AGAIN, record, __ATOMIC_SEQ_CST);
     if (record - held[1] >= self->together) sum(self);
     self->page[self->phase_at + 1] = 0;

@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-enum { MANY = 64, SLOT = 128 }; /* steps between two drains at the most, bytes of a slot before its payload */
+enum { MANY = 64, SLOT = 128, SIDES = 16 }; /* steps between two drains at the most, bytes of a slot before its payload, states that are known */
 enum { REGIONS = 5, MARKS = 3, MARK = 32 }; /* regions, those that stay for some hundred draws, bytes of one at the most */
 
 /* Where the random generators of this process stand, and the states that were read when they stood there. */
@@ -22,6 +22,12 @@ typedef struct {
 
 /* Return the states of now (borrowed), NULL without an error where somebody has to ask the generators. */
 PyObject *marks_now(Marks *self);
+
+/* States of generators that stay, as records hold them, and how many bytes follow that move. */
+typedef struct {
+    PyObject *still, *raw;
+    Py_ssize_t more;
+} Side;
 
 /* What writes the records of usual steps into the ring of a Writer. */
 typedef struct {
@@ -42,6 +48,8 @@ typedef struct {
     int64_t quiet;                   /* micro-batch up to which no walk needs to ask for a snapshot */
     int ready, learns;               /* may the next step be a usual one; is it looked at whether it learns */
     PyObject *still, *raw, *head;    /* the states that stay, they and the text's beginning as a record holds them */
+    Side sides[SIDES];                     /* those that a batch may have been loaded with */
+    int known;
     double until;                    /* when the memory is to be measured again, in seconds since 1970 */
     int64_t due, walk;               /* the micro-batch of the next look at what is learned, the walk of the last */
     PyObject *optimizer, *model, *witness; /* the only one, the module that must train or None, a weight with a gradient */

@@ -10,6 +10,11 @@
 
 static int quick_forget(Quick *self) { /* what the last unusual step has prepared */
     self->ready = 0;
+    while (self->known) {
+        self->known--;
+        Py_CLEAR(self->sides[self->known].still);
+        Py_CLEAR(self->sides[self->known].raw);
+    }
     Py_CLEAR(self->still);
     Py_CLEAR(self->raw);
     Py_CLEAR(self->head);
@@ -39,6 +44,16 @@ static PyObject *quick_prepare(Quick *self, PyObject *args) {
     self->due = INT64_MAX;
     self->learns = 0;
     self->ready = 1;
+    Py_RETURN_NONE;
+}
+
+/* know(still, raw, more): a batch may have been loaded with the states `still` and `more` bytes that move; `raw` is how a
+   record holds the former */
+static PyObject *quick_know(Quick *self, PyObject *args) {
+    PyObject *still, *raw;
+    Py_ssize_t more;
+    if (!PyArg_ParseTuple(args, "OO!n", &still, &PyBytes_Type, &raw, &more)) return NULL;
+    if (self->ready && self->known < SIDES) self->sides[self->known++] = (Side){Py_NewRef(still), Py_NewRef(raw), more};
     Py_RETURN_NONE;
 }
 
@@ -143,6 +158,7 @@ static int quick_traverse(Quick *self, visitproc visit, void *arg) {
     Py_VISIT(self->otherwise);
     Py_VISIT(self->behind);
     Py_VISIT(self->measure);
+    for (int i = 0; i < self->known; i++) Py_VISIT(self->sides[i].still);
     Py_VISIT(self->still);
     Py_VISIT(self->optimizer);
     Py_VISIT(self->model);
@@ -180,6 +196,7 @@ static PyMethodDef quick_methods[] = {{"begin", (PyCFunction)(void (*)(void))qui
                                       {"walk", (PyCFunction)quick_walk, METH_VARARGS, NULL},
                                       {"stage", (PyCFunction)quick_stage, METH_VARARGS, NULL},
                                       {"prepare", (PyCFunction)quick_prepare, METH_VARARGS, NULL},
+                                      {"know", (PyCFunction)quick_know, METH_VARARGS, NULL},
                                       {"look", (PyCFunction)quick_look, METH_VARARGS, NULL},
                                       {"pause", (PyCFunction)quick_pause, METH_NOARGS, NULL},
                                       {"drain", (PyCFunction)quick_drain, METH_NOARGS, NULL},

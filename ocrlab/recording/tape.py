@@ -158,7 +158,7 @@ class Tape:
             writer.put(number, micro, epoch, told.walk, *figures, known, told.position, raw, states)
             self.late_loss = None
             if self.cuda and not cuda:
-                usual.prepare(self.quick, writer, random, same, self.memory, self.learning)
+                usual.prepare(self.quick, writer, random, self.memory, self.learning)
         except Exception as error:
             self.give_up(error)
 

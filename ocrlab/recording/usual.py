@@ -51,10 +51,8 @@ def listen(optimizer: Any, quick: Any, stepping: Callable[..., Any]) -> list[Cal
     return [getattr(optimizer, name)(hook).remove for name, hook in hooks.items()]
 
 
-def prepare(
-    quick: Any, writer: ring.Writer, random: States, same: bool, memory: Memory, learning: Learning | None
-) -> None:
-    """Let the next steps be usual ones, behind a record with the states `random`, the same before loading or not."""
+def prepare(quick: Any, writer: ring.Writer, random: States, memory: Memory, learning: Learning | None) -> None:
+    """Let the next steps be usual ones, behind a record with the states `random`."""
     if quick is None:
         return
     model: Any = None
@@ -66,8 +64,11 @@ def prepare(
         model = learning.called[0] if learning.moving else None
         if witness is None or len(learning.called) != 1 or learning.looking or learning.probes or learning.validating:
             return
-    still = random[0] if same and generators.MARKS.states() is random else None
-    quick.prepare(still, writer.told[0].raw, ring_layout.head_of(memory.resident).encode(), memory.due)
+    still = random[0] if generators.MARKS.states() is random else None
+    raw = writer.states(random)
+    quick.prepare(still, raw[: len(raw) - len(random[1])], ring_layout.head_of(memory.resident).encode(), memory.due)
+    for told in writer.fresh():
+        quick.know(told.still, told.raw, told.more)
     if learning is not None:
         quick.look(learning.due, learning.walk, optimizer, model, witness)
 

@@ -48,6 +48,7 @@ DATA = {
     "a loader": lambda: DataLoader(Data(), batch_size=4, shuffle=True),
     "a loader with workers": lambda: DataLoader(Drawing(), batch_size=4, num_workers=2),
     "a loader that draws": lambda: DataLoader(Drawing(), batch_size=4),
+    "a loader with workers that draw nothing": lambda: DataLoader(Data(), batch_size=4, num_workers=2),
     "names in the batch": lambda: DataLoader(Named(), batch_size=4),
 }
 
@@ -139,7 +140,10 @@ def test_records_and_notes_are_those_of_python(tmp_path, monkeypatch, data, grou
 
 
 @needed
-@pytest.mark.parametrize("data", ["tensors in a list", "tensors", "a loader", "names in the batch"])
+@pytest.mark.parametrize(
+    "data",
+    ["tensors in a list", "tensors", "a loader", "a loader with workers that draw nothing", "names in the batch"],
+)
 def test_usual_steps_are_written_in_c(tmp_path, monkeypatch, data):
     monkeypatch.setattr(usual.Memory, "due", property(lambda self: self.looked + 0.9))  # a slow machine looks in each
     seen = counting(monkeypatch)
