@@ -112,9 +112,12 @@ def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
 def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
     """Take out of a program what the recorder has put into it, or put it in."""
     rec.stop()
+    scales = rec.tape.learning.scales  # hears the model too, around its stages
+    scales.close()
     if on:
         rec.start()
         rec.tape.hear(model)
+        scales.undo = [scales._listen(model)]
     else:
         rec.tape.stages.detach()
 
