@@ -12,7 +12,7 @@ import time
 import pytest
 
 from ocrlab.errors import DataError
-from ocrlab.flight import ring
+from ocrlab.flight import ring, ring_layout
 from ocrlab.flight.ring_layout import BLOCK, BLOCK_BYTES, BLOCKS, FIRST, MARGIN, SLOT_BYTES, Torn, fitting, read_slot
 
 
@@ -89,6 +89,35 @@ def test_words_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_p
                 }  # fmt: skip
                 assert s.loaded == {"python": still + b"before", "torch": moving[s.micro] + b"b"}
     assert writer.block < 1.1 * len(moving)
+
+
+@pytest.mark.parametrize("workers", [2, 7, 40])
+def test_states_of_many_workers_are_told_once_and_read_with_each_step(tmp_path, workers):
+    """Their words stay for some time, and come in turn; what moves is another one in each step."""
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=64)
+    text = f"{ring_layout.head_of({})}{ring_layout.batch_of([], {})}}}".encode()
+    words = lambda who, turn: f"{who} {turn}".encode().ljust(2496)  # noqa: E731
+    held: dict[int, dict[str, tuple[bytes, bytes]]] = {}
+    expected = {}
+    for i in range(1500):
+        who, turn = i % workers, i // 180
+        if i // 180 != (i - workers) // 180:
+            held[who] = {"python": (words(who, turn), b"p"), "torch": (words(-who, turn), b"")}
+        told = held.setdefault(who, {"python": (words(who, turn), b"p"), "torch": (words(-who, turn), b"")})
+        mine = held.setdefault(-1, {"python": (words("here", 0), b"p"), "torch": (words("there", 0), b"")})
+        sides = (mine, b"a%07d" % i), (told, b"b%07d" % i)
+        states, same = ring_layout.both(*sides, writer.states)
+        assert not same
+        writer.put(i, i, 0, 0, 0.1, 0.5, 1.0, 3, i, text, states)
+        expected[i] = {name: b"".join(state) for name, state in told.items()}
+        expected[i]["torch"] += b"b%07d" % i
+    found = ring.read(tmp_path / "ring-0-0.bin")
+    assert not found.torn and len(found.steps) == 64
+    for step in found.steps:
+        loaded = {name: state if isinstance(state, bytes) else b"".join(state) for name, state in step.loaded.items()}
+        assert loaded == expected[step.micro]
+    if workers < ring.SIDES:
+        assert writer.block < 1500 // 10, "words that stay are not written again and again"
 
 
 def test_the_most_blocks_that_steps_can_fill_are_all_kept(tmp_path):

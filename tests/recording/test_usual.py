@@ -312,12 +312,10 @@ def test_a_long_training_holds_no_more_than_a_short_one(tmp_path):
 @pytest.mark.parametrize("given", [(), (1,), (None,) * 6, ("a",) * 6, (2**70, 1, 1, None, None, None), (object(),) * 6])
 def test_wrong_arguments_end_nobody(given):
     quick = generators.quick.Quick.__new__(generators.quick.Quick)
-    for name in ("begin", "stepping", "prepare", "look", "__init__"):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
+    for name in ("begin", "stepping", "behind", "know", "prepare", "look", "stage", "walk", "__init__"):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, RuntimeError):
             getattr(quick, name)(*given)
     assert quick.drain() == (0, [], [], [])
-    with contextlib.suppress(TypeError, RuntimeError):
-        quick.walk(*given)
     assert quick.loss(torch.tensor(1.0)) is False
     quick.off()
     quick.close()
