@@ -55,12 +55,13 @@ __all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "
 
 LARGE_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
 TOGETHER = 16  # records whose checksums are written at a time
-FRESH = MARGIN * BLOCKS // 2  # blocks behind the newest, from where on words are written again: steps still name them
 PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # the first words
 FORWARD = 1 + PHASES.index("forward")
 MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
 CHANGING = 8  # of them, which are written over where there are more
-SIDES = 16  # states that are known as they are written: of this process, and of its workers
+# States that are known as they are written, of this process and its workers: so few that they, and the words that are
+# known, name no block that is older than the newest by MARGIN steps' worth. Steps still name them.
+SIDES = 16
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -174,28 +175,23 @@ class Writer:
         """Return the states of the generators as a record holds them."""
         still, moving = states
         told = self.told.get(id(still))
-        if told is None or len(moving) != told.more or self.block - told.block >= FRESH:
+        if told is None or len(moving) != told.more:
             if len(self.told) >= SIDES:
                 self.told.clear()
             self.told[id(still)] = told = self._told(still, len(moving))
         return told.raw + moving
 
     def _told(self, still: Mapping[str, State], more: int) -> Told:
-        parts, oldest, last = [COUNTS[len(still)]], self.block, last_of(still)
+        parts, last = [COUNTS[len(still)]], last_of(still)
         for name, state in still.items():
             block = 0 if isinstance(state, bytes) else self.keep(state[0])
-            oldest = min(oldest, block) if block else oldest
             parts.append(encoded(name, state, block, more if name == last else 0))
-        return Told(still, b"".join(parts), more, oldest)
-
-    def fresh(self) -> list[Told]:
-        """Return the states that need not be written again, as records hold them."""
-        return [told for told in self.told.values() if self.block - told.block < FRESH]
+        return Told(still, b"".join(parts), more)
 
     def keep(self, words: bytes) -> int:
-        """Write the words of a generator, unless a fresh block has them; returns the number of their block."""
+        """Write the words of a generator, unless a block has them; returns the number of their block."""
         known = self.kept.get(id(words))
-        if known is None or known[1] <= self.block - FRESH:
+        if known is None:
             self.block = number = self.block + 1
             at = self.blocks_at + number % self.blocks * BLOCK_BYTES
             BLOCK.pack_into(self.page, at, number, len(words), zlib.crc32(words))
@@ -272,7 +268,6 @@ class Told:
     still: Mapping[str, State]  # what of them stays
     raw: bytes
     more: int  # bytes behind them that move
-    block: int  # the oldest one that they name
 
 
 def mapped(path: Path | str, size: int) -> mmap.mmap:

@@ -67,7 +67,7 @@ def prepare(quick: Any, writer: ring.Writer, random: States, memory: Memory, lea
     still = random[0] if generators.MARKS.states() is random else None
     raw = writer.states(random)
     quick.prepare(still, raw[: len(raw) - len(random[1])], ring_layout.head_of(memory.resident).encode(), memory.due)
-    for told in writer.fresh():
+    for told in writer.told.values():
         quick.know(told.still, told.raw, told.more)
     if learning is not None:
         quick.look(learning.due, learning.walk, optimizer, model, witness)

@@ -100,8 +100,8 @@ def test_states_of_many_workers_are_told_once_and_read_with_each_step(tmp_path, 
     held: dict[int, dict[str, tuple[bytes, bytes]]] = {}
     expected = {}
     for i in range(1500):
-        who, turn = i % workers, i // 180
-        if i // 180 != (i - workers) // 180:
+        who, turn = i % workers, i // 90
+        if i // 90 != (i - workers) // 90:
             held[who] = {"python": (words(who, turn), b"p"), "torch": (words(-who, turn), b"")}
         told = held.setdefault(who, {"python": (words(who, turn), b"p"), "torch": (words(-who, turn), b"")})
         mine = held.setdefault(-1, {"python": (words("here", 0), b"p"), "torch": (words("there", 0), b"")})
@@ -117,7 +117,7 @@ def test_states_of_many_workers_are_told_once_and_read_with_each_step(tmp_path, 
         loaded = {name: state if isinstance(state, bytes) else b"".join(state) for name, state in step.loaded.items()}
         assert loaded == expected[step.micro]
     if workers < ring.SIDES:
-        assert writer.block < 1500 // 10, "words that stay are not written again and again"
+        assert writer.block < 1500 // 5, "words that stay are not written again and again"
 
 
 def test_the_most_blocks_that_steps_can_fill_are_all_kept(tmp_path):
