@@ -95,6 +95,8 @@ def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None
         raise ConfigError("--json and --jsonl - both want stdout", do="Choose one of them, or --jsonl FILE")
     if address := next((word for word in paths if "://" in word), None):
         raise ConfigError("A page is a file, not an address", got=address, need="a path", do="Download it first")
+    if lost := next((word for word in paths if word != "-" and not os.path.lexists(word)), None):  # before torch
+        raise DataError("There is no such file or folder", got=lost, need="images or folders of images", missing=True)
     if args.jsonl == "":
         raise ConfigError("--jsonl was given no name", need="a new file, or - for stdout")
     if args.jsonl and args.jsonl != "-":
