@@ -172,6 +172,7 @@ def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: s
     kept = {step: found[np.isfinite(found) & (found != 0)] for step, found in values.items()}
     kept = {step: found for step, found in kept.items() if found.size}
     axes.set_xlabel("optimiser step")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(f"{what}: {unit}")
     axes.grid(visible=False)
     if not kept:

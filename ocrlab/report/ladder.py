@@ -46,7 +46,7 @@ CSS = f"""
   overflow-wrap: anywhere; }}
 .ocrlab details.step dd p {{ margin: 1px 0; }}
 .ocrlab details.step dd p.more {{ display: flex; }}
-.ocrlab details.step dd p.more > span {{ opacity: .65; flex: none; width: 46px; }}
+.ocrlab details.step dd p.more > span {{ opacity: .65; flex: none; width: 52px; }}
 .ocrlab .say.true {{ margin-top: 18px; }}
 .ocrlab details.step i {{ font-style: normal; min-width: 0; }}
 .ocrlab ul.true {{ margin: 4px 0 0 18px; padding: 0; font-size: 13px; }}
