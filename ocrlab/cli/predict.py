@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> Answer:
     record["seconds"] = time.perf_counter() - start
     where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
     left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
-    text = f"{record['pages']} pages, {record['regions']} text regions{where}{left}"
+    counts = ((record["pages"], "page"), (record["regions"], "text region"))
+    text = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts) + f"{where}{left}"
     if args.jsonl == "-":
         print(text, file=sys.stderr)
         text = ""
