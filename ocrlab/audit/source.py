@@ -59,6 +59,8 @@ def pages(path: Path | str, splits: Sequence[str] | None = None) -> list[Callabl
     path = Path(path).expanduser()
     try:
         return [reader for split in splits or formats.splits(path) or [path.stem] for reader in _split(path, split)]
+    except PageError:  # the layout is known, and its one annotation file is what is wrong
+        raise
     except DataError:
         found = _loose(path) if path.is_dir() and not splits else []
         if not found:

@@ -31,7 +31,8 @@ def folder(wanted: Path, option: str) -> None:
         got = f"{there}, which is a link that leads nowhere" if dead else f"{there}, which is no folder"
         raise ConfigError(f"{option} leads through {'a link' if dead else 'a file'}", got=got, need="a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option} cannot be written", got=f"no right to write into {there}", need="another folder")
+        got = f"no right to write into {there.absolute()}"  # a bare `.` would be read as the end of the sentence
+        raise ConfigError(f"{option} cannot be written", got=got, need="another folder")
 
 
 def make(wanted: Path, option: str) -> None:

@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> Answer:
     record["seconds"] = time.perf_counter() - start
     where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
     left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
-    text = f"{record['pages']} pages, {record['regions']} text regions{where}{left}"
+    counts = ((record["pages"], "page"), (record["regions"], "text region"))
+    text = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts) + f"{where}{left}"
     if args.jsonl == "-":
         print(text, file=sys.stderr)
         text = ""
@@ -95,6 +96,8 @@ def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None
         raise ConfigError("--json and --jsonl - both want stdout", do="Choose one of them, or --jsonl FILE")
     if address := next((word for word in paths if "://" in word), None):
         raise ConfigError("A page is a file, not an address", got=address, need="a path", do="Download it first")
+    if lost := next((word for word in paths if word != "-" and not os.path.lexists(word)), None):  # before torch
+        raise DataError("There is no such file or folder", got=lost, need="images or folders of images", missing=True)
     if args.jsonl == "":
         raise ConfigError("--jsonl was given no name", need="a new file, or - for stdout")
     if args.jsonl and args.jsonl != "-":

@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.notebook.is_dir():
         do = f"To list the trainings in it: ocrlab runs {args.notebook}"
         raise ConfigError(f"{args.notebook} is a folder, and `ocrlab run` executes a notebook", need="a .ipynb", do=do)
+    if args.notebook.suffix == ".ipynb" and not args.notebook.exists():  # before what takes seconds to import
+        raise ConfigError(f"There is no notebook {args.notebook}", do="Name a file that ends in .ipynb")
     from ocrlab.report import html, produce
 
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's own

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab import redact
 from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.cli.places import folder
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.flight import handover, ranks
 from ocrlab.probes import host
@@ -107,6 +108,7 @@ def look_first(args: argparse.Namespace) -> Path:
     places = train_first.said(config_file(args), list(filter(is_override, args.settings)))
     try:
         train_first.look(places)
+        folder(Path(places["runs"]), "runs")
     except OcrlabError:
         loaded(args)  # a wrong setting is told first: whoever mends the path would only then hear of it
         raise

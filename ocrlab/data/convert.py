@@ -101,7 +101,7 @@ def whole(target: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
         raise DataError(
-            f"{target.parent} cannot be written", got=error.strerror, need="a folder of your own"
+            f"{target.parent.absolute()} cannot be written", got=error.strerror, need="a folder of your own"
         ) from error
     try:
         yield folder

@@ -59,6 +59,8 @@ def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
         name = "*" if CONTAINER.search(call.file) else "self.?" if TORCH.search(call.file) else _callee(call.code)
         if name.startswith("self.") or names:
             names += [part for part in (name or "?").removeprefix("self.").split(".") if part not in WRAPPERS]
+        elif name == "*" and local:
+            local += ".*"  # of which network the member is, is known at least
         elif name and name != "self":
             local = name  # the whole network: its own name is not a part of its modules' names
     if not names and not local:

@@ -142,8 +142,11 @@ def _entry(row: dict[str, Any]) -> Entry:
     )
 
 
-def explain(name: str) -> str:
-    """Return all that is known of a cause as text for a terminal; raises ConfigError for an unknown id."""
+def explain(name: str, *, signatures: bool = True) -> str:
+    """Return all that is known of a cause as text; raises ConfigError for an unknown id.
+
+    `signatures` are the regular expressions that tell it, which few people want to read.
+    """
     known = load()
     if name not in known.entries:
         near = [other for other in known.entries if name.split(".")[-1] in other or name.split(".")[0] in other]
@@ -158,9 +161,10 @@ def explain(name: str) -> str:
     parts += ["", "The experiment that tells", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
     parts += [f"  {form.fix}    (where a line has: {form.line.pattern})" for form in entry.forms]
     parts += ["", "Looks the same"] + [f"  {other}: {known.entries[other].title}" for other in entry.otherwise]
-    parts += ["", "Signatures"] + [f"  {line}" for line in _signatures(entry)]
     for guide in (known.guides[guide] for guide in entry.guides):
         parts += ["", guide.title, *(f"  {line}" for line in guide.text.splitlines())]
+    if signatures:
+        parts += ["", "Signatures", *(f"  {line}" for line in _signatures(entry))]
     return "\n".join(parts)
 
 

@@ -30,6 +30,7 @@ EMPTY = ("ZeroDivisionError", "IndexError", "KeyError", "AttributeError", "TypeE
 MANY = 3  # times from which an error that any handler takes is worth a word at a good end
 ENDS = ("exit", "uncaught")
 TRIES = {"OSError", "LookupError", "ImportError"}
+SYNTAX = re.compile(r" \([^()\n]*, line \d+\)$")  # in the text of a SyntaxError, and not in what Python prints of it
 INSTEAD = "its handler raised another one"
 
 
@@ -255,7 +256,8 @@ def _words(link: Link) -> str:
 
 
 def _shows(log: str, link: Link) -> bool:
-    return _words(link).partition("\n")[0] in log
+    words = _words(link).partition("\n")[0]
+    return (SYNTAX.sub("", words) if "SyntaxError" in link["kinds"] else words) in log
 
 
 def _traced(log: str, link: Link) -> bool:

@@ -153,7 +153,7 @@ def check_finite(detector: Detector) -> None:
                 "The detector holds NaN or infinite weights",
                 got=f"{int((~value.isfinite()).sum())} of {value.numel()} in {name}",
                 need="finite weights",
-                do="Look at the training's loss curve; the checkpoint is broken",
+                do="Look at the training's loss curve; a checkpoint that holds them is broken",
             )
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.notebook.child import CALL, EVENTS, VALUE
+from ocrlab.notebook.child import CALL, ERROR, EVENTS, VALUE
 from ocrlab.probes import signals
 from ocrlab.records import Verdict, to_json
 from ocrlab.redact import clean
@@ -70,13 +70,13 @@ class Stopped(KeyboardInterrupt):
 
 
 def sentence(ended: Ended, why: str = "") -> str:
-    """Return in a sentence how a child ended; `why` is the reason for which the watch ended it."""
+    """Return in a sentence how a child ended; `why` is why the watch ended it, or an error of ours that did."""
     if ended.status == "hung":
         return f"The child was ended: {why or 'it made no progress any more'}"
     if ended.signal:
         meaning = signals.meaning(ended.signal)
         return f"The child died of {ended.signal}" + (f": {meaning}" if meaning else "")
-    return f"The child failed with exit status {ended.exit_code}"
+    return f"The child failed with exit status {ended.exit_code}" + (f". {why}" if why else "")
 
 
 def call(
@@ -120,9 +120,17 @@ def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] 
             raise Stopped(ended)
         if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback says it all
             show(ended)
-        raise ChildFailed(ended, _limit(options, seconds) if ended.status == "hung" else "")
+        raise ChildFailed(ended, _limit(options, seconds) if ended.status == "hung" else _error(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _error(folder: Path) -> str:
+    """Return the words of an error of ocrlab that ended a child, empty where there was none."""
+    try:
+        return (folder / ERROR).read_text(encoding="utf-8").removesuffix(".")
+    except OSError:
+        return ""
 
 
 def _limit(options: Options, seconds: float) -> str:

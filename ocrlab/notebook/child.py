@@ -20,13 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ocrlab.errors import RunError
+from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.flight import handover
 from ocrlab.notebook import rich
 from ocrlab.probes import openmp
 from ocrlab.records import finite
 
 CALL, VALUE, EVENTS, CELL = "call.pickle", "value.pickle", "events.jsonl", "<isolated cell>"
+ERROR = "error.txt"  # one of ocrlab's errors, in its words
 
 
 def main(folder: Path) -> int:
@@ -42,6 +43,11 @@ def main(folder: Path) -> int:
     except SystemExit:
         raise
     except BaseException as error:
+        if isinstance(error, OcrlabError):
+            (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        if isinstance(error, ConfigError):  # the words say what to do, and frames of ours tell nobody anything
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return 1
         traceback.print_exception(type(error), error, _theirs(error.__traceback__))
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     temporary = folder / f"{VALUE}.tmp"

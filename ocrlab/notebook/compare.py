@@ -120,7 +120,7 @@ def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, al
             axes.plot(*zip(*drawn, strict=True), color=colour, marker=marker, markersize=4, label=letter(number))
             ends.append(f"{letter(number)} {drawn[-1][1]:.3g}")
     on = f" on {' and '.join(map(str, sorted(pages)))} pages" if pages else ""
-    title = f"{name} at the end{on}: {', '.join(ends)}" if ends else f"No run has a {name}"
+    title = f"{name}{on or ' at the end'}: {', '.join(ends)}" if ends else f"No run has a {name}"
     axes.set_title(textwrap.fill(title, WIDE))
     if ends:
         axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.18))

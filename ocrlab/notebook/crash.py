@@ -130,7 +130,7 @@ def compared(found: Caught) -> View:
 def knowledge(found: Caught, about: str = "") -> View:
     """Return what is known of a cause (default: the one that was named), or of all causes; raises ConfigError."""
     name = about or (found.verdict.causes[0].id if found.verdict.causes else "")
-    text = catalogue.explain(name) if name else catalogue.listing()
+    text = catalogue.explain(name, signatures=False) if name else catalogue.listing()
     title = f"What is known of {name}" if name else "All causes"
     return View(f'<style>{CSS}</style>{say(title)}<pre class="known">{escape(text)}</pre>', text)
 

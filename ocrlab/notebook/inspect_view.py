@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ocrlab.notebook.inspect_page import Judged, Seen
 from ocrlab.records import Prediction, to_json
 from ocrlab.report.pictures import Layer
-from ocrlab.report.view import ACCENT, BAD, GOOD, IGNORED, MISSED
+from ocrlab.report.view import ACCENT, BAD, GOOD, IGNORED, MISSED, PAPER
 
 RIGHT, WRONG, LOST, NOT_COUNTED, SPARE, PLAIN, NOTED = (
     "found",
@@ -64,7 +64,7 @@ STYLE = f"""
 .ocrlab .list table.listed {{ border-collapse: collapse; font-size: 12.5px; width: 100%; border: 0; margin: 0;
   table-layout: auto; }}
 .ocrlab .list table.listed th {{ position: sticky; top: 0; font-weight: 600; text-align: right; padding: 3px 10px 3px 0;
-  background: var(--jp-layout-color0, Canvas); border: 0; border-bottom: 2px solid var(--jp-border-color2, #d8dee6); }}
+  background: var(--jp-layout-color0, {PAPER}); border: 0; border-bottom: 2px solid var(--jp-border-color2, #d8dee6); }}
 .ocrlab .list table.listed td {{ text-align: right; padding: 2px 10px 2px 0; border: 0; background: none;
   border-bottom: 1px solid var(--jp-border-color2, #d8dee6); white-space: nowrap; }}
 .ocrlab .list table.listed tr {{ background: none !important; }}

@@ -169,9 +169,12 @@ def histograms(seen: Learned) -> View:
 
 def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: str) -> str:
     """Draw the distribution of values by step, and return where its middle began and ended."""
+    from matplotlib.ticker import MaxNLocator
+
     kept = {step: found[np.isfinite(found) & (found != 0)] for step, found in values.items()}
     kept = {step: found for step, found in kept.items() if found.size}
     axes.set_xlabel("optimiser step")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_ylabel(f"{what}: {unit}")
     axes.grid(visible=False)
     if not kept:

@@ -9,7 +9,7 @@ from html import escape
 from ocrlab.doctor.ladder import STEPS, Event, worst
 from ocrlab.doctor.table import NOTES, PLAIN, SIGNS
 from ocrlab.records import Check
-from ocrlab.report.view import ACCENT, LINE, MUTED, View, say
+from ocrlab.report.view import ACCENT, LINE, MUTED, View, coded, say
 
 EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
 PILLS = {  # judgement or state -> ink and ground, read on each other in the light and in the dark theme
@@ -46,7 +46,7 @@ CSS = f"""
   overflow-wrap: anywhere; }}
 .ocrlab details.step dd p {{ margin: 1px 0; }}
 .ocrlab details.step dd p.more {{ display: flex; }}
-.ocrlab details.step dd p.more > span {{ opacity: .65; flex: none; width: 46px; }}
+.ocrlab details.step dd p.more > span {{ opacity: .65; flex: none; width: 52px; }}
 .ocrlab .say.true {{ margin-top: 18px; }}
 .ocrlab details.step i {{ font-style: normal; min-width: 0; }}
 .ocrlab ul.true {{ margin: 4px 0 0 18px; padding: 0; font-size: 13px; }}
@@ -130,7 +130,7 @@ def table(checks: Sequence[Check]) -> View:
 def notes() -> View:
     """Return what is true where many guides are wrong."""
     title = "True where many guides are wrong"
-    items = "".join(f"<li>{_code(escape(note))}</li>" for note in NOTES)
+    items = "".join(f"<li>{coded(note)}</li>" for note in NOTES)
     return View(
         f'<style>{CSS}</style><p class="say true">{escape(title)}</p><ul class="true">{items}</ul>',
         "\n".join([title, *NOTES]),
@@ -169,9 +169,3 @@ def _lines(check: Check) -> list[str]:
     if check.judgement in ("warn", "fail"):
         lines += [f"         {word}: {text}" for word, text in (("need", check.need), ("do", check.do)) if text]
     return lines
-
-
-def _code(text: str) -> str:
-    """Return escaped text with what stands between backquotes as code."""
-    parts = text.split("`")
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

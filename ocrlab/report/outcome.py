@@ -49,6 +49,7 @@ CSS = f"""
 .ocrlab .gauge span {{ position: absolute; top: 14px; transform: translateX(-50%); font-size: 11.5px; color: #46525f;
   white-space: nowrap; }}
 .ocrlab .gauge span.last {{ transform: translateX(-95%); }}
+.ocrlab .gauge span.first {{ transform: translateX(-5%); }}
 @media (max-width: 600px) {{ .ocrlab .near {{ margin-bottom: 43px; }} .ocrlab .near span:last-child {{ top: 33px; }} }}
 .ocrlab .next {{ margin: 8px 0 0; }}
 .ocrlab .outcome .body p.next code {{ color: {INK}; background: {PAPER}; border-radius: 3px;
@@ -128,6 +129,11 @@ def view(outcome: Outcome) -> View:
     return View(html, text)
 
 
+def _edge(at: float) -> str:
+    """Return the class of a label that would stand over an end of the bar."""
+    return "last" if at > 0.9 else "first" if at < 0.1 else ""
+
+
 def _gauge(judgement: Judgement) -> str:
     """Return a bar from 0 to 1 with a mark at each limit; hidden from screen readers, which have the sentence."""
     colour = OUTCOMES[judgement.word].colour
@@ -135,8 +141,7 @@ def _gauge(judgement: Judgement) -> str:
     if 0 <= judgement.warn < judgement.limit:
         marks.append((judgement.warn, f"WARN {judgement.warn:g}"))
     lines = "".join(
-        f'<b style="left:{100 * at:.1f}%"></b><span class="{"last" if at > 0.9 else ""}" style="left:{100 * at:.1f}%">'
-        f"{text}</span>"
+        f'<b style="left:{100 * at:.1f}%"></b><span class="{_edge(at)}" style="left:{100 * at:.1f}%">{text}</span>'
         for at, text in marks
         if 0 <= at <= 1
     )

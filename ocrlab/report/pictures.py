@@ -93,7 +93,7 @@ def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note:
     """Return pictures side by side under a title that says the finding."""
     named = "".join(
         '<span style="margin-right:18px;white-space:nowrap">'
-        '<span class="day" style="display:inline-block;width:22px;height:0;'
+        '<span style="display:inline-block;width:22px;height:0;'
         f'border-top:2.5px {"dashed" if layer.dash else "solid"} {layer.colour};margin:0 6px 3px 0"></span>'
         f"{escape(layer.name)}</span>"
         for layer in keys

@@ -100,7 +100,7 @@ def reserve(prepared: Prepared, folder: Path) -> Files:
         executed.write(prepared.notebook, str(first))
     except OSError as error:
         raise ConfigError(
-            f"Nothing can be written into {folder}", got=str(error), do="Choose another: --out DIR"
+            f"Nothing can be written into {folder}", got=error.strerror, do="Choose another: --out DIR"
         ) from error
     for number in itertools.count(1):
         files = Files(folder / f"{name}{'' if number == 1 else f'-{number}'}.ipynb")

@@ -44,7 +44,7 @@ nav {{ font-size: 14px; margin: 20px 0 0; }}
 nav ol {{ list-style: none; margin: 0; padding: 0; display: flex; flex-wrap: wrap; gap: 2px 20px; }}
 nav a {{ color: inherit; text-decoration: none; }}
 nav a:hover {{ text-decoration: underline; }}
-nav small {{ color: {MUTED}; font-variant-numeric: tabular-nums; white-space: nowrap; }}
+nav small {{ color: {MUTED}; font-variant-numeric: tabular-nums; white-space: nowrap; margin-left: 6px; }}
 nav .bad {{ color: var(--red); font-weight: 600; }}
 nav .none {{ color: {MUTED}; }}
 .prose, h1 {{ position: relative; contain: layout paint; }}
@@ -114,8 +114,8 @@ header .ocrlab {{ max-width: none; }}
   body.listed > nav > div {{ position: sticky; top: 28px; border-left: 1px solid {LINE}; padding-left: 16px; }}
   body.listed > nav ol {{ display: block; }}
   body.listed > nav li {{ margin: 0 0 7px; line-height: 1.4; }}
+  body.listed > nav li small {{ display: block; margin: 0; }}
 }}
-@media (min-width: 601px) {{ nav li small {{ display: block; }} }}
 @media (max-width: 600px) {{
   body {{ padding: 18px 16px 40px; font-size: 15.5px; }}
   h1 {{ font-size: 24px; }} h2 {{ font-size: 19px; }}

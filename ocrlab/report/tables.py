@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ocrlab.report.view import INK, LINE, View, say
+from ocrlab.report.view import INK, LINE, View, coded, say
 
 CSS = f"""
 .ocrlab table.plain, .ocrlab table.grid {{ border-collapse: collapse; margin: 4px 0; font-size: 13.5px; border: 0;
@@ -122,4 +122,4 @@ def _comparable(value: float) -> float:
 
 
 def _note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>' if text else ""
+    return f'<p class="note">{coded(text)}</p>' if text else ""

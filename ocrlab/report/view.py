@@ -100,7 +100,12 @@ def themed(text: str) -> str:
 
 def say(finding: str, note: str = "") -> str:
     """Return a title that says the finding, with a note for what goes below the picture."""
-    return f'<p class="say">{escape(finding)}</p>' + (f'<p class="note">{escape(note)}</p>' if note else "")
+    return f'<p class="say">{coded(finding)}</p>' + (f'<p class="note">{coded(note)}</p>' if note else "")
+
+
+def coded(text: str) -> str:
+    """Return text for HTML, with what stands between backquotes as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
 def together(views: Iterable[View]) -> View:

@@ -94,6 +94,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         leaf = SequenceMatcher(None, name.rpartition(".")[2], key.rpartition(".")[2]).ratio()
         if len(name) >= 4 and name in key:
             leaf = max(leaf, 0.8)
+        if len(name) >= 4 and key.startswith(f"{name}_"):  # batch is batch_size, rather than recorder.batches
+            leaf = max(leaf, 0.95)
         return (leaf if "." in name else max(leaf, whole)), whole  # a shared "trainer." is no likeness
 
     best = max(known, key=likeness, default=None)

@@ -12,6 +12,7 @@ import inspect
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
 WARM = 2  # steps before the clock runs, besides the batches that workers have fetched ahead
+MANY_WORKERS = "This DataLoader will create"  # torch's warning where there are fewer cores: that is what is tried
 WORTH = 0.05  # of the time of a step; a smaller gain is no reason to change a setting
 
 
@@ -110,8 +112,9 @@ class Measured:
             return (
                 f"{best.setting}: {spoken(best)} a step, the fastest of {others + 1} settings; {self.used} did not work"
             )
+        clear = "the other one is not" if others == 1 else f"none of {others} others is"
         if best is now:
-            return f"Stay with {best.setting}: {spoken(now)} a step, and none of {others} others is clearly faster"
+            return f"Stay with {best.setting}: {spoken(now)} a step, and {clear} clearly faster"
         gain = 100 * (1 - best.median / now.median)
         return f"{best.setting}: {spoken(best)} a step instead of {spoken(now)} with {now.setting}, {gain:.0f} % less"
 
@@ -158,10 +161,12 @@ def measure(
                     progress({"kind": "measure", "step": done, "total": max(done, plan)})
 
     try:
-        take(trials)
-        best, now = measured.best, measured.now
-        if best is not None and now is not None and best is not now:
-            take([now, best])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", MANY_WORKERS)
+            take(trials)
+            best, now = measured.best, measured.now
+            if best is not None and now is not None and best is not now:
+                take([now, best])
     finally:
         torch.set_num_threads(usual)
     return measured

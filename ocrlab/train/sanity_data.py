@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ocrlab.data.dataset import Batch, PageOrder, collate, single_threaded
 from ocrlab.data.formats import Sample
 from ocrlab.metrics import iou
 from ocrlab.records import Check
+from ocrlab.trace.loader_measure import MANY_WORKERS
 from ocrlab.train import pages
 from ocrlab.train.sanity_loss import judged
 
@@ -39,16 +41,18 @@ def first_batch(data: Data, samples: Sequence[Sample], config: Config, workers: 
     """Return the first training batch, loaded as training loads it."""
     order = PageOrder(len(samples), config.seed, config.batch_size)
     more: dict[str, Any] = {"timeout": DEADLINE} if workers else {}
-    loaded: DataLoader[Any] = DataLoader(
-        data(samples, config),
-        batch_size=config.batch_size,
-        sampler=order,
-        num_workers=workers,
-        collate_fn=collate,
-        worker_init_fn=single_threaded() if workers else None,
-        **more,
-    )
-    return next(iter(loaded))  # type: ignore[no-any-return]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", MANY_WORKERS)
+        loaded: DataLoader[Any] = DataLoader(
+            data(samples, config),
+            batch_size=config.batch_size,
+            sampler=order,
+            num_workers=workers,
+            collate_fn=collate,
+            worker_init_fn=single_threaded() if workers else None,
+            **more,
+        )
+        return next(iter(loaded))  # type: ignore[no-any-return]
 
 
 def order(make: Order, count: int, config: Config) -> Check:

@@ -225,7 +225,7 @@ class Watcher(lightning.Callback):
             "step": trainer.global_step,
             **means,
             "lr": rate,
-            "step_seconds": median,
+            "step_seconds": median * trainer.accumulate_grad_batches,  # of an optimiser step, as all steps are
             "images_per_second": self.ranks.world * batch / median,
         }
         self.write(row | self.spent(), trainer.global_step)

@@ -46,6 +46,15 @@ def test_a_json_page_counts_its_boxes_from_one(draw: Callable[..., Any], tmp_pat
     assert [box.line for box in read().boxes] == [1, 2]
 
 
+def test_an_annotation_file_that_cannot_be_read_is_an_error_and_no_loose_images(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "p.png").write_bytes(b"")
+        (tmp_path / split / f"{split}.json").write_text('{"images": [{"id": 1, "file_name": "p.png"}]')
+    with pytest.raises(DataError, match="train.json.*not JSON"):
+        source.pages(tmp_path)
+
+
 def test_a_folder_without_pages_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         source.pages(tmp_path)

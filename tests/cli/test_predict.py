@@ -52,7 +52,7 @@ def test_later_pages_of_a_file_are_left_out_and_told(pages, calls, capsys):
 def test_an_image_is_enough(pages, calls, capsys):
     assert main(["predict", "a.jpg"]) == 0
     assert (calls.files.out, calls.load.device) == (Path("found"), "auto")
-    assert capsys.readouterr().out == "1 pages, 1 text regions, in found\n"
+    assert capsys.readouterr().out == "1 page, 1 text region, in found\n"
 
 
 def test_words_in_any_order(pages, calls):
@@ -84,7 +84,7 @@ def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
     assert main(["predict", "a.jpg", "b.bad", "--jsonl", "-"]) == 0
     said = capfd.readouterr()
     assert [json.loads(line) for line in said.out.splitlines()] == [LINE, {"image": "b.bad"}]
-    assert "1 pages, 1 text regions; 1 left out" in said.err
+    assert "1 page, 1 text region; 1 left out" in said.err
     assert calls.files.out is None
 
 

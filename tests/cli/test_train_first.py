@@ -56,6 +56,20 @@ def test_a_wrong_setting_is_told_before_data_that_is_missing(
     assert "Data folder missing does not exist" in capsys.readouterr().err
 
 
+def test_a_place_for_runs_that_is_none_is_told_before_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ocrlab.flight.handover.watched", lambda: False)  # as a person's command is not
+    (tmp_path / "file").write_text("")
+    for split in ("train", "val"):
+        for kind in ("images", "gts"):
+            (tmp_path / "pages" / split / kind).mkdir(parents=True)
+    assert main(["train", "data=pages", "runs=file/deep"]) == 2
+    told = capsys.readouterr().err
+    assert "runs leads through a file" in told and "ocrlab watch" not in told
+
+
 def test_it_costs_no_heavy_import() -> None:
     code = "import sys; from ocrlab.cli import train_first as f; f.look(f.said(None, ['data=data_samples']))\n"
     code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"

@@ -81,6 +81,15 @@ def test_module_and_operator_of_a_real_failure(
     assert told.rpartition(" ")[2] in lines[found[0] - 1]
 
 
+def test_a_member_that_no_traceback_names_is_at_least_one_of_its_network() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten())
+    try:
+        model(torch.tensor([30]))
+    except IndexError:
+        found = calls.told(numbered(traceback.format_exc().splitlines()))
+    assert found is not None and found[1] == "module model.*, operator embedding"
+
+
 def test_without_a_module_nothing_is_said() -> None:
     try:
         torch.zeros(2) + torch.zeros(3)

@@ -104,6 +104,8 @@ def test_explaining_tells_everything(entry: catalogue.Entry) -> None:
     text = catalogue.explain(entry.id)
     for part in (entry.title, entry.about, *entry.why, entry.experiment, entry.fix):
         assert part in text
+    short = catalogue.explain(entry.id, signatures=False)
+    assert text.startswith(short) and "Signatures" not in short
 
 
 def test_explaining_an_illegal_access_gives_the_command_lines() -> None:

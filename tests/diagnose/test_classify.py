@@ -273,6 +273,7 @@ def test_torchs_guess_at_shared_memory_gives_way_to_what_was_measured() -> None:
     [
         ("OSError: [Errno 27] File too large", "io.disk_full"),
         ("AssertionError: step 2: loss is inf", "num.nonfinite"),
+        ("ocrlab.errors.ShapeError: The detector holds NaN or infinite weights. Given: 4 of 4 in a", "num.nonfinite"),
         ("RuntimeError: one_hot is only applicable to index tensor of type LongTensor.", "user.dtype"),
         ("RuntimeError: Tensor on device meta is not on the expected device cpu!", "user.device"),
         ("ValueError: Rank 2 is out of range. Valid ranks are 0 to 1 (world_size=2)", "dist.misconfig"),

@@ -167,6 +167,16 @@ def test_an_error_that_the_output_does_not_show_is_told() -> None:
     assert firsts.told([{**end, "pid": 8}], "done\n", MAIN) == ""  # another process, whose parent lives on
 
 
+def test_a_syntax_error_is_shown_without_the_place_in_its_text() -> None:
+    with pytest.raises(SyntaxError) as caught:
+        compile("def f(:\n", "train.py", "exec")
+    kinds = [one.__name__ for one in SyntaxError.__mro__]
+    end = record("uncaught", {**link("SyntaxError", str(caught.value)), "kinds": kinds})
+    shown = f'  File "train.py", line 1\n    def f(:\n          ^\nSyntaxError: {caught.value.msg}\n'
+    assert firsts.told([end], shown, MAIN) == ""
+    assert "does not show it" in firsts.told([end], "lost sys.stderr\n", MAIN)
+
+
 def test_errors_that_are_swallowed_again_and_again_are_told_at_a_good_end(tmp_path: Path) -> None:
     file = source(tmp_path, "for x in y:\n    try:\n        f()\n    except Exception:\n        pass\n")
     taken = record("handled", link("RuntimeError", "x", (file, 3, "<module>")))

@@ -42,6 +42,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "def die():\n    ctypes.string_at(0)\n"
         "def leave():\n    os._exit(0)\n"
         "def wrong():\n    raise ValueError('no')\n"
+        "def refused():\n    from ocrlab.errors import ConfigError\n    raise ConfigError('No module is called x')\n"
         "def wait(file):\n    os.write(os.open(file, os.O_CREAT | os.O_WRONLY), b'%d' % os.getpid())\n"
         "    time.sleep(300)\n"
     )
@@ -120,6 +121,15 @@ def test_an_exception_shows_the_traceback_of_the_function_alone(
     told = capsys.readouterr().err
     assert "ValueError: no" in told
     assert "notebook/child.py" not in told
+
+
+def test_an_error_of_ours_is_said_in_its_own_words(
+    module: Any, tmp_path: Path, shown: list[Any], capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(apart.ChildFailed, match="exit status 1. ConfigError: No module is called x. The kernel"):
+        apart.call(module.refused, (), {}, Options(tmp_path / "run"))
+    assert "Traceback" not in capsys.readouterr().err
+    assert shown == []
 
 
 def test_an_interrupt_ends_the_child(module: Any, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_differs(found: Compared) -> None:
 
 def test_curves_of_both(found: Compared) -> None:
     view = compare.curves(found)
-    assert view.text == "loss at the end: A 1, B 1. hmean@0.5 at the end on 4 pages: A 0.6, B 0.8."
+    assert view.text == "loss at the end: A 1, B 1. hmean@0.5 on 4 pages: A 0.6, B 0.8."
     (found.runs[0] / "metrics.csv").write_text("step,loss\n1,not a number\n")
     assert "loss at the end: B 1." in compare.curves(found).text
     (found.runs[1] / "metrics.csv").unlink()

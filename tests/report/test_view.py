@@ -18,6 +18,10 @@ def test_nothing_is_fetched() -> None:
     assert "//" not in page("").replace("</", "")
 
 
+def test_what_stands_between_backquotes_is_code() -> None:
+    assert say("kept by `a<b>`, 3` long") == '<p class="say">kept by <code>a&lt;b&gt;</code>, 3` long</p>'
+
+
 def test_titles_are_escaped() -> None:
     assert say("<a>", "b & c") == '<p class="say">&lt;a&gt;</p><p class="note">b &amp; c</p>'
 

@@ -259,6 +259,9 @@ def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program
 def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Path) -> None:
     ours = made(tmp_path / "a", kind="ocrlab train", argv=["python", "-m", "ocrlab", "train", "data=x"])
     assert subject.command(subject.find(ours), Path("job"))[1:] == ["-m", "ocrlab.train.step", "job"]
+    child = ["python", "-c", "from ocrlab.notebook import child; child.start()", "/tmp/ocrlab-child-gone"]
+    notebook = made(tmp_path / "c", kind="ocrlab train", argv=child)
+    assert subject.command(subject.find(notebook), Path("job"))[1:] == ["-m", "ocrlab.train.step", "job"]
     (tmp_path / "mine.py").write_text("")
     script = made(
         tmp_path / "b", cwd=str(tmp_path), kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"]

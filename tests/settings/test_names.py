@@ -28,6 +28,7 @@ def test_every_refused_name_says_what_to_do_instead(name):
     ("name", "right"),
     [
         ("batchsize", "batch_size"),
+        ("batch", "batch_size"),
         ("batch-size", "batch_size"),
         ("Batch_Size", "batch_size"),
         ("learning-rate", "optim.lr"),

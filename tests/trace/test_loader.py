@@ -9,6 +9,7 @@ import pickle
 import random
 import signal
 import time
+import warnings
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,14 @@ def test_measuring_recommends_what_is_clearly_faster() -> None:
     assert measured.table()["step_ms"].notna().all()
 
 
+def test_torch_is_silent_about_the_workers_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one core: torch would warn of two workers
+    source: DataLoader[Any] = DataLoader(range(4), batch_size=2)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.measure(source, 0.0, workers=(0, 2), threads=(1,), seconds=0.1, turns=1)
+
+
 def trial(workers: int, *seconds: float) -> measure.Trial:
     return measure.Trial(measure.Setting(workers, 1), list(seconds), [0.1] * len(seconds))
 
@@ -316,6 +325,7 @@ def test_a_difference_within_the_spread_changes_nothing() -> None:
     alike = measure.Measured([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], measure.Setting(0, 1), 3)
     assert alike.best is alike.now and alike.share == 1
     assert alike.finding().startswith("Stay with 0 workers, 1 thread")
+    assert alike.finding().endswith("the other one is not clearly faster")
     apart = measure.Measured([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], measure.Setting(0, 1), 3)
     assert apart.share == pytest.approx(0.5)
     assert apart.finding() == (
