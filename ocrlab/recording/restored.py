@@ -54,7 +54,7 @@ class Restored:
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
         self.waiting = len(pending)  # batches that the run never got
-        self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
+        self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))  # the batch of a validation that is looked at, -1 for none of them
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
         ours = not pending and last > self.steps[-1].number  # it ended outside of its loop over the batches

@@ -25,6 +25,7 @@ from ocrlab.replaying.alone import Way
 from ocrlab.replaying.faults import Fault
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.switches import prepare
+from ocrlab.replaying.values import Birth
 from ocrlab.trace.compiled import is_compiled
 
 Anew = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
@@ -74,6 +75,7 @@ class Tracer:
         self.about: dict[str, Any] = {}
         self.anew: Anew | None = None
         self.phase = ""
+        self.older: dict[int, Birth] = {}  # what the batches before have made of NaN and Inf, and the program may keep
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
 
     def begin(
@@ -101,6 +103,7 @@ class Tracer:
             if number >= self.first:
                 self._write("running", None)
             self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.older = self.older
             self.step.start(batch, self.count, self.usual)
         return batch
 
@@ -193,6 +196,7 @@ class Tracer:
     def _stop(self) -> None:
         if self.step is not None:
             self.step.stop()
+            self.older = self.step.values.handed_on({**self.about, "names": self.names, "phase": self.phase})
         self.step = None
 
     def _write(self, state: str, fault: Fault | None) -> None:
@@ -204,19 +208,22 @@ class Tracer:
                 and self._is_reordered(self._again(self.batch))
             ):
                 fault |= {"samples": None}
-            fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
-            fault |= {"phase": self.phase} if self.phase else {}
+            before = fault.pop("batch_before", None)  # the program had kept what an earlier batch made
+            of = before or {**self.about, "names": self.names, "phase": self.phase}
+            fault = {**of, **fault, "names": _names(of["names"], fault.get("samples"))}
+            fault |= {"phase": of["phase"]} if of["phase"] else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         said |= {"compiled": self.compiled, "count": self.count}
         flight.write_json(self.out / "trace.json", said, private=True)
         if fault is not None:
             self.on = False  # the first one is what was asked for
 
-    def _names(self, positions: list[int] | None) -> list[str] | None:
-        """Return the names of samples in a batch, `sample 3 of the batch` where they have none."""
-        if positions is None:
-            return None
-        return [self.names[p] if p < len(self.names) else f"sample {p} of the batch" for p in positions]
+
+def _names(names: Sequence[str], positions: list[int] | None) -> list[str] | None:
+    """Return the names of samples in a batch, `sample 3 of the batch` where they have none."""
+    if positions is None:
+        return None
+    return [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
 
 
 def _value(loss: Tensor | float | None) -> Tensor | None:

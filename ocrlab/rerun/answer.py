@@ -58,7 +58,7 @@ def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
 def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     """Return the fault of the first cell that has one, of an earlier step where one was found."""
     faults = [outcome.fault for outcome in outcomes if outcome.fault is not None]
-    return min(faults, key=lambda fault: int(fault.get("step", 0)), default=None)
+    return min(faults, key=lambda fault: (int(fault.get("step", 0)), cells.is_kept(fault)), default=None)
 
 
 def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -32,6 +32,7 @@ class Cell:
 
 TRACED = Cell("traced", "goes away when every operator is looked at: it depends on timing", {"trace": True})
 AS_IT_WAS = Cell("as it was", "does not come again")
+VALIDATION = Cell("whole validation", "was there before", {"trace": True, "validate": 0})
 ALONE = "samples alone"  # its seconds come from the traced cell
 FP32 = Cell("fp32", "goes away in fp32", {"trace": True, "fp32": True})
 THREAD = Cell("one thread", "goes away with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
@@ -77,6 +78,11 @@ def earlier(number: int, seconds: float) -> Cell:
 def widened(before: Cell) -> Cell:
     """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
     return Cell(TRACED.name, TRACED.gone, before.options)
+
+
+def is_kept(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a value was bad when the first operator saw it and is none of the batch: the program had kept it."""
+    return fault.get("kind") == "nonfinite" and fault.get("tensor") == "input"
 
 
 def spoilt(fault: Mapping[str, Any]) -> bool:
@@ -125,7 +131,7 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     that all samples have.
     """
     kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
-    return not kept and fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
+    return not kept and not is_kept(fault) and fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
