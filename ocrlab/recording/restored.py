@@ -270,12 +270,14 @@ class Restored:
         leave()
 
     def _write(self, *, finished: bool, error: dict[str, Any] | None = None) -> None:
+        exited = self.feeding.exited()
         told = {
             "schema": SCHEMA,
             "steps": self.results,
             "finished": finished,
             "error": error,
-            "exited": self.feeding.exited(),
+            "exited": list(exited),
+            "statuses": list(exited.values()),
             "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
             "warnings": self.warnings(),
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 DEEPEST = 6  # levels of containers in each other
+AND = " + "  # between the names of samples that lie at one place of a batch of batches (`zip` of two loaders)
+PART = re.compile(r"\bbatch\[(\d+)\]")  # of such a batch, in the name of a tensor
 PLAIN = (str, bytes, int, float, bool, type(None))
 
 
@@ -36,6 +39,12 @@ def parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list | tuple):
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     return [(f".{field}", item) for field, item in vars(value).items()] if hasattr(value, "__dict__") else []
+
+
+def of_part(name: str, tensor: str) -> str:
+    """Return which of the names of two samples that lie at one place is meant: that of the batch a tensor lies in."""
+    each, found = name.split(AND), PART.search(tensor)
+    return each[int(found[1])] if found and len(each) > 1 and int(found[1]) < len(each) else name
 
 
 def size(batch: Any, names: Sequence[str] = ()) -> int | None:

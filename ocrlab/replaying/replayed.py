@@ -21,6 +21,7 @@ from ocrlab.flight import trail
 from ocrlab.replaying import alone as traced_alone
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import faults as traced_faults
+from ocrlab.replaying import loaded
 from ocrlab.replaying.alone import Way
 from ocrlab.replaying.faults import Fault
 from ocrlab.replaying.step import Step
@@ -209,8 +210,11 @@ class Tracer:
             ):
                 fault |= {"samples": None}
             before = fault.pop("batch_before", None)  # the program had kept what an earlier batch made
+            if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
+                with _harmless():
+                    fault["made"] = loaded.maker(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
-            fault = {**of, **fault, "names": _names(of["names"], fault.get("samples"))}
+            fault = {**of, **fault, "names": _names(of["names"], fault)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         said |= {"compiled": self.compiled, "count": self.count}
@@ -219,11 +223,13 @@ class Tracer:
             self.on = False  # the first one is what was asked for
 
 
-def _names(names: Sequence[str], positions: list[int] | None) -> list[str] | None:
-    """Return the names of samples in a batch, `sample 3 of the batch` where they have none."""
+def _names(names: Sequence[str], fault: Fault) -> list[str] | None:
+    """Return the names of a fault's samples, `sample 3 of the batch` where they have none."""
+    positions, tensor = fault.get("samples"), str(fault.get("tensor") or "")
     if positions is None:
         return None
-    return [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
+    called = [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
+    return [traced_batch.of_part(name, tensor) for name in called]
 
 
 def _value(loss: Tensor | float | None) -> Tensor | None:

@@ -247,6 +247,11 @@ def root(birth: Birth) -> Birth:
     return next((found for found in reversed(line) if not found.constant), birth)
 
 
+def _full_row(tensor: Tensor) -> bool:
+    """Tell whether some row of a tensor, along its last dimension, is all -Inf."""
+    return bool(tensor.dim() and tensor.numel() and tensor.is_floating_point() and (tensor == -math.inf).all(-1).any())
+
+
 def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
     operator = operator.strip("_")
@@ -265,6 +270,8 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return "0 / 0" if birth.value == "NaN" else "division by 0"
     if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
         return "a negative number to a broken power"
+    if operator.endswith("softmax") and birth.value == "NaN" and any(_full_row(given) for given in inputs):
+        return "softmax of a row that is all -Inf: nothing is left of it"
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
     if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:
