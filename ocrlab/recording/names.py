@@ -73,7 +73,7 @@ def of_batch(batch: Any) -> list[str]:
 def _in_other_words(batch: Mapping[Any, Any]) -> list[str]:
     """Return the texts, all of them different, that a batch has under a key which sounds like the name of a sample."""
     for key, value in batch.items():
-        if type(value) in (list, tuple) and len(value) > 1 and isinstance(key, str) and OTHERS.match(key):
+        if type(value) in (list, tuple) and value and isinstance(key, str) and OTHERS.match(key):
             texts = _texts(value) if all(isinstance(text, str | os.PathLike) for text in value) else []
             if texts and len(set(texts)) == len(texts):
                 return texts
@@ -83,9 +83,10 @@ def _in_other_words(batch: Mapping[Any, Any]) -> list[str]:
 def _of_parts(batch: Sequence[Any]) -> list[str]:
     """Return the names in the parts of a batch; whole numbers alone are labels rather than names.
 
-    Where the parts are the samples, a mapping for each, every one must have exactly one.
+    Where the parts are the samples, a mapping or row for each, every one must have exactly one; where they are batches
+    (`zip` of two loaders), what lies at one place has the names of both.
     """
-    if len(batch) > 1 and all(isinstance(part, Mapping) for part in batch):
+    if len(batch) > 1 and all(isinstance(part, Mapping) or _is_row(part) for part in batch):
         each = [of_batch(part) for part in batch]
         if all(len(texts) < 2 for texts in each):
             found = [text for texts in each for text in texts]
@@ -99,6 +100,11 @@ def _of_parts(batch: Sequence[Any]) -> list[str]:
         if texts and not all(text.lstrip("-").isdigit() for text in texts):
             return texts
     return []
+
+
+def _is_row(part: Any) -> bool:
+    """Tell whether a part of a batch is a list of things with a tensor among them."""
+    return isinstance(part, list | tuple) and any(isinstance(one, Tensor) for one in part)
 
 
 def _joined(texts: Sequence[str]) -> str:

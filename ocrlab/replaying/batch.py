@@ -65,16 +65,23 @@ def size(batch: Any, names: Sequence[str] = ()) -> int | None:
 
 def _votes(batch: Any) -> Counter[int]:
     """Return how many parts of a batch speak for each size: a tensor for its first dimension, a list for its length
-    and, where its tensors have one first dimension, for that too.
+    and, where what is in it (tensors, lists of names) has one first dimension, for that too.
     """
     votes: Counter[int] = Counter()
     for _, part in parts(batch):
         if isinstance(part, Tensor):
             votes.update({part.shape[0]} if part.dim() else ())
         elif isinstance(part, list | tuple) and part:
-            firsts = {one.shape[0] if isinstance(one, Tensor) and one.dim() else None for one in part}
+            firsts = {_length(one) for one in part}
             votes.update({len(part), *(first for first in firsts if len(firsts) == 1 and first)})
     return votes
+
+
+def _length(one: Any) -> int | None:
+    """Return the first dimension of a tensor, the length of a list; None for what has neither."""
+    if isinstance(one, Tensor):
+        return int(one.shape[0]) if one.dim() else None
+    return len(one) if isinstance(one, list | tuple) else None
 
 
 def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:

@@ -60,8 +60,9 @@ def maker(anew: Anew | None, value: str) -> str:
         found = anew()
         if found is not None:
             found[1](range(len(found[0])))
-    born = {(first.place.get("op"), first.place.get("line")) for first in map(root, heard.values.order)
-            if first.value == value and first.tensor.startswith("output") and not (first.put or first.constant)}  # fmt: skip
+    roots = [root(birth) for birth in heard.values.order]
+    roots = [one for one in roots if one.value == value and one.tensor.startswith("output")]
+    born = {(one.place.get("op"), one.place.get("line")) for one in roots if not (one.put or one.constant)}
     born = born or {(f"NumPy, {what}", at) for what, at in heard.numpy if what in KINDS.get(value, ())}
     born = {(op, at) for op, at in born if at and INSTRUMENT not in str(at)}
     return "`{}` at {}".format(*next(iter(born))) if len(born) == 1 else ""

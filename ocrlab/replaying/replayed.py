@@ -62,7 +62,7 @@ class Tracer:
         self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
         self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
         self.swallowed = bool(cell.get("swallowed"))  # exceptions after which the program goes on are faults too
-        self.is_fork = False
+        self.is_fork = self.is_behind = False
         self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
         self.ring = ring
         self.roots = [model] if isinstance(model, nn.Module) else list(model)
@@ -90,6 +90,7 @@ class Tracer:
         """
         self._leave(0)
         self._stop()
+        self.is_behind = False
         if not self.on or number < self.first - 1:
             return batch
         with _harmless():
@@ -107,6 +108,16 @@ class Tracer:
             self.step.values.older = self.older
             self.step.start(batch, self.count, self.usual)
         return batch
+
+    def behind(self) -> None:
+        """Look on behind the last batch, where the program may meet the NaN and Inf again that it has kept of steps."""
+        if not self.on or not self.older or self.page is None or self.is_fork:
+            return
+        with _harmless():
+            self.batch, self.count, self.anew, self.is_behind = None, None, None, True
+            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.older = self.older
+            self.step.start(None, None, self.usual)
 
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
@@ -178,7 +189,9 @@ class Tracer:
             step.stop()
             with _harmless():
                 value = None if step.dead else _value(loss)
-                self._write("failed", traced_faults.of_exception(step, error, self.batch, self.count, value))
+                fault = traced_faults.of_exception(step, error, self.batch, self.count, value)
+                if not self.is_behind or "batch_before" in (fault or {}):  # else it is no step's
+                    self._write("failed", fault)
             self._stop()
         self._leave(1)
 

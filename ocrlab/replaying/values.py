@@ -20,6 +20,7 @@ from ocrlab.trace import tensors as looking
 
 KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
+EMPTY = "softmax of a row that is all -Inf: nothing is left of it"
 MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
 
 
@@ -271,7 +272,7 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
         return "a negative number to a broken power"
     if operator.endswith("softmax") and birth.value == "NaN" and any(_full_row(given) for given in inputs):
-        return "softmax of a row that is all -Inf: nothing is left of it"
+        return EMPTY
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
     if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:

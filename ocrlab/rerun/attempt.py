@@ -311,9 +311,11 @@ def _told(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
 
 
 def _pipe_of_the_dead(error: Any, result: Mapping[str, Any]) -> str:
-    """Return how a worker ended, where an exception only tells that its pipe or its shared memory is gone; else ''."""
+    """Return how a worker ended, where an exception only tells that it, its pipe or its memory is gone; else ''."""
     statuses = result.get("statuses") or ()
-    if not statuses or not isinstance(error, dict) or error.get("type") not in PIPES or EXITED.search(str(error)):
+    if not statuses or not isinstance(error, dict) or "killed by signal" in str(error.get("message")):
+        return ""
+    if error.get("type") not in PIPES and not EXITED.search(str(error.get("message"))):
         return ""
     status = min(int(one) for one in statuses)  # of a signal negative
     return f"a worker of the DataLoader {f'was killed by {_signal(-status)}' if status < 0 else f'ended with {status}'}"

@@ -130,8 +130,9 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
     that all samples have.
     """
-    kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
-    return not kept and not is_kept(fault) and fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
+    if is_kept(fault) or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser")):
+        return False
+    return fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
