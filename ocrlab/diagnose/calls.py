@@ -63,11 +63,15 @@ def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
             local += ".*"  # of which network the member is, is known at least
         elif name and name != "self":
             local = name  # the whole network: its own name is not a part of its modules' names
-    if not names and not local:
+    if not calls:
         return None
     last = calls[-1]
     found = list(OPERATOR.finditer(last.code))
     operator = found[-1][1] if len(found) == 1 and found[-1][1] not in NO_OPERATORS else ""
+    if len(names) > 1 and set(names) == {"?"}:  # in a compiled graph, say: not one name is known
+        names = ["?"] if operator else []
+    if not names and not local:
+        return None
     where = f"module {'.'.join(names) or local}"
     where += f", operator {operator}" if operator else ""
     return last.number, where + SURFACED * bool(LATE.search(lines[-1][1]))

@@ -68,10 +68,12 @@ class Feed:
             self.ended()
             yield batch
 
-    def exited(self) -> list[int]:
-        """Return the processes of workers that have ended by themselves; what torch raises then may be about a pipe."""
+    def exited(self) -> dict[int, int]:
+        """Return the processes of workers that have ended by themselves, with their exit status, that of a signal
+        negative; what torch raises then may be about a pipe.
+        """
         workers = [worker for iterator in self.iterators for worker in getattr(iterator, "_workers", ())]
-        return [int(worker.pid) for worker in workers if worker.exitcode not in (None, 0, -signal.SIGTERM)]
+        return {int(one.pid): one.exitcode for one in workers if one.exitcode not in (None, 0, -signal.SIGTERM)}
 
     def close(self) -> None:
         """End the workers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Subset
+
+from ocrlab.replaying.batch import AND
 
 LISTS: tuple[str, ...] = (
     "samples",
@@ -39,6 +42,11 @@ KEYS: tuple[str, ...] = (
 KEYS += ("files", "image_path", "image_paths", "img_path", "img_paths", "image_id", "image_ids", "id", "ids", "__key__")
 KEYS += ("key", "keys", "uid", "sample_id", "index", "idx")
 LONGEST = 200
+OTHERS = re.compile(  # keys of other people: `im_file`, `utt_id`, `sample_name`
+    r"(?:(?:im|img|image|sample|utt|utterance|audio|wav|video|clip|doc|document|page|row|record|item|example)_?)?"
+    r"(?:file|filename|fname|path|name|id|key|stem|uri|url|uuid)s?\Z",
+    re.IGNORECASE,
+)
 
 
 def of_batch(batch: Any) -> list[str]:
@@ -59,19 +67,32 @@ def of_batch(batch: Any) -> list[str]:
             texts = _texts(batch[key] if is_mapping else getattr(batch, key))
             if texts:
                 return texts
+    return _in_other_words(batch) if is_mapping else []
+
+
+def _in_other_words(batch: Mapping[Any, Any]) -> list[str]:
+    """Return the texts, all of them different, that a batch has under a key which sounds like the name of a sample."""
+    for key, value in batch.items():
+        if type(value) in (list, tuple) and value and isinstance(key, str) and OTHERS.match(key):
+            texts = _texts(value) if all(isinstance(text, str | os.PathLike) for text in value) else []
+            if texts and len(set(texts)) == len(texts):
+                return texts
     return []
 
 
 def _of_parts(batch: Sequence[Any]) -> list[str]:
     """Return the names in the parts of a batch; whole numbers alone are labels rather than names.
 
-    Where the parts are the samples, a mapping for each, every one must have exactly one.
+    Where the parts are the samples, a mapping or row for each, every one must have exactly one; where they are batches
+    (`zip` of two loaders), what lies at one place has the names of both.
     """
-    if len(batch) > 1 and all(isinstance(part, Mapping) for part in batch):
+    if len(batch) > 1 and all(isinstance(part, Mapping) or _is_row(part) for part in batch):
         each = [of_batch(part) for part in batch]
         if all(len(texts) < 2 for texts in each):
             found = [text for texts in each for text in texts]
             return found if len(found) == len(batch) and not all(text.lstrip("-").isdigit() for text in found) else []
+        if each[0] and all(len(texts) == len(each[0]) for texts in each):
+            return [_joined(texts) for texts in zip(*each, strict=True)]
     for part in batch:
         if isinstance(part, Tensor):
             continue
@@ -79,6 +100,16 @@ def _of_parts(batch: Sequence[Any]) -> list[str]:
         if texts and not all(text.lstrip("-").isdigit() for text in texts):
             return texts
     return []
+
+
+def _is_row(part: Any) -> bool:
+    """Tell whether a part of a batch is a list of things with a tensor among them."""
+    return isinstance(part, list | tuple) and any(isinstance(one, Tensor) for one in part)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return what the samples at one place of several batches are called together."""
+    return AND.join(texts) if len(set(texts)) > 1 else texts[0]
 
 
 def naming(dataset: Any) -> Callable[[Any], str]:

@@ -54,7 +54,8 @@ class Restored:
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
         self.waiting = len(pending)  # batches that the run never got
-        self.validated = job.get("validate")  # the batch of a validation that is looked at, -1 for none of them
+        # The batch of a validation from which on it is looked at, -1 for none of them.
+        self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
         ours = not pending and last > self.steps[-1].number  # it ended outside of its loop over the batches
@@ -145,6 +146,8 @@ class Restored:
             now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
             yield self.batch
             self.end()
+        if self.feeding.is_behind:
+            self.trace.behind()
 
     def start_loop(self, held: Any) -> None:
         """Get ready to replay a hand-written loop."""
@@ -178,6 +181,7 @@ class Restored:
         is `leaving` that.
         """
         if leaving and self.feeding.is_behind:
+            self.trace.behind()
             return
         waiting = 0 if self.feeding.is_short else self.waiting
         if self.now is None and len(self.results) >= len(self.steps) + waiting:
@@ -271,12 +275,14 @@ class Restored:
         leave()
 
     def _write(self, *, finished: bool, error: dict[str, Any] | None = None) -> None:
+        exited = self.feeding.exited()
         told = {
             "schema": SCHEMA,
             "steps": self.results,
             "finished": finished,
             "error": error,
-            "exited": self.feeding.exited(),
+            "exited": list(exited),
+            "statuses": list(exited.values()),
             "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
             "warnings": self.warnings(),
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 DEEPEST = 6  # levels of containers in each other
+AND = " + "  # between the names of samples that lie at one place of a batch of batches (`zip` of two loaders)
+PART = re.compile(r"\bbatch\[(\d+)\]")  # of such a batch, in the name of a tensor
 PLAIN = (str, bytes, int, float, bool, type(None))
 
 
@@ -38,6 +41,12 @@ def parts(value: Any) -> list[tuple[str, Any]]:
     return [(f".{field}", item) for field, item in vars(value).items()] if hasattr(value, "__dict__") else []
 
 
+def of_part(name: str, tensor: str) -> str:
+    """Return which of the names of two samples that lie at one place is meant: that of the batch a tensor lies in."""
+    each, found = name.split(AND), PART.search(tensor)
+    return each[int(found[1])] if found and len(each) > 1 and int(found[1]) < len(each) else name
+
+
 def size(batch: Any, names: Sequence[str] = ()) -> int | None:
     """Return B: how many names there are where a tensor or list has so many, else what most parts of the batch have as
     many of, else the most frequent first dimension.
@@ -56,16 +65,23 @@ def size(batch: Any, names: Sequence[str] = ()) -> int | None:
 
 def _votes(batch: Any) -> Counter[int]:
     """Return how many parts of a batch speak for each size: a tensor for its first dimension, a list for its length
-    and, where its tensors have one first dimension, for that too.
+    and, where what is in it (tensors, lists of names) has one first dimension, for that too.
     """
     votes: Counter[int] = Counter()
     for _, part in parts(batch):
         if isinstance(part, Tensor):
             votes.update({part.shape[0]} if part.dim() else ())
         elif isinstance(part, list | tuple) and part:
-            firsts = {one.shape[0] if isinstance(one, Tensor) and one.dim() else None for one in part}
+            firsts = {_length(one) for one in part}
             votes.update({len(part), *(first for first in firsts if len(firsts) == 1 and first)})
     return votes
+
+
+def _length(one: Any) -> int | None:
+    """Return the first dimension of a tensor, the length of a list; None for what has neither."""
+    if isinstance(one, Tensor):
+        return int(one.shape[0]) if one.dim() else None
+    return len(one) if isinstance(one, list | tuple) else None
 
 
 def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:

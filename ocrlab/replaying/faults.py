@@ -149,6 +149,7 @@ def of_birth(step: Step, birth: Birth) -> Fault:
     fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
     fault["before"] = first in step.before_step
     fault |= {"guessed": True} if first.guessed else {}
+    fault |= {"batch_before": first.batch} if first.batch else {}
     return {**fault, "samples": None, "everyone": first.everyone} if first.everyone else fault
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -31,13 +32,14 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     known: bool = True  # part of the model that is trained
     wraps: bool = False  # a stranger around such a part: a compiled model, somebody's DataParallel
+    aside: bool = False  # a stranger that computes no loss: it runs before the model, or without gradients (a teacher)
 
     @property
     def is_loss(self) -> bool:
         """Tell whether it computes the loss: by its name, or because it has nothing to do with the model's modules."""
         kind = type(self.module)
         named = kind.__name__.endswith(("Loss", "Criterion")) or kind.__module__ == "torch.nn.modules.loss"
-        return named or not (self.known or self.wraps)
+        return named or not (self.known or self.wraps or self.aside)
 
 
 class Modules:
@@ -51,7 +53,7 @@ class Modules:
         self.handles: list[RemovableHandle] = []
         self.raised: tuple[BaseException, Call] | None = None  # the innermost call that an exception left
         self.escaped: tuple[BaseException, Call] | None = None  # the outermost one that it left
-        self.outermost = 0  # calls that have ended with an empty stack
+        self.outermost = 0  # calls, of the model or of a loss, that have ended with an empty stack
 
     def hook(self) -> None:
         """Put hooks on every module there is now, and one for those that come later or belong to nobody."""
@@ -83,12 +85,17 @@ class Modules:
         return self.stack[-1] if self.stack else None
 
     def name(self, module: nn.Module) -> str:
-        """Return the path of a module; of a shared one the path below the module that calls it now."""
+        """Return the path of a module; of a shared one the path below the module that calls it now, of one that is no
+        part of the model the path below the stranger that calls it.
+        """
         above = self.top
         if above is not None and above.known:
             for child, found in above.module._modules.items():
                 if found is module:
                     return f"{above.path}.{child}" if above.path else child
+        if above is not None and id(module) not in self.names:
+            inner = next((name for name, found in above.module.named_modules() if found is module), "")
+            return f"{above.path}.{inner}" if inner and above.path else inner or type(module).__name__
         return self.names.get(id(module), type(module).__name__)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -108,7 +115,9 @@ class Modules:
     def _push(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, known: bool) -> None:
         number = self.counts[id(module)] = self.counts.get(id(module), 0) + 1
         wraps = not known and any(id(part) in self.names for part in module.modules())
-        call = Call(module, self.name(module), label(module), number, args, kwargs, known, wraps)
+        aside = not known and not (self.outermost and torch.is_grad_enabled())
+        aside |= any(above.aside for above in self.stack)
+        call = Call(module, self.name(module), label(module), number, args, kwargs, known, wraps, aside)
         self.stack.append(call)
         self.changed(call)
 
@@ -118,7 +127,7 @@ class Modules:
             call = self.stack.pop()
             if error is not None and (self.raised is None or self.raised[0] is not error):
                 self.raised = (error, call)
-            self.outermost += not self.stack
+            self.outermost += not self.stack and (call.is_loss or not call.aside)
             if error is not None and not self.stack:
                 self.escaped = (error, call)
             if call.module is module:

@@ -21,10 +21,12 @@ from ocrlab.flight import trail
 from ocrlab.replaying import alone as traced_alone
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import faults as traced_faults
+from ocrlab.replaying import loaded
 from ocrlab.replaying.alone import Way
 from ocrlab.replaying.faults import Fault
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.switches import prepare
+from ocrlab.replaying.values import Birth
 from ocrlab.trace.compiled import is_compiled
 
 Anew = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
@@ -60,7 +62,7 @@ class Tracer:
         self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
         self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
         self.swallowed = bool(cell.get("swallowed"))  # exceptions after which the program goes on are faults too
-        self.is_fork = False
+        self.is_fork = self.is_behind = False
         self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
         self.ring = ring
         self.roots = [model] if isinstance(model, nn.Module) else list(model)
@@ -74,6 +76,7 @@ class Tracer:
         self.about: dict[str, Any] = {}
         self.anew: Anew | None = None
         self.phase = ""
+        self.older: dict[int, Birth] = {}  # what the batches before have made of NaN and Inf, and the program may keep
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
 
     def begin(
@@ -87,6 +90,7 @@ class Tracer:
         """
         self._leave(0)
         self._stop()
+        self.is_behind = False
         if not self.on or number < self.first - 1:
             return batch
         with _harmless():
@@ -101,8 +105,19 @@ class Tracer:
             if number >= self.first:
                 self._write("running", None)
             self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.older = self.older
             self.step.start(batch, self.count, self.usual)
         return batch
+
+    def behind(self) -> None:
+        """Look on behind the last batch, where the program may meet the NaN and Inf again that it has kept of steps."""
+        if not self.on or not self.older or self.page is None or self.is_fork:
+            return
+        with _harmless():
+            self.batch, self.count, self.anew, self.is_behind = None, None, None, True
+            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.older = self.older
+            self.step.start(None, None, self.usual)
 
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
@@ -174,7 +189,9 @@ class Tracer:
             step.stop()
             with _harmless():
                 value = None if step.dead else _value(loss)
-                self._write("failed", traced_faults.of_exception(step, error, self.batch, self.count, value))
+                fault = traced_faults.of_exception(step, error, self.batch, self.count, value)
+                if not self.is_behind or "batch_before" in (fault or {}):  # else it is no step's
+                    self._write("failed", fault)
             self._stop()
         self._leave(1)
 
@@ -193,6 +210,7 @@ class Tracer:
     def _stop(self) -> None:
         if self.step is not None:
             self.step.stop()
+            self.older = self.step.values.handed_on({**self.about, "names": self.names, "phase": self.phase})
         self.step = None
 
     def _write(self, state: str, fault: Fault | None) -> None:
@@ -204,19 +222,27 @@ class Tracer:
                 and self._is_reordered(self._again(self.batch))
             ):
                 fault |= {"samples": None}
-            fault = {**self.about, **fault, "names": self._names(fault.get("samples"))}
-            fault |= {"phase": self.phase} if self.phase else {}
+            before = fault.pop("batch_before", None)  # the program had kept what an earlier batch made
+            if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
+                with _harmless():
+                    fault["made"] = loaded.maker(self.anew, str(fault.get("value")))
+            of = before or {**self.about, "names": self.names, "phase": self.phase}
+            fault = {**of, **fault, "names": _names(of["names"], fault)}
+            fault |= {"phase": of["phase"]} if of["phase"] else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         said |= {"compiled": self.compiled, "count": self.count}
         flight.write_json(self.out / "trace.json", said, private=True)
         if fault is not None:
             self.on = False  # the first one is what was asked for
 
-    def _names(self, positions: list[int] | None) -> list[str] | None:
-        """Return the names of samples in a batch, `sample 3 of the batch` where they have none."""
-        if positions is None:
-            return None
-        return [self.names[p] if p < len(self.names) else f"sample {p} of the batch" for p in positions]
+
+def _names(names: Sequence[str], fault: Fault) -> list[str] | None:
+    """Return the names of a fault's samples, `sample 3 of the batch` where they have none."""
+    positions, tensor = fault.get("samples"), str(fault.get("tensor") or "")
+    if positions is None:
+        return None
+    called = [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
+    return [traced_batch.of_part(name, tensor) for name in called]
 
 
 def _value(loss: Tensor | float | None) -> Tensor | None:

@@ -20,6 +20,7 @@ from ocrlab.trace import tensors as looking
 
 KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
+EMPTY = "softmax of a row that is all -Inf: nothing is left of it"
 MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
 
 
@@ -42,6 +43,7 @@ class Birth:
     used: dict[str, Any] | None = None  # the first operator that made more of it
     everyone: float | None = None  # the size of the values that all samples had, where that alone makes it
     guessed: bool = False  # the samples, from a dimension that may be another one's
+    batch: dict[str, Any] = field(default_factory=dict)  # whose it is, where that is a batch before this one
 
 
 def bad(tensor: Tensor) -> bool:
@@ -83,6 +85,7 @@ class Values:
         self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
+        self.older: dict[int, Birth] = {}  # of the batches before: what the program has kept of them
 
     def begin(
         self,
@@ -173,10 +176,25 @@ class Values:
             return birth
         if not bad(tensor):
             return None
+        if (older := self._older(tensor)) is not None:
+            self.births[where] = older
+            return older
         number = "constant" if tensor.dim() == 0 else "input"
         birth = self.births[where] = self.new(tensor, self.known.get(where, number), place)
         birth.constant |= birth.tensor == "constant" and birth.value == "-Inf"
         return birth
+
+    def _older(self, tensor: Tensor) -> Birth | None:
+        """Return the birth in a batch before this one of what a tensor holds that nobody in this one has made."""
+        birth = self.older.get(pointer(tensor)) if pointer(tensor) not in self.known else None
+        same = birth is not None and (birth.value == "NaN") == bool(torch.isnan(tensor).any())  # else memory used anew
+        return birth if same else None
+
+    def handed_on(self, batch: dict[str, Any]) -> dict[int, Birth]:
+        """Return the births that the next batch may meet again; those of this one are from now on of `batch`."""
+        for birth in self.births.values():
+            birth.batch = birth.batch or batch
+        return {**self.older, **{where: birth for where, birth in self.births.items() if where not in self.known}}
 
     def _refine(self, birth: Birth, tensor: Tensor) -> None:
         """Say whose value it is, by the first operator that reads the whole tensor."""
@@ -230,6 +248,11 @@ def root(birth: Birth) -> Birth:
     return next((found for found in reversed(line) if not found.constant), birth)
 
 
+def _full_row(tensor: Tensor) -> bool:
+    """Tell whether some row of a tensor, along its last dimension, is all -Inf."""
+    return bool(tensor.dim() and tensor.numel() and tensor.is_floating_point() and (tensor == -math.inf).all(-1).any())
+
+
 def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
     operator = operator.strip("_")
@@ -248,6 +271,8 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return "0 / 0" if birth.value == "NaN" else "division by 0"
     if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
         return "a negative number to a broken power"
+    if operator.endswith("softmax") and birth.value == "NaN" and any(_full_row(given) for given in inputs):
+        return EMPTY
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
     if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:

@@ -58,7 +58,7 @@ def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
 def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     """Return the fault of the first cell that has one, of an earlier step where one was found."""
     faults = [outcome.fault for outcome in outcomes if outcome.fault is not None]
-    return min(faults, key=lambda fault: int(fault.get("step", 0)), default=None)
+    return min(faults, key=lambda fault: (int(fault.get("step", 0)), cells.is_kept(fault)), default=None)
 
 
 def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -184,6 +184,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""
         by += f", written in the step by {short(str(fault['written']))}" if fault.get("written") else ""
+        by += f", made while it was loaded by {short(str(fault['made']))}" if fault.get("made") else ""
         early = ", before the step" if fault.get("before") and not str(fault.get("tensor")).startswith("input") else ""
         return [f"{fault.get('value', 'NaN')} in {fault.get('tensor')}{place}{by}{early}"]
     if kind in ("target", "index"):

@@ -39,6 +39,8 @@ LOG_LIMIT = 1 << 20  # bytes of output kept
 STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
+PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
+# which the loader meets when a worker is gone before torch has noticed it
 BATCH = "batch of "  # begins what is told of a batch whose samples could not be put together
 FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
 
@@ -282,7 +284,9 @@ def _without_a_trace(
     fault |= {"path": stage} if stage else {}
     fault |= _told(error, phase) if isinstance(error, dict) else {}
     fault |= {"signal": ended.signal} if kind == "crash" else {}
-    died = kind in ("crash", "hang") or (error and EXITED.search(str(error)))
+    end = _pipe_of_the_dead(error, result) if phase == "data" else ""
+    fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
+    died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))
     frame = guard.frame or (_frame(place) if died else "")
     fault |= {"surfaced": frame, "line": frame} if frame else {}
     fault |= {"samples": None, "names": samples if phase == "data" else None}
@@ -304,6 +308,23 @@ def _told(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
     cause = first.strip().splitlines()[-1] if again else said
     said = cause if EXITED.search(cause) else f"{cause}, raised again as {said}" if again else said
     return {"exception": said, "surfaced": own[-1] if own else None, "line": line}
+
+
+def _pipe_of_the_dead(error: Any, result: Mapping[str, Any]) -> str:
+    """Return how a worker ended, where an exception only tells that it, its pipe or its memory is gone; else ''."""
+    statuses = result.get("statuses") or ()
+    if not statuses or not isinstance(error, dict) or "killed by signal" in str(error.get("message")):
+        return ""
+    if error.get("type") not in PIPES and not EXITED.search(str(error.get("message"))):
+        return ""
+    status = min(int(one) for one in statuses)  # of a signal negative
+    return f"a worker of the DataLoader {f'was killed by {_signal(-status)}' if status < 0 else f'ended with {status}'}"
+
+
+def _signal(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _refused(workers: Sequence[Worker], exited: Sequence[int]) -> list[str]:

@@ -32,6 +32,7 @@ class Cell:
 
 TRACED = Cell("traced", "goes away when every operator is looked at: it depends on timing", {"trace": True})
 AS_IT_WAS = Cell("as it was", "does not come again")
+VALIDATION = Cell("whole validation", "was there before", {"trace": True, "validate": 0})
 ALONE = "samples alone"  # its seconds come from the traced cell
 FP32 = Cell("fp32", "goes away in fp32", {"trace": True, "fp32": True})
 THREAD = Cell("one thread", "goes away with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
@@ -79,6 +80,11 @@ def widened(before: Cell) -> Cell:
     return Cell(TRACED.name, TRACED.gone, before.options)
 
 
+def is_kept(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a value was bad when the first operator saw it and is none of the batch: the program had kept it."""
+    return fault.get("kind") == "nonfinite" and fault.get("tensor") == "input"
+
+
 def spoilt(fault: Mapping[str, Any]) -> bool:
     """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
     fault is an earlier one.
@@ -124,8 +130,9 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
     that all samples have.
     """
-    kept = str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
-    return not kept and fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
+    if is_kept(fault) or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser")):
+        return False
+    return fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:

@@ -94,6 +94,9 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
         yield before
         shown = outcomes[-1] if outcomes[-1].fault is not None else shown
         fault = shown.fault
+    if fault is not None and cells.is_kept(fault) and fault.get("phase") == "validation":
+        yield cells.VALIDATION  # of a batch before the one in which it ended
+        fault = outcomes[-1].fault or fault
     if fault is not None and fault.get("micro") is not None:
         subject.number = int(fault["step"])  # what follows is about that step
     if fault is None:

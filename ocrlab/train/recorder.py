@@ -192,6 +192,8 @@ class Recorder(lightning.Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:
             self.replay.over(leaving=True)
+        elif self.tape is not None:
+            self.tape.phase("data")  # what fails from here on, fails behind the loop over the batches
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.validations = -1

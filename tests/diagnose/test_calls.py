@@ -149,6 +149,14 @@ def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
     assert calls.told(numbered(lines)) == (len(lines), "module body.?, operator bmm")
 
 
+def test_a_way_of_which_no_name_is_known_is_not_told() -> None:
+    inside = ['  File "/v/torch/_dynamo/eval_frame.py", line 4, in inner', "    return fn(*args)", *IMPL]
+    lines = [*HEAD, *inside, *inside, '  File "<eval_with_key>.3", line 9, in forward', "    x = gather(y)"]
+    assert calls.told(numbered(lines)) is None
+    lines[-1] = "    return torch.gather(x, 1, y)"
+    assert calls.told(numbered(lines)) == (len(lines), "module ?, operator gather")
+
+
 def test_the_verdict_names_module_and_operator() -> None:
     log = "\n".join(["epoch 1", *failing(torch.tensor([1, 30]))]) + "\n"
     found = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": log}))

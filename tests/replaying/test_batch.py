@@ -118,3 +118,21 @@ def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
     assert traced_batch.size({"x": pictures, "y": [{"boxes": torch.zeros(2, 4)}] * 5}) == 5
     assert traced_batch.size([torch.zeros(4, 3), torch.zeros(4)]) == 4
     assert traced_batch.size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6
+
+
+def test_two_batches_of_columns_have_as_many_samples_as_their_rows() -> None:
+    both = (
+        (torch.zeros(6, 3), torch.zeros(6), tuple("abcdef")),
+        (torch.zeros(6, 3), torch.zeros(6, 3), list("ghijkl")),
+    )
+    assert traced_batch.size(both) == 6
+    assert traced_batch.owned(both, 6) == {}
+
+
+def test_a_tensor_of_one_of_two_batches_tells_which_name_is_meant() -> None:
+    assert traced_batch.of_part("a + b", "input batch[1]['x']") == "b"
+    assert traced_batch.of_part("a + b", "target batch[0]") == "a"
+    assert (
+        traced_batch.of_part("a + b", "input batch[2]") == traced_batch.of_part("a + b", "output aten::div") == "a + b"
+    )
+    assert traced_batch.of_part("a", "input batch[1]") == "a"

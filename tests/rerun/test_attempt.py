@@ -33,6 +33,20 @@ def test_a_sample_that_was_refused_comes_before_what_others_were_on() -> None:
     assert attempt._refused([*WORKERS, failed], [41]) == ["b.png"]
 
 
+def test_a_broken_pipe_is_told_as_the_end_of_the_worker_behind_it() -> None:
+    pipe = {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}
+    told = "a worker of the DataLoader "
+    assert attempt._pipe_of_the_dead(pipe, {"statuses": [-9]}) == f"{told}was killed by SIGKILL"
+    assert attempt._pipe_of_the_dead(pipe, {"statuses": [7]}) == f"{told}ended with 7"
+    assert attempt._pipe_of_the_dead(pipe, {"statuses": [1, -11]}) == f"{told}was killed by SIGSEGV"
+    assert attempt._pipe_of_the_dead(pipe, {"statuses": []}) == ""
+    assert attempt._pipe_of_the_dead({**pipe, "type": "KeyError"}, {"statuses": [-9]}) == ""
+    unexpected = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 3) exited unexpectedly"}
+    assert attempt._pipe_of_the_dead(unexpected, {"statuses": [-11]}) == f"{told}was killed by SIGSEGV"
+    torchs = {**pipe, "type": "EOFError", "message": "DataLoader worker (pid 3) is killed by signal: Killed."}
+    assert attempt._pipe_of_the_dead(torchs, {"statuses": [-9]}) == ""
+
+
 def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
     inner = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nOSError: image file is truncated'
     passed_on = {"type": "OSError", "message": f"Caught OSError in DataLoader worker process 1.\nOriginal {inner}"}

@@ -99,3 +99,10 @@ def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() ->
     assert not cells.wants_alone(target, 8, cuda=False)
     assert cells.wants_alone({**target, "guessed": True}, 8, cuda=False)
     assert not cells.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, cuda=False)
+
+
+def test_a_value_that_the_program_had_kept_is_no_samples_of_this_batch() -> None:
+    kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
+    assert cells.is_kept(kept) and not cells.wants_alone(kept, 8, cuda=False)
+    assert not cells.is_kept({**kept, "tensor": "input batch[0]"})
+    assert cells.wants_alone({**kept, "tensor": "output aten::div"}, 8, cuda=False)

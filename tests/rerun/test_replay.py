@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import Page, Worker
 from ocrlab.probes import tree
 from ocrlab.recording import snapshots
-from ocrlab.rerun import subject
+from ocrlab.rerun import answer, subject
+from ocrlab.rerun import replay as replaying
+from ocrlab.rerun.attempt import Outcome
 from ocrlab.rerun.replay import Replayed, replay
 
 ROOT = Path(__file__).parents[2]
@@ -352,3 +355,16 @@ def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_p
     assert (found.number, found.step, found.snapshot, found.is_loading) == (0, None, None, True)
     with pytest.raises(RunError, match="ended before its first step"):
         subject.find(run, 3)
+
+
+def test_a_value_that_a_validation_had_kept_is_looked_for_from_its_first_batch_on() -> None:
+    kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "step": 3, "micro": 7, "samples": None}
+    made = {**kept, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
+    about = SimpleNamespace(number=3, seconds=0.1, cuda=False, began_earlier=False, ended="failure", step=None)
+    outcomes: list[Outcome] = []
+    asked = []
+    for cell in replaying._sequence(about, outcomes, time.monotonic()):  # type: ignore[arg-type]
+        asked.append((cell.name, cell.options.get("validate")))
+        outcomes.append(Outcome(cell, fault=kept if len(asked) == 1 else made, count=8))
+    assert asked == [("traced", None), ("whole validation", 0)]
+    assert answer.decided(outcomes) is made

@@ -180,7 +180,7 @@ def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs
     assert [step.number for step in found.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert all(name.startswith("p") for step in found.steps for name in step.samples)
     assert found.steps[2].epoch == 1
-    assert (found.now.phase, found.now.stage) == ("optimiser", ""), "no stage of the forward stands behind it"
+    assert (found.now.phase, found.now.stage) == ("data", ""), "no stage of the forward stands behind it"
     assert {path.stat().st_mode & 0o077 for path in (run / "flight").iterdir()} == {0}
     before = sorted(path.name for path in run.rglob("*") if "replay" not in path.parts)
     result = replay(run, monkeypatch, lambda: fit.fit(configs.load(run / "config.yaml")))
@@ -262,6 +262,7 @@ def test_what_failed_behind_the_last_batch_of_an_epoch_fails_again(tmp_path, mon
     again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Checks())  # noqa: E731
     with pytest.raises(ValueError, match="broken"):
         again()
+    assert ring.read(ring.find(tmp_path)[0]).now.phase == "data", "it was in no step any more"
     last = ring.read(ring.find(tmp_path)[0]).now.number + 1
     with pytest.raises(ValueError, match="broken"):
         replay(tmp_path, monkeypatch, again, last=last)
