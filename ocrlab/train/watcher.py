@@ -24,10 +24,12 @@ from ocrlab.train import checkpoint, tracking_files
 from ocrlab.train.agreement import Agreement
 from ocrlab.train.machine import spread
 from ocrlab.train.module import Training
+from ocrlab.train.patience import REACHED, Patience, allowed
 from ocrlab.train.ranks import mean
 
 Progress = Callable[[dict[str, Any]], None]  # {"kind": start|train|validate|end, "step", "total", figures...}
 SAVE_EVERY = 60.0  # seconds between two writings of last.ckpt
+RECENT = 50  # micro-batches, of which the longest tells how long the next may take
 UNEVEN = 3.0  # a 95th percentile of so many medians is worth a word
 
 
@@ -65,6 +67,7 @@ class Watcher(lightning.Callback):
         self.best_path: Path | None = None
         self.stale = 0  # validations without gain
         self.stop_signal: int | None = None
+        self.patience: Patience | None = None
         self.seconds: list[float] = []  # of each step, for the spread
         self.fit_seconds = 0.0  # in fit with data, without validation
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
@@ -89,6 +92,18 @@ class Watcher(lightning.Callback):
         if self.stop_signal is not None:
             raise KeyboardInterrupt
         self.stop_signal = number
+        if self.patience is not None:
+            self.patience.note(number)
+
+    def until_stopped(self) -> float:
+        """Return the seconds within which a stop that is asked for should be there: see `patience`."""
+        steps = 2 * self.config.trainer.accumulate_grad_batches if self.ranks.several else 1
+        return allowed(max(self.seconds[-RECENT:], default=0.0), steps)
+
+    def _reached(self) -> None:
+        heartbeat.beat(phase=heartbeat.STOPS)
+        if self.patience is not None:
+            self.patience.note(REACHED)
 
     def on_sanity_check_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
         self._own_signals()
@@ -134,6 +149,7 @@ class Watcher(lightning.Callback):
                 return  # gradients of this step are not those of all ranks yet
             stop, save = self.agreement.reached(module.micro, stop, save and self.ranks.first)
         if stop:
+            self._reached()
             self.save_last(trainer)
             raise SystemExit(128 + stop)
         if save:
@@ -161,6 +177,7 @@ class Watcher(lightning.Callback):
         if self.tracker.on and not trainer.sanity_checking and tracking_files.shown(index, trainer.num_val_batches):
             self.pictures += tracking_files.picture(self.folder.path, page, module.found, trainer.global_step, index)
         if self.stop_signal is not None and self.agreement is None:  # several ranks stop together, after a step
+            self._reached()
             if not trainer.sanity_checking:
                 self.save_last(trainer)
             raise SystemExit(128 + self.stop_signal)
