@@ -107,7 +107,7 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
         _run(module, watcher, train, val, before, last if before else None)
         metrics = validation.final(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
-        metrics["steps"] = float(module.trainer.global_step)
+        metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.found()}
         status = "completed"
         tracking_files.send_best(tracker, watcher.best_path, metrics)
     finally:

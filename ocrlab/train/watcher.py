@@ -24,6 +24,7 @@ from ocrlab.train import checkpoint, tracking_files
 from ocrlab.train.agreement import Agreement
 from ocrlab.train.machine import spread
 from ocrlab.train.module import Training
+from ocrlab.train.numbers import Numbers
 from ocrlab.train.patience import REACHED, Patience, allowed
 from ocrlab.train.ranks import mean
 
@@ -71,6 +72,8 @@ class Watcher(lightning.Callback):
         self.seconds: list[float] = []  # of each step, for the spread
         self.fit_seconds = 0.0  # in fit with data, without validation
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
+        self.named: list[list[str]] = []  # the pages of each of them
+        self.numbers = Numbers(self.ranks)
         self.clock = self.saved = time.perf_counter()
         self.saved_step = -1
         self.bad_pages: set[str] = set()
@@ -128,6 +131,7 @@ class Watcher(lightning.Callback):
         self.fit_seconds += now - self.clock
         self.clock = now
         self.losses.append(module.parts)
+        self.named.append(batch.pages)
         if self.agreement is not None:
             self.agreement.given(batch.images)
         for problem in batch.problems:
@@ -235,7 +239,7 @@ class Watcher(lightning.Callback):
         fields = {"loss": "total", "bce": "bce", "dice": "dice", "l1": "l1"}
         sums = [float(sum(getattr(parts, field).detach() for parts in self.losses)) for field in fields.values()]
         means = dict(zip(fields, mean(self.ranks, [one / count for one in sums]), strict=True))
-        self.losses = []
+        self._look(trainer, not math.isfinite(means["loss"]))
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         row = {
@@ -248,7 +252,20 @@ class Watcher(lightning.Callback):
         self.write(row | self.spent(), trainer.global_step)
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})
 
+    def _look(self, trainer: Trainer, wrong: bool) -> None:
+        """Judge the numbers of the micro-batches since the last row; `wrong`: on some rank one is not finite."""
+        losses, named, self.losses, self.named = self.losses, self.named, [], []
+        if self.numbers.see([parts.total for parts in losses], named, trainer.global_step):
+            self.progress({"kind": "warning", "text": f"The loss is not finite: {self.numbers}"})
+        if wrong:
+            module: Any = trainer.lightning_module
+            self.numbers.check(module.detector, trainer.global_step)
+
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        self._look(trainer, True)
+        self.numbers.judge()
+        if self.numbers.count:
+            self.progress({"kind": "warning", "text": f"In all {self.numbers}"})
         if self.saved_step != trainer.global_step:  # no validation was due at the last step
             self.save_last(trainer)
         if len(self.seconds) < 20:
