@@ -92,7 +92,9 @@ def run(args: argparse.Namespace) -> Answer:
         "metrics": result.metrics,
     }
     rows: list[tuple[str, object]] = [(name, f"{value:.4g}") for name, value in result.metrics.items()]
-    rows += [("status", result.status), ("run", result.folder), ("checkpoint", record["checkpoint"])]
+    wrong = result.metrics.get("not_finite", 0)
+    status = f"{result.status}, but the loss of {wrong:.0f} micro-batches was not finite" if wrong else result.status
+    rows += [("status", status), ("run", result.folder), ("checkpoint", record["checkpoint"])]
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 

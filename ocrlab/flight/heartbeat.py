@@ -19,6 +19,7 @@ FOLDER = "OCRLAB_HEARTBEAT"
 MAGIC = b"OCRLABH1"
 RECORD = struct.Struct("<8sQdq16s200sQ")  # magic, count, monotonic seconds, step, phase, sample, count again
 SIZE = 4096
+STOPS = "stop"  # the phase of a program that was told to stop, and has got there
 
 
 class Writer:

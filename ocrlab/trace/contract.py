@@ -26,6 +26,7 @@ from ocrlab.trace.contract_answers import answers
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, lines, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
+from ocrlab.trace.contract_narrow import narrow
 from ocrlab.trace.contract_noise import Draws, foreign
 from ocrlab.trace.contract_nudge import awake
 from ocrlab.trace.contract_padding import Attention, trained_on
@@ -201,7 +202,7 @@ class _Step:
             named = list(leaves(self.batch))
             rows = next((len(t) for _, t in named if t.ndim), 0)
             self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
-            self.report.findings += trained_on(calls.losses.pairs, rows)
+            self.report.findings += [*trained_on(calls.losses.pairs, rows), *narrow(calls.losses.pairs, named)]
             self.report.findings += self.recurrent.findings() if self.recurrent else ()
             self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
         called = {stage.name for stage in self.report.stages}

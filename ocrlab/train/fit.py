@@ -24,7 +24,7 @@ from ocrlab.config import Config
 from ocrlab.data.dataset import Crops, PageOrder, collate, name_at, readable, single_threaded
 from ocrlab.data.formats import Index, load
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.flight import record_program
+from ocrlab.flight import handover, record_program
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.probes import driver, host
 from ocrlab.train import checkpoint, cuda_info, ranks, shared_folder, tracking, tracking_files, validation
@@ -32,6 +32,7 @@ from ocrlab.train.budget import budgeted
 from ocrlab.train.machine import Machine, choose, keep_freed_memory
 from ocrlab.train.module import Training
 from ocrlab.train.optimizer import shortened
+from ocrlab.train.patience import WATCHED, Patience, patient
 from ocrlab.train.recorder import Recorder
 from ocrlab.train.trainer import known_warnings, trainer_for
 from ocrlab.train.validation import cache_folder
@@ -106,7 +107,7 @@ def _fit(config: Config, folder: flight.RunFolder, mine: Ranks, again: bool, pro
         _run(module, watcher, train, val, before, last if before else None)
         metrics = validation.final(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
-        metrics["steps"] = float(module.trainer.global_step)
+        metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.found()}
         status = "completed"
         tracking_files.send_best(tracker, watcher.best_path, metrics)
     finally:
@@ -262,9 +263,11 @@ def _run(
     black_box = recorder(config, folder.path, len(train.samples), seen) if config.recorder.on else None
     budget = budgeted(config, folder, watcher.progress, black_box, before["step"] if before else 0)
     callbacks = [one for one in (watcher, black_box, budget) if one is not None]
+    who, more = f"rank {mine.rank}: " if mine.several else "", WATCHED * handover.watched()
     try:
         trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))
-        with known_warnings():
+        watcher.patience = Patience(watcher.until_stopped, folder.fail if mine.first else silent, who, more)
+        with known_warnings(), patient(watcher.patience):
             pages = validation.loader(val, config, mine)
             trainer.fit(module, loader(train, config, before, mine), pages, ckpt_path=last)
         watcher.settle()

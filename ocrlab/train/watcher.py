@@ -24,10 +24,13 @@ from ocrlab.train import checkpoint, tracking_files
 from ocrlab.train.agreement import Agreement
 from ocrlab.train.machine import spread
 from ocrlab.train.module import Training
+from ocrlab.train.numbers import Numbers
+from ocrlab.train.patience import REACHED, Patience, allowed
 from ocrlab.train.ranks import mean
 
 Progress = Callable[[dict[str, Any]], None]  # {"kind": start|train|validate|end, "step", "total", figures...}
 SAVE_EVERY = 60.0  # seconds between two writings of last.ckpt
+RECENT = 50  # micro-batches, of which the longest tells how long the next may take
 UNEVEN = 3.0  # a 95th percentile of so many medians is worth a word
 
 
@@ -65,9 +68,12 @@ class Watcher(lightning.Callback):
         self.best_path: Path | None = None
         self.stale = 0  # validations without gain
         self.stop_signal: int | None = None
+        self.patience: Patience | None = None
         self.seconds: list[float] = []  # of each step, for the spread
         self.fit_seconds = 0.0  # in fit with data, without validation
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
+        self.named: list[list[str]] = []  # the pages of each of them
+        self.numbers = Numbers(self.ranks)
         self.clock = self.saved = time.perf_counter()
         self.saved_step = -1
         self.bad_pages: set[str] = set()
@@ -89,6 +95,18 @@ class Watcher(lightning.Callback):
         if self.stop_signal is not None:
             raise KeyboardInterrupt
         self.stop_signal = number
+        if self.patience is not None:
+            self.patience.note(number)
+
+    def until_stopped(self) -> float:
+        """Return the seconds within which a stop that is asked for should be there: see `patience`."""
+        steps = 2 * self.config.trainer.accumulate_grad_batches if self.ranks.several else 1
+        return allowed(max(self.seconds[-RECENT:], default=0.0), steps)
+
+    def _reached(self) -> None:
+        heartbeat.beat(phase=heartbeat.STOPS)
+        if self.patience is not None:
+            self.patience.note(REACHED)
 
     def on_sanity_check_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
         self._own_signals()
@@ -113,6 +131,7 @@ class Watcher(lightning.Callback):
         self.fit_seconds += now - self.clock
         self.clock = now
         self.losses.append(module.parts)
+        self.named.append(batch.pages)
         if self.agreement is not None:
             self.agreement.given(batch.images)
         for problem in batch.problems:
@@ -134,6 +153,7 @@ class Watcher(lightning.Callback):
                 return  # gradients of this step are not those of all ranks yet
             stop, save = self.agreement.reached(module.micro, stop, save and self.ranks.first)
         if stop:
+            self._reached()
             self.save_last(trainer)
             raise SystemExit(128 + stop)
         if save:
@@ -161,6 +181,7 @@ class Watcher(lightning.Callback):
         if self.tracker.on and not trainer.sanity_checking and tracking_files.shown(index, trainer.num_val_batches):
             self.pictures += tracking_files.picture(self.folder.path, page, module.found, trainer.global_step, index)
         if self.stop_signal is not None and self.agreement is None:  # several ranks stop together, after a step
+            self._reached()
             if not trainer.sanity_checking:
                 self.save_last(trainer)
             raise SystemExit(128 + self.stop_signal)
@@ -218,7 +239,7 @@ class Watcher(lightning.Callback):
         fields = {"loss": "total", "bce": "bce", "dice": "dice", "l1": "l1"}
         sums = [float(sum(getattr(parts, field).detach() for parts in self.losses)) for field in fields.values()]
         means = dict(zip(fields, mean(self.ranks, [one / count for one in sums]), strict=True))
-        self.losses = []
+        self._look(trainer, not math.isfinite(means["loss"]))
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         row = {
@@ -231,7 +252,20 @@ class Watcher(lightning.Callback):
         self.write(row | self.spent(), trainer.global_step)
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})
 
+    def _look(self, trainer: Trainer, wrong: bool) -> None:
+        """Judge the numbers of the micro-batches since the last row; `wrong`: on some rank one is not finite."""
+        losses, named, self.losses, self.named = self.losses, self.named, [], []
+        if self.numbers.see([parts.total for parts in losses], named, trainer.global_step):
+            self.progress({"kind": "warning", "text": f"The loss is not finite: {self.numbers}"})
+        if wrong:
+            module: Any = trainer.lightning_module
+            self.numbers.check(module.detector, trainer.global_step)
+
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        self._look(trainer, True)
+        self.numbers.judge()
+        if self.numbers.count:
+            self.progress({"kind": "warning", "text": f"In all {self.numbers}"})
         if self.saved_step != trainer.global_step:  # no validation was due at the last step
             self.save_last(trainer)
         if len(self.seconds) < 20:

@@ -23,6 +23,8 @@ ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program
 LOST = 1  # exit status of a program that did well, and whose output could not be written
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
 EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPS, MOST_STOPS = 10.0, 120.0  # seconds in which a training that was told to stop moves; more where it is slow
 TICK = 0.1  # seconds between two looks at the clock while something is about to happen
 FAMILY = (0.15, 4.0, 30.0)  # seconds, factor, seconds: first list of the program's processes, the next, at most
 
@@ -79,6 +81,7 @@ class Case:
     stuck: dict[str, str] = field(default_factory=dict)  # the stacks of that silence, while it lasts
     verdict: Verdict | None = None
     hung: bool = False  # ended by us because of it
+    refused_signal: int = 0  # and what it was told by before
     listing: float = FAMILY[0]  # seconds after the start when its processes are listed next
 
     def wait(self, now: float) -> float:
@@ -106,6 +109,10 @@ class Case:
             self._clear()
         if self.options.timeout is not None and now - child.started >= self.options.timeout:
             self._end(f"is over its limit of {self.options.timeout:g} s;", now)
+        elif self._stays(now):
+            self.refused_signal = self.session.asked[0]
+            name = signal.Signals(self.refused_signal).name
+            self._end(f"hangs: nothing has moved in the {now - self.session.asked[1]:.0f} s since {name};", now)
         elif quiet.hangs(now) and not self.suspected and not self._asked():
             self._hangs(now)
 
@@ -132,6 +139,8 @@ class Case:
         code = child.code if child.code is not None else -signal.SIGKILL
         name = signals.name(-code) if code < 0 else None
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
+        if self.refused_signal:
+            exit_status = 128 + self.refused_signal
         if self.session.insisted and exit_status in ENDED:
             exit_status = 128 + signal.SIGINT
         stayed = self._hung_to_its_end()
@@ -204,6 +213,13 @@ class Case:
         """The program."""
         assert self.session.child is not None, "a case begins with the start of its program"
         return self.session.child
+
+    def _stays(self, now: float) -> bool:
+        """Tell whether a training of ours was told to end, and has not moved since: its own way there is shorter."""
+        quiet, (number, when) = self.session.quiet, self.session.asked
+        if not self.options.own_folder or number not in STOPPING or quiet.stops or not quiet.has_heartbeat:
+            return False
+        return now - max(when, quiet.since) > min(max(STOPS, 3 * quiet.longest), MOST_STOPS)
 
     def _asked(self) -> bool:
         """Tell whether the program waits for the person at our terminal, who may take all the time there is."""

@@ -29,6 +29,8 @@ class Quiet:
     what: str = "start"
     looked: float = 0.0
     beat: float = 0.0  # monotonic time of the newest heartbeat
+    longest: float = 0.0  # seconds between two heartbeats
+    stops: bool = False  # a heartbeat says that the program was told to stop, and has got there
     has_heartbeat: bool = False
     counters: movement.Table = field(default_factory=dict)
     counted: float = 0.0
@@ -95,7 +97,8 @@ class Quiet:
         self.has_heartbeat = True
         if found["time"] <= self.beat:
             return False
-        self.beat = found["time"]
+        self.longest = max(self.longest, found["time"] - (self.beat or found["time"]))
+        self.beat, self.stops = found["time"], found["phase"] == heartbeat.STOPS
         if self.beat <= self.since:
             return False
         self.moved(min(now, self.beat), "heartbeat")

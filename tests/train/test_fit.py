@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ocrlab import config as configs
 from ocrlab import flight
-from ocrlab.errors import CheckpointError, DataError
+from ocrlab.errors import CheckpointError, DataError, RunError
 from ocrlab.losses import LossParts
 from ocrlab.predict import Detector, newest_checkpoint
 from ocrlab.train import checkpoint, fit, module, watcher
@@ -376,3 +377,25 @@ def test_training_cannot_begin_from_another_network(pages, tmp_path):
         fit.fit(other)
     with pytest.raises(CheckpointError, match="no checkpoint"):
         fit.fit(tiny(pages, tmp_path / "c", f"weights={tmp_path}/absent.ckpt"))
+
+
+@pytest.mark.parametrize("reaches", [False, True], ids=["loss only", "gradients too"])
+def test_a_loss_that_is_no_number_is_told_with_its_pages(pages, tmp_path, monkeypatch, reaches):
+    whole_loss, calls, told = fit.Training.training_step, itertools.count(), []
+
+    def step(self, batch, index):
+        total = whole_loss(self, batch, index)
+        bad = float("nan") if next(calls) == 2 else 0.0
+        self.parts = self.parts._replace(total=self.parts.total + bad)
+        return total * (1 + bad) if reaches else total
+
+    monkeypatch.setattr(fit.Training, "training_step", step)
+    if reaches:
+        with pytest.raises(RunError, match="weights are no finite numbers any more.*micro-batches was NaN"):
+            fit.fit(tiny(pages, tmp_path), progress=told.append)
+        return
+    done = fit.fit(tiny(pages, tmp_path), progress=told.append)
+    assert done.metrics["not_finite"] == 1
+    warned = [one["text"] for one in told if one["kind"] == "warning" and "micro-batches was NaN" in one["text"]]
+    assert len(warned) == 2  # at once, and at the end
+    assert "of 1 of 8" in warned[1]

@@ -340,3 +340,39 @@ def test_where_no_disk_has_space_the_exit_status_and_the_cause_are_still_told(en
     assert done.returncode == 7, told
     assert "Traceback" not in told and "verdict.md" not in told
     assert "ocrlab watch: neither " in told and "sh ended with exit status 7" in told
+
+
+BEATS = """
+import os, signal, time
+from ocrlab.flight import handover, heartbeat
+signal.signal(signal.SIGTERM, lambda number, frame: {then})
+heartbeat.beat(step=1, phase='train')
+def stuck():
+    end = time.monotonic() + 6
+    while time.monotonic() < end: time.sleep(0.1)
+print('ready', flush=True)
+stuck()
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "hangs"),
+    [("None", 143, True), ("heartbeat.beat(phase=heartbeat.STOPS)", 0, False)],
+    ids=["hangs", "saves"],
+)
+def test_a_training_that_was_told_to_stop_and_does_not_move_is_ended(then, status, hangs, env, tmp_path):
+    ours = "import sys; from pathlib import Path; from ocrlab.watch import case, supervise\ncase.STOPS = 1.0\n"
+    ours += f"code = {BEATS.format(then=then)!r}\n"
+    ours += "options = supervise.Options(own_folder=True, runs=Path('runs'))\n"
+    ours += "sys.exit(supervise.watch([sys.executable, '-c', code], options).exit_status)"
+    with subprocess.Popen([sys.executable, "-c", ours], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert watcher.stdout.readline() == "ready\n"
+        watcher.terminate()
+        said = watcher.communicate(timeout=60)[1]
+    assert watcher.returncode == status, said
+    assert ("since SIGTERM; it is ended" in said) == hangs
+    if hangs:
+        (verdict,) = tmp_path.glob("runs/*/incident/verdict.json")
+        assert json.loads(verdict.read_text())["status"] == "hung"
+        assert "stuck" in (verdict.parent / "stacks.txt").read_text()

@@ -1,0 +1,48 @@
+"""A training whose loss is no number: told with its pages, and no success where nothing was learned."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ocrlab.errors import RunError
+from ocrlab.flight.ranks import Ranks
+from ocrlab.train.numbers import Numbers
+
+FINE, WRONG = torch.tensor(1.0), torch.tensor(float("nan"))
+
+
+def test_each_loss_that_is_not_finite_is_counted_with_its_pages():
+    numbers = Numbers(Ranks())
+    assert not numbers.see([FINE, FINE], [["a"], ["b"]], 2)
+    assert numbers.see([FINE, WRONG], [["c"], ["d", "e"]], 4)
+    assert not numbers.see([WRONG / 1, torch.tensor(float("inf"))], [["d"]], 6), "only the first is told at once"
+    assert numbers.count == 3
+    assert str(numbers).endswith("of 3 of 6 micro-batches was NaN or infinity, first seen at step 4; their pages: d, e")
+    assert numbers.found() == {"not_finite": 3.0}
+    numbers.judge()
+
+
+def test_finite_losses_say_nothing():
+    numbers = Numbers(Ranks())
+    numbers.see([FINE] * 4, [["a"]] * 4, 4)
+    numbers.check(nn.Linear(2, 2), 4)
+    numbers.judge()
+    assert numbers.found() == {}
+
+
+def test_weights_that_are_not_finite_end_the_training():
+    numbers, model = Numbers(Ranks()), nn.Linear(2, 2)
+    numbers.see([WRONG], [["bad.jpg"]], 1)
+    numbers.check(model, 1)
+    model.weight.data[0, 0] = float("inf")
+    with pytest.raises(RunError, match=r"step 1; the loss of 1 of 1 .* bad\.jpg"):
+        numbers.check(model, 1)
+
+
+def test_mostly_no_number_is_no_success():
+    numbers = Numbers(Ranks())
+    numbers.see([WRONG, WRONG, FINE], [["a"], ["b"], ["c"]], 3)
+    with pytest.raises(RunError, match="no finite number in most"):
+        numbers.judge()
