@@ -26,8 +26,9 @@ def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = 
         names = ", ".join(f"{one.name} ({shown(one)})" for one in flips)
         lines.append(f"{len(flips)} factor{'s' if len(flips) > 1 else ''}: {names}")
         two = f", {min(pair, runs)} where it takes two" if len(flips) > 1 else ""
-        lines.append(f"{min(single, runs)} runs where one of them always makes it fail{two}, several times as many")
-        lines[-1] += f" where it fails now and then; at most {runs}"
+        lines.append(f"{min(single, runs)} runs where one of them always makes it fail{two}; one or two less where a")
+        lines[-1] += " verdict suspects the right one first, or more where another one; several times as many where it"
+        lines[-1] += f" fails now and then; at most {runs}"
         lines[-1] += f" ({limits.again} of them to make sure, where a run is short)" if limits.again else ""
     if samples:
         told = f"{samples} {unit}s, which are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
@@ -133,7 +134,8 @@ def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
     often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < SURE else ""
     sure = " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
     if job.proofs or outcome.search.flaky:  # of a flaky one the rate is told
-        sure = "" if outcome.search.flaky else f" {job.proofs} runs made again ended as before."
+        sure = f" That stood after {job.stood} {_runs(job.stood)}; {_more_runs(job)} more to be sure ended as it says."
+        sure = "" if outcome.search.flaky else sure
     return f"{told}{often}. Until it is mended: {cure}.{sure}"
 
 
@@ -172,7 +174,12 @@ def record(job: Hunt, outcome: Outcome, guilt: Guilt | None = None, names: Seque
         "rate": round(best.rate, 2),
         "until_mended": _cure(job, best, told) if outcome.status == "found" else (told.cure or None) if told else None,
         "answers": [{"answer": _words(job, one), "posterior": round(one.posterior, 4)} for one in best_answers],
-        "runs": {"used": job.used, "known_before": len(job.rows) - job.used, "at_most": job.limits.runs},
+        "runs": {
+            "used": max(0, job.used - _more_runs(job)),  # up to the answer
+            "to_make_sure": _more_runs(job),
+            "known_before": len(job.rows) - job.used,
+            "at_most": job.limits.runs,
+        },
         "seconds": round(sum(row["seconds"] for row in job.rows), 1),
         "factors": [
             {"name": one.name, "bad": one.bad, "good": one.good, "suspicion": round(much, 2)} for one, much in suspicion
@@ -244,6 +251,11 @@ def _more(job: Hunt) -> str:
     if job.used < job.limits.runs:
         return "The time is up; the same command goes on from here."
     return f"The same command with --runs {2 * job.limits.runs} goes on from here."
+
+
+def _more_runs(job: Hunt) -> int:
+    """Return how many runs were made since the answer stood first."""
+    return len(job.rows) - job.stood if job.stood else 0
 
 
 def _runs(count: int) -> str:

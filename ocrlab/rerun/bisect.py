@@ -67,6 +67,7 @@ class Hunt:
     unit: str = "page"  # what a sample is called
     names: Sequence[str] = ()  # of the samples, where they are known before the first run
     proofs: int = 0  # runs made again since an answer seemed to hold always
+    stood: int = 0  # runs after which that answer stood first, 0 for none or one that fell
     guided: bool = False  # a verdict has said what is suspected; else that of the first run that fails does
 
 
@@ -90,6 +91,7 @@ def hunt(job: Hunt, say: Callable[[dict[str, Any]], None]) -> Outcome:
     while True:
         best = search.found(known)
         settled = search.settled(known, job.limits.error)
+        job.stood = 0 if known.flaky else job.stood or (len(job.rows) if settled else 0)
         proof = _proof(job, known, best) if settled else None
         if settled and proof is None:
             return Outcome(STATUS.get(best.kind, "found"), best, known)

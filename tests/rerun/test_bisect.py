@@ -180,7 +180,7 @@ def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> N
     job, outcome = hunted(tmp_path / "one", "if on('b'): raise KeyError('x')", limits=Limits(timeout=20, again=3))
     plain, _ = hunted(tmp_path / "two", "if on('b'): raise KeyError('x')")
     assert (named(job, outcome), job.proofs, job.used) == ({"b"}, 3, plain.used + 3)
-    assert "3 runs made again ended as before" in account.sentence(job, outcome)
+    assert "That stood after 4 runs; 3 more to be sure ended as it says" in account.sentence(job, outcome)
 
 
 def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor() -> None:
