@@ -93,18 +93,6 @@ def test_a_second_derivative_is_right_or_refused_but_never_zero():
     assert float(second.norm()) > 0
 
 
-def test_reading_the_scale_of_a_loss_is_no_wait_for_a_device():
-    """A profile on the CPU takes each `item` for a line that would wait for a GPU."""
-    x, y, t = page(torch.float32)
-    total = losses.on_cpu(x, y, t, WEIGHTS, 3.0).total
-    with torch.profiler.profile() as profile:
-        total.backward(torch.tensor(2.0))
-    assert not {event.key for event in profile.key_averages()} & {"aten::item", "aten::_local_scalar_dense"}
-    twice = x.grad.clone()
-    (once,) = torch.autograd.grad(losses.on_cpu(x, y, t, WEIGHTS, 3.0).total, x)
-    torch.testing.assert_close(twice, 2 * once)
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_gradient_by_finite_differences(path):
     x, y, t = page(size=8)

@@ -217,8 +217,7 @@ def _backward(ctx, parts: Tensor, _x: Tensor, _y: Tensor):  # type: ignore[no-un
         )
     gx, gy = (t.detach() for t in ctx.saved_tensors)  # only the total carries a gradient; the terms are for reading
     factor = parts[0]
-    # It is 1 unless somebody scales the loss; read as an array, since a profile takes `item` for a wait for the device.
-    if torch.compiler.is_compiling() or factor.numpy() != 1:
+    if torch.compiler.is_compiling() or float(factor) != 1:  # it is 1 unless somebody scales the loss
         gx, gy = gx * factor.to(gx.dtype), gy * factor.to(gy.dtype)
     return gx, gy, None, None, None, None, None, None
 
