@@ -145,7 +145,7 @@ def test_a_ring_that_lies_is_found_out(
 
 def test_bisect_counts_what_is_not_right(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bisect = part("flight_bisect")
-    monkeypatch.setattr(bisect, "once", lambda needed, how, rate: ("right", 5))
+    monkeypatch.setattr(bisect, "once", lambda needed, how, rate: ("right", 5, 3))
     made = {"ends": ("right",), "runs": 5}
 
     def drawn(case: Any, dice: Any) -> tuple[str, int]:
@@ -212,11 +212,11 @@ def test_a_recorder_that_is_taken_out_of_a_program_hears_nothing(part: Any, tmp_
         cost.mean_step(model, optimizer, source, 6, rec)  # the fifth is looked at, the sixth no longer
         before = rec.tape.writer.count
         cost.switch(rec, model, False)
-        assert not rec.handles and not rec.tape.stages.undo and not model._forward_hooks
+        assert not rec.undo and not rec.tape.stages.undo and not model._forward_hooks
         cost.mean_step(model, optimizer, iter(batches), 3, None)
         assert rec.tape.writer.count == before == 6
         cost.switch(rec, model, True)
-        assert len(rec.handles) == 1 and rec.tape.stages.undo
+        assert rec.undo and rec.tape.stages.undo
 
 
 def test_the_gpu_victim_needs_nothing_but_its_words(part: Any) -> None:

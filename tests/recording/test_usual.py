@@ -343,18 +343,8 @@ def test_what_a_stray_write_has_left_in_the_ring_ends_nobody(tmp_path):
 @needed
 def test_a_ring_that_is_too_small_is_refused(tmp_path):
     quick = generators.quick
-    arguments = (
-        (4, 32, 16, 24576, 0, 0, 8, 16),
-        (1, 2, 3, 4),
-        type(generators.MARKS),
-        generators.MARKS,
-        {},
-        object,
-        {},
-        print,
-        print,
-        print,
-    )
+    marks = type(generators.MARKS), generators.MARKS
+    arguments = ((4, 32, 16, 24576, 0, 0, 8, 16), (1, 2, 3, 4), *marks, {}, object, {}, print, print, print)
     with pytest.raises(ValueError, match="too small"):
         quick.Quick(bytearray(64), *arguments)
     with pytest.raises(BufferError):
