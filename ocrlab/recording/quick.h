@@ -75,7 +75,6 @@ PyObject *quick_stepped(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_loss(Quick *self, PyObject *value);
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
-PyObject *quick_over(Quick *self, PyObject *waits);
 
 extern PyType_Spec marks_spec, stage_spec, walk_spec;
 extern PyTypeObject *stage_type, *walk_type;

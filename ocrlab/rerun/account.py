@@ -134,8 +134,8 @@ def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
     often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < SURE else ""
     sure = " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
     if job.proofs or outcome.search.flaky:  # of a flaky one the rate is told
-        sure = f" That stood after {job.stood} {_runs(job.stood)}; {_more_runs(job)} more to be sure ended as it says."
-        sure = "" if outcome.search.flaky else sure
+        stood = f" That stood after {job.stood} {_runs(job.stood)}; {_more_runs(job)} more to be sure ended as it says."
+        sure = "" if outcome.search.flaky else stood
     return f"{told}{often}. Until it is mended: {cure}.{sure}"
 
 
