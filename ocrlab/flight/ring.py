@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ocrlab.flight.ring_layout import (
     BLOCK,
+    BLOCK_AT,
     BLOCK_BYTES,
     BLOCKS,
     CHECK,
@@ -59,9 +60,10 @@ PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # t
 FORWARD = 1 + PHASES.index("forward")
 MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
 CHANGING = 8  # of them, which are written over where there are more
-# States that are known as they are written, of this process and its workers: so few that they, and the words that are
-# known, name no block that is older than the newest by MARGIN steps' worth. Steps still name them.
-SIDES = 16
+SIDES = 16  # states that are known as they are written, of this process and its workers
+# Blocks filled since, from which on words are written again and not named any more, so that no step names a block
+# older than the newest by MARGIN steps' worth. What C has prepared may name those that are half as much older.
+OLD = BLOCKS * SIDES
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -78,7 +80,6 @@ class Writer:
         HEADER.pack_into(self.page, 0, MAGIC, slots, self.room, os.getpid(), rank, start, time.time())
         self.bytes = memoryview(self.page)
         self.floats, self.wholes = self.bytes.cast("d"), self.bytes.cast("q")
-        self.block = 0
         self.told: dict[int, Told] = {}  # by the id of the states that stay
         self.kept: dict[int, tuple[bytes, int]] = {}  # by id the words of a generator, and the block that has them
         self.together = min(TOGETHER, slots)
@@ -92,6 +93,11 @@ class Writer:
     def count(self) -> int:
         """How many records were written; the ring itself holds it, for whoever writes into it."""
         return self.wholes[COUNT_AT >> 3]
+
+    @property
+    def block(self) -> int:
+        """How many blocks were filled, which is the number of the newest."""
+        return self.wholes[BLOCK_AT >> 3]
 
     def word(self, name: str) -> int:
         """Return the number of a phase or a stage; of more than there is room for, the last ones change."""
@@ -175,27 +181,33 @@ class Writer:
         """Return the states of the generators as a record holds them."""
         still, moving = states
         told = self.told.get(id(still))
-        if told is None or len(moving) != told.more:
+        if told is None or len(moving) != told.more or self.old(told.oldest):
             if len(self.told) >= SIDES:
                 self.told.clear()
             self.told[id(still)] = told = self._told(still, len(moving))
         return told.raw + moving
 
     def _told(self, still: Mapping[str, State], more: int) -> Told:
-        parts, last = [COUNTS[len(still)]], last_of(still)
+        parts, last, oldest = [COUNTS[len(still)]], last_of(still), self.block + 1
         for name, state in still.items():
             block = 0 if isinstance(state, bytes) else self.keep(state[0])
+            oldest = min(oldest, block or oldest)
             parts.append(encoded(name, state, block, more if name == last else 0))
-        return Told(still, b"".join(parts), more)
+        return Told(still, b"".join(parts), more, oldest)
+
+    def old(self, block: int) -> bool:
+        """Tell whether so many blocks were filled since this one that it is not to be named any more."""
+        return self.block - block >= OLD
 
     def keep(self, words: bytes) -> int:
         """Write the words of a generator, unless a block has them; returns the number of their block."""
         known = self.kept.get(id(words))
-        if known is None:
-            self.block = number = self.block + 1
+        if known is None or self.old(known[1]):
+            number = self.block + 1
             at = self.blocks_at + number % self.blocks * BLOCK_BYTES
             BLOCK.pack_into(self.page, at, number, len(words), zlib.crc32(words))
             self.page[at + BLOCK.size : at + BLOCK.size + len(words)] = words
+            self.wholes[BLOCK_AT >> 3] = number
             if len(self.kept) >= BLOCKS * SIDES:
                 self.kept.clear()
             self.kept[id(words)] = known = words, number
@@ -268,6 +280,7 @@ class Told:
     still: Mapping[str, State]  # what of them stays
     raw: bytes
     more: int  # bytes behind them that move
+    oldest: int  # of the blocks that it names
 
 
 def mapped(path: Path | str, size: int) -> mmap.mmap:

@@ -2,8 +2,8 @@
 
     page 0       header: magic, slots, bytes of a slot, process, rank, start
     page 1       where the step is now: the numbers of two words, phase and stage, in a byte each; how many records
-                 there are, and how many of them have a checksum; the operator and the sample, each written beside its
-                 last value and then switched to
+                 there are, how many of them have a checksum, and how many blocks were filled; the operator and the
+                 sample, each written beside its last value and then switched to
     pages 2..7   the words: names of phases and stages
     then         slots: number, number again, checksum, loss, the step's numbers, a payload that is small enough
     then         blocks: number, length, checksum, the words of a random generator
@@ -35,7 +35,7 @@ PAGE = 4096
 NOW, WORDS, FIRST = PAGE, 2 * PAGE, 8 * PAGE  # offset of the page of now, of the words, of the first slot
 WORD_BYTES = 256  # of one: its length, and then it
 PHASE_AT, STAGE_AT = NOW, NOW + 1  # the number of a word, 0 for none
-COUNT_AT = NOW + 8  # two numbers
+COUNT_AT, BLOCK_AT = NOW + 8, NOW + 24  # two numbers, and one
 # What lies where in a slot, in numbers of eight bytes. Number of the record, and again; checksum of all that follows
 # the loss (0: not there yet); whether a loss has come, and it; optimiser step, micro-batch, epoch, walk, learning rate,
 # loss before, time, which of these are known, place in the walk (-1: nobody knows), bytes of the text and of the

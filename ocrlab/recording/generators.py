@@ -24,7 +24,7 @@ import torch
 
 from ocrlab.flight.ring_layout import State, States
 
-FORM = 899479744  # of the sources in C that these lines fit: `python hatch_build.py` says it
+FORM = 984646165  # of the sources in C that these lines fit: `python hatch_build.py` says it
 quick: Any = None
 with contextlib.suppress(ImportError):  # it was installed without a compiler
     quick = importlib.import_module("ocrlab.recording.quick")
@@ -86,7 +86,8 @@ def parts(cuda: bool = True) -> States:
         return {**all_cuda, **seen.states[0]}, moving  # torch's last: what moves is put behind it
     if MARKS is not None and not seen.waiting and all(hasattr(view, "_length_") for view in seen.views):
         regions = tuple((ctypes.addressof(view), len(view)) for view in seen.views)
-        MARKS.keep(regions, _RAND, seen.numpy, seen.states)
+        full = seen.full[2]
+        MARKS.keep(regions, _RAND, seen.numpy, seen.states, 0 if full is None else ctypes.addressof(full))
     return seen.states
 
 

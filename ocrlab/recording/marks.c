@@ -1,11 +1,11 @@
-/* Where the random generators of this process stand: what generators.py reads in Python, while nothing but the place of
-   torch's among its words has moved. */
+/* Where the random generators of this process stand: what generators.py reads in Python, while nothing but torch's has
+   moved. */
 
 #include "quick.h"
 
 #include <string.h>
 
-PyObject *n_generator;
+PyObject *n_generator, *n_torch;
 
 static int marks_clear(Marks *self) {
     Py_CLEAR(self->holder);
@@ -30,16 +30,19 @@ static void marks_dealloc(Marks *self) {
     Py_DECREF(type);
 }
 
-/* keep(regions, holder, generator, states): (address, bytes) of each region as it is now, with the states it stands for */
+/* keep(regions, holder, generator, states, words): (address, bytes) of each region as it is now, with the states it stands
+   for, and where the words of torch's lie, 0 where nobody knows */
 static PyObject *marks_keep(Marks *self, PyObject *args) {
     PyObject *regions, *holder, *generator, *states;
-    if (!PyArg_ParseTuple(args, "O!OOO!", &PyTuple_Type, &regions, &holder, &generator, &PyTuple_Type, &states))
+    unsigned long long words;
+    if (!PyArg_ParseTuple(args, "O!OOO!K", &PyTuple_Type, &regions, &holder, &generator, &PyTuple_Type, &states, &words))
         return NULL;
     if (PyTuple_GET_SIZE(states) != 2 || !PyBytes_CheckExact(PyTuple_GET_ITEM(states, 1))) {
         PyErr_SetString(PyExc_TypeError, "states are those that stay, and bytes that move");
         return NULL;
     }
     marks_clear(self);
+    self->words = (const char *)(uintptr_t)words;
     for (int i = 0; i < REGIONS; i++) {
         unsigned long long at;
         PyObject *region = PyTuple_GetItem(regions, i);
@@ -62,6 +65,18 @@ static PyObject *marks_drop(Marks *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* Return a new reference to states that stay, with the words that torch's generator has now; NULL where they are none to
+   read. */
+static PyObject *renewed(Marks *self) {
+    PyObject *old = PyTuple_GET_ITEM(self->states, 0);
+    PyObject *held = self->words && PyDict_CheckExact(old) ? PyDict_GetItemWithError(old, n_torch) : NULL;
+    if (!held || !PyTuple_CheckExact(held)) return NULL; /* it is kept in one piece */
+    PyObject *still = PyDict_Copy(old), *state = Py_BuildValue("(y#y#)", self->words, (Py_ssize_t)TORCH_BYTES, "", (Py_ssize_t)0);
+    if (!still || !state || PyDict_SetItem(still, n_torch, state) < 0) Py_CLEAR(still);
+    Py_XDECREF(state);
+    return still;
+}
+
 PyObject *marks_now(Marks *self) {
     if (!self->states) return NULL;
     PyObject *generator = PyObject_GetAttr(self->holder, n_generator);
@@ -71,22 +86,29 @@ PyObject *marks_now(Marks *self) {
     }
     int same = generator == self->generator;
     Py_DECREF(generator);
-    for (int i = 0; same && i < MARKS; i++) same = !memcmp(self->at[i], self->kept[i], self->size[i]);
-    if (!same) return NULL;
-    int still = 1;
-    for (int i = MARKS; still && i < REGIONS; i++) still = !memcmp(self->at[i], self->kept[i], self->size[i]);
-    if (still) return self->states;
-    for (int i = MARKS; i < REGIONS; i++) memcpy(self->kept[i], self->at[i], self->size[i]);
+    int moved = REGIONS; /* the first region that has */
+    for (int i = REGIONS; i-- > 0;)
+        if (memcmp(self->at[i], self->kept[i], self->size[i])) moved = i;
+    if (!same || moved < TORCH) return NULL;
+    if (moved == REGIONS) return self->states;
+    PyObject *still = moved == TORCH ? renewed(self) : Py_NewRef(PyTuple_GET_ITEM(self->states, 0));
+    if (!still) {
+        PyErr_Clear();
+        return NULL;
+    }
+    for (int i = TORCH; i < REGIONS; i++) memcpy(self->kept[i], self->at[i], self->size[i]);
     PyObject *moving = PyBytes_FromStringAndSize(NULL, self->size[3] + self->size[4]);
     if (!moving) goto failed;
     memcpy(PyBytes_AsString(moving), self->kept[3], self->size[3]);
     memcpy(PyBytes_AsString(moving) + self->size[3], self->kept[4], self->size[4]);
-    PyObject *states = PyTuple_Pack(2, PyTuple_GetItem(self->states, 0), moving);
+    PyObject *states = PyTuple_Pack(2, still, moving);
     Py_DECREF(moving);
     if (!states) goto failed;
+    Py_DECREF(still);
     Py_SETREF(self->states, states);
     return states;
 failed:
+    Py_DECREF(still);
     PyErr_Clear();
     marks_clear(self);
     return NULL;

@@ -76,11 +76,68 @@ static int undrawn(PyObject *loaded, PyObject *now) {
            !memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), PyBytes_GET_SIZE(b));
 }
 
+static int is_of(const Side *side, PyObject *states) {
+    return side->still == PyTuple_GET_ITEM(states, 0) && side->more == PyBytes_GET_SIZE(PyTuple_GET_ITEM(states, 1));
+}
+
 /* Return how a record holds the states before loading, NULL of those that nobody has told. */
 static const Side *side_of(Quick *self, PyObject *loaded) {
+    if (is_of(&self->now, loaded)) return &self->now;
+    if (is_of(&self->past, loaded)) return &self->past;
     for (const Side *side = self->sides; side < self->sides + self->known; side++)
-        if (side->still == PyTuple_GET_ITEM(loaded, 0) && side->more == PyBytes_GET_SIZE(PyTuple_GET_ITEM(loaded, 1))) return side;
+        if (is_of(side, loaded)) return side;
     return NULL;
+}
+
+/* Return the words of torch's generator where states differ in nothing else from those of the last record; else NULL. */
+static PyObject *new_words(Quick *self, PyObject *still) {
+    PyObject *old = self->now.still, *key, *state, *words = NULL;
+    if (!PyDict_CheckExact(still) || !PyDict_CheckExact(old) || PyDict_GET_SIZE(still) != PyDict_GET_SIZE(old)) return NULL;
+    for (Py_ssize_t at = 0; PyDict_Next(still, &at, &key, &state);) {
+        if (key == n_torch && PyTuple_CheckExact(state) && PyTuple_GET_SIZE(state) == 2) words = PyTuple_GET_ITEM(state, 0);
+        else if (state != PyDict_GetItemWithError(old, key)) return NULL;
+    }
+    return words && PyBytes_CheckExact(words) && PyBytes_GET_SIZE(words) == TORCH_BYTES ? words : NULL;
+}
+
+/* Write the words of a generator into the next block, and return its number; 0 where there can be none. */
+static int64_t block_with(Quick *self, PyObject *words) {
+    int64_t *filled = (int64_t *)(self->page + self->block_at);
+    if (*filled < 0 || *filled == INT64_MAX) return 0; /* the program has written into it */
+    const int64_t number = *filled + 1;
+    unsigned char *at = self->page + self->blocks_at + number % self->blocks * BLOCK_BYTES, *text = (unsigned char *)PyBytes_AS_STRING(words);
+    const uint32_t about[] = {TORCH_BYTES, crc32_of(0, text, TORCH_BYTES)};
+    memcpy(at, &number, sizeof number);
+    memcpy(at + sizeof number, about, sizeof about);
+    memcpy(at + BLOCK, text, TORCH_BYTES);
+    return *filled = number;
+}
+
+/* Know how a record holds these states of now, also where torch has new words; tells whether it is known. */
+static int hold(Quick *self, PyObject *still) {
+    static const char TAIL[] = "\5torch"; /* and the block, and the bytes of its rest: the last state has no rest of its own */
+    enum { NAME = sizeof TAIL - 1, STATE = 12 };
+    if (still == self->now.still) return 1;
+    PyObject *words = self->filled < FRESH ? new_words(self, still) : NULL, *raw = self->now.raw;
+    PyErr_Clear();
+    const Py_ssize_t size = words ? PyBytes_GET_SIZE(raw) : 0;
+    int64_t block = 0;
+    if (size < NAME + STATE || memcmp(PyBytes_AS_STRING(raw) + size - STATE - NAME, TAIL, NAME)) return 0;
+    memcpy(&block, PyBytes_AS_STRING(raw) + size - STATE, sizeof block);
+    PyObject *made = block > 0 ? PyBytes_FromStringAndSize(PyBytes_AS_STRING(raw), size) : NULL;
+    if (!made || !(block = block_with(self, words))) {
+        Py_XDECREF(made);
+        PyErr_Clear();
+        return 0;
+    }
+    memcpy(PyBytes_AS_STRING(made) + size - STATE, &block, sizeof block);
+    const Side gone = self->past;
+    self->past = self->now;
+    self->now = (Side){Py_NewRef(still), made, self->past.more};
+    self->filled++;
+    Py_XDECREF(gone.still);
+    Py_XDECREF(gone.raw);
+    return 1;
 }
 
 static unsigned char *put(unsigned char *to, PyObject *raw) {
@@ -146,8 +203,10 @@ int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObj
     PyObject *states = marks_now(self->marks), *base = told->base;
     if (!self->page || !self->ready) return 0; /* an attribute may run anything */
     PyObject *loaded = told->states;
-    if (!states || PyTuple_GET_ITEM(states, 0) != self->still || !PyTuple_CheckExact(loaded)) return 0;
-    if (PyTuple_GET_SIZE(loaded) != 2 || !PyBytes_CheckExact(PyTuple_GET_ITEM(loaded, 1))) return 0;
+    if (!states || !PyTuple_CheckExact(loaded) || PyTuple_GET_SIZE(loaded) != 2) return 0;
+    if (!PyBytes_CheckExact(PyTuple_GET_ITEM(loaded, 1))) return 0;
+    if (!side_of(self, loaded) && !hold(self, PyTuple_GET_ITEM(loaded, 0))) return 0;
+    if (!hold(self, PyTuple_GET_ITEM(states, 0)) || !is_of(&self->now, states)) return 0;
     const Side *side = NULL;
     if (!undrawn(loaded, states) && !(side = side_of(self, loaded))) return 0;
     PyObject *indices = base != self->walks && PyDict_CheckExact(base) ? PyDict_GetItemWithError(base, n_indices) : NULL;
@@ -158,7 +217,7 @@ int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObj
     if (self->learns && (self->drawn == MANY || (indices && !PyUnicode_CheckExact(indices)))) return 0;
     PyObject *moving = PyTuple_GET_ITEM(states, 1);
     const int64_t texts = PyBytes_GET_SIZE(self->head) + length + 1;
-    const int64_t size = texts + PyBytes_GET_SIZE(self->raw) + PyBytes_GET_SIZE(moving) +
+    const int64_t size = texts + PyBytes_GET_SIZE(self->now.raw) + PyBytes_GET_SIZE(moving) +
                          (side ? PyBytes_GET_SIZE(side->raw) + side->more : 0);
     int64_t *held = counts(self), record = held[0] + 1, *slot;
     if (size > self->room || record < 1 || record == INT64_MAX) return 0; /* the program has written into it */
@@ -176,7 +235,7 @@ int quick_write(Quick *self, int64_t number, int64_t micro, int64_t epoch, PyObj
     to = put(to, self->head);
     memcpy(to, text, length), to += length;
     *to++ = '}';
-    to = put(put(to, self->raw), moving);
+    to = put(put(to, self->now.raw), moving);
     if (side) put(put(to, side->raw), PyTuple_GET_ITEM(loaded, 1));
     __atomic_store_n(slot + AGAIN, record, __ATOMIC_SEQ_CST);
     if (record - held[1] >= self->together) sum(self);

@@ -8,14 +8,16 @@
 #include <stdint.h>
 
 enum { MANY = 64, SLOT = 128, SIDES = 16 }; /* steps between two drains at the most, bytes of a slot before its payload, states that are known */
-enum { REGIONS = 5, MARKS = 3, MARK = 32 }; /* regions, those that stay for some hundred draws, bytes of one at the most */
+enum { REGIONS = 5, TORCH = 2, MARK = 32, TORCH_BYTES = 2496 }; /* regions, the first of torch's, bytes of one at the most, of its words */
+enum { BLOCK = 16, BLOCK_BYTES = 2560, FRESH = 48 }; /* bytes of a block before its words, and of all; blocks filled since the last unusual step, from which on the states of that are told anew */
 
 /* Where the random generators of this process stand, and the states that were read when they stood there. */
 typedef struct {
     PyObject_HEAD
-    const unsigned char *at[REGIONS]; /* of Python, NumPy, torch; then what a draw of torch moves by itself */
+    const unsigned char *at[REGIONS]; /* of Python, NumPy, torch's words; then what a draw of torch moves by itself */
     Py_ssize_t size[REGIONS];
     unsigned char kept[REGIONS][MARK];
+    const char *words;            /* of torch, NULL where nobody knows where they lie */
     PyObject *holder, *generator; /* np.random's, and what it drew from when it was looked at */
     PyObject *states;
 } Marks;
@@ -34,7 +36,7 @@ typedef struct {
     PyObject_HEAD
     Py_buffer view;
     unsigned char *page; /* NULL once it is closed */
-    int64_t slots, slot_bytes, first, room, large_at, phase_at, count_at, together;
+    int64_t slots, first, slot_bytes, room, large_at, blocks_at, blocks, phase_at, count_at, block_at, together;
     int data, forward, backward, optimiser; /* the numbers of these phases */
     Marks *marks;
     PyObject *cuda, *tensor, *walks; /* vars(torch.cuda), torch.Tensor, the base of a batch that has no indices */
@@ -47,9 +49,10 @@ typedef struct {
     int64_t micro, number, epoch;    /* the micro-batch at hand from 0, the optimiser's step and the epoch it is in */
     int64_t quiet;                   /* micro-batch up to which no walk needs to ask for a snapshot */
     int ready, learns;               /* may the next step be a usual one; is it looked at whether it learns */
-    PyObject *still, *raw, *head;    /* the states that stay, they and the text's beginning as a record holds them */
-    Side sides[SIDES];                     /* those that a batch may have been loaded with */
-    int known;
+    Side now, past;                  /* the states of the last record, and those before torch had new words */
+    PyObject *head;                  /* the text's beginning as a record holds it */
+    Side sides[SIDES];               /* those that a batch may have been loaded with */
+    int known, filled;               /* of them; blocks since the last unusual step */
     double until;                    /* when the memory is to be measured again, in seconds since 1970 */
     int64_t due, walk;               /* the micro-batch of the next look at what is learned, the walk of the last */
     PyObject *optimizer, *model, *witness; /* the only one, the module that must train or None, a weight with a gradient */
@@ -79,7 +82,7 @@ PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
 extern PyType_Spec marks_spec, stage_spec, walk_spec;
 extern PyTypeObject *stage_type, *walk_type;
 extern uint32_t crc_table[256];
-extern PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
+extern PyObject *n_torch, *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
     *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot, *n_closure; /* interned names of attributes and keys */
 
 #endif

@@ -8,15 +8,17 @@
 #define FORM 0 /* hatch_build.py says which sources these are, so that Python does not take an old build for a new one */
 #endif
 
+static void side_clear(Side *side) {
+    Py_CLEAR(side->still);
+    Py_CLEAR(side->raw);
+}
+
 static int quick_forget(Quick *self) { /* what the last unusual step has prepared */
     self->ready = 0;
-    while (self->known) {
-        self->known--;
-        Py_CLEAR(self->sides[self->known].still);
-        Py_CLEAR(self->sides[self->known].raw);
-    }
-    Py_CLEAR(self->still);
-    Py_CLEAR(self->raw);
+    while (self->known) side_clear(&self->sides[--self->known]);
+    side_clear(&self->now);
+    side_clear(&self->past);
+    self->filled = 0;
     Py_CLEAR(self->head);
     Py_CLEAR(self->optimizer);
     Py_CLEAR(self->model);
@@ -29,16 +31,16 @@ static PyObject *quick_pause(Quick *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* prepare(still, raw, head, until): from here on steps may be usual ones, whatever is learned; of None `still` all but
-   their records */
+/* prepare(still, raw, more, head, until): from here on steps may be usual ones, whatever is learned; of None `still` all but
+   their records. A record holds states as `raw` and `more` bytes that move. */
 static PyObject *quick_prepare(Quick *self, PyObject *args) {
     PyObject *still, *raw, *head;
+    Py_ssize_t more;
     double until;
-    if (!PyArg_ParseTuple(args, "OO!O!d", &still, &PyBytes_Type, &raw, &PyBytes_Type, &head, &until)) return NULL;
+    if (!PyArg_ParseTuple(args, "OO!nO!d", &still, &PyBytes_Type, &raw, &more, &PyBytes_Type, &head, &until)) return NULL;
     quick_forget(self);
     if (!self->page) Py_RETURN_NONE;
-    self->still = Py_NewRef(still);
-    self->raw = Py_NewRef(raw);
+    self->now = (Side){Py_NewRef(still), Py_NewRef(raw), more};
     self->head = Py_NewRef(head);
     self->until = until;
     self->due = INT64_MAX;
@@ -111,13 +113,13 @@ static PyObject *quick_close(Quick *self, PyObject *unused) {
 
 static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
     PyObject *page, *marks_type, *marks, *cuda, *tensor, *walks, *otherwise, *behind, *measure;
-    long long at[8];
+    long long at[11];
     if (self->view.obj || self->marks) {
         PyErr_SetString(PyExc_RuntimeError, "it has been made already");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O(LLLLLLLL)(iiii)O!OO!OOOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
-                          &self->data, &self->forward, &self->backward, &self->optimiser,
+    if (!PyArg_ParseTuple(args, "O(LLLLLLLLLLL)(iiii)O!OO!OOOOO", &page, at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7,
+                          at + 8, at + 9, at + 10, &self->data, &self->forward, &self->backward, &self->optimiser,
                           &PyType_Type, &marks_type, &marks, &PyDict_Type, &cuda, &tensor, &walks, &otherwise, &behind,
                           &measure))
         return -1;
@@ -127,11 +129,14 @@ static int quick_init(Quick *self, PyObject *args, PyObject *unused) {
     }
     if (PyObject_GetBuffer(page, &self->view, PyBUF_WRITABLE) < 0) return -1;
     self->slots = at[0], self->first = at[1], self->slot_bytes = at[2], self->room = at[3], self->large_at = at[4];
-    self->phase_at = at[5], self->count_at = at[6], self->together = at[7];
+    self->blocks_at = at[5], self->blocks = at[6];
+    self->phase_at = at[7], self->count_at = at[8], self->block_at = at[9], self->together = at[10];
     const int64_t size = self->view.len, words = self->first;
     if (size < 0 || self->slots < 1 || self->slots > size || self->slot_bytes < SLOT || self->slot_bytes > size ||
         self->room < 0 || self->room > size || words < 16 || words % 8 || self->slot_bytes % 8 || self->count_at % 8 ||
-        self->count_at < 0 || self->count_at > words - 16 || self->phase_at < 0 || self->phase_at > words - 2 ||
+        self->count_at < 0 || self->count_at > words - 16 || self->block_at % 8 || self->block_at < 0 ||
+        self->block_at > words - 8 || self->blocks < 1 || self->blocks > size || self->blocks_at < 0 || self->blocks_at % 8 ||
+        self->blocks_at > size - self->blocks * BLOCK_BYTES || self->phase_at < 0 || self->phase_at > words - 2 ||
         self->large_at < 0 || words > size - self->slots * self->slot_bytes ||
         self->large_at > size - self->slots * self->room) {
         PyBuffer_Release(&self->view);
@@ -159,7 +164,8 @@ static int quick_traverse(Quick *self, visitproc visit, void *arg) {
     Py_VISIT(self->behind);
     Py_VISIT(self->measure);
     for (int i = 0; i < self->known; i++) Py_VISIT(self->sides[i].still);
-    Py_VISIT(self->still);
+    Py_VISIT(self->now.still);
+    Py_VISIT(self->past.still);
     Py_VISIT(self->optimizer);
     Py_VISIT(self->model);
     Py_VISIT(self->witness);
@@ -231,7 +237,7 @@ static const struct {
              {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"},
              {&n_begins, "begins"},       {&n_ends, "ends"},                {&n_left, "over"},
              {&n_begin, "begin"},         {&n_random, "random"},            {&n_snapshot, "snapshot"},
-             {&n_closure, "closure"}};
+             {&n_closure, "closure"},     {&n_torch, "torch"}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", "The usual step of the flight recorder.", -1, NULL};
 

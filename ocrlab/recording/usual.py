@@ -31,8 +31,8 @@ def made(writer: ring.Writer, stepping: Callable[..., Any], stepped: Callable[..
 
     if generators.quick is None:
         return None
-    at = ring_layout.FIRST, ring_layout.SLOT_BYTES, writer.room, writer.large_at
-    places = ring_layout.PHASE_AT, ring_layout.COUNT_AT, writer.together
+    at = ring_layout.FIRST, ring_layout.SLOT_BYTES, writer.room, writer.large_at, writer.blocks_at, writer.blocks
+    places = ring_layout.PHASE_AT, ring_layout.COUNT_AT, ring_layout.BLOCK_AT, writer.together
     words = tuple(writer.words[name] for name in PHASES)
     marks = generators.MARKS
     known = vars(torch.cuda), torch.Tensor, walks.BASE
@@ -66,9 +66,11 @@ def prepare(quick: Any, writer: ring.Writer, random: States, memory: Memory, lea
             return
     still = random[0] if generators.MARKS.states() is random else None
     raw = writer.states(random)
-    quick.prepare(still, raw[: len(raw) - len(random[1])], ring_layout.head_of(memory.resident).encode(), memory.due)
+    more = len(random[1])
+    quick.prepare(still, raw[: len(raw) - more], more, ring_layout.head_of(memory.resident).encode(), memory.due)
     for told in writer.told.values():
-        quick.know(told.still, told.raw, told.more)
+        if not writer.old(told.oldest):
+            quick.know(told.still, told.raw, told.more)
     if learning is not None:
         quick.look(learning.due, learning.walk, optimizer, model, witness)
 

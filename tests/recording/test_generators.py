@@ -6,9 +6,19 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-from ocrlab.recording import generators
+from ocrlab.flight import ring
+from ocrlab.recording import generators, tape
+from ocrlab.recording.loops import recording
+from ocrlab.recording.memory import Memory
+
+needed = pytest.mark.skipif(
+    generators.quick is None, reason="the recorder's part in C was not built: make setup, with cc"
+)
 
 
 def draw():
@@ -112,3 +122,62 @@ def test_another_generator_in_the_place_of_numpys(monkeypatch):
         assert np.random.rand() == first
     finally:
         np.random.set_bit_generator(before)
+
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 600
+
+    def __getitem__(self, index):
+        return torch.randn(8) + torch.rand(400)[:8]  # a batch uses up torch's words twice
+
+
+@needed
+def test_marks_stand_for_states_until_something_moves():
+    marks = generators.MARKS
+    torch.manual_seed(0)
+    torch.rand(1)  # the first draw behind a seed makes new words
+    generators.parts(cuda=False)
+    states = marks.states()
+    assert states is marks.states() is generators.parts(cuda=False)
+    torch.rand(3)
+    moved = marks.states()
+    assert moved is not states and moved[0] is states[0]
+    assert generators.legacy(generators.whole(moved)["torch"]) == torch.get_rng_state().numpy().tobytes()
+    torch.rand(700)
+    renewed = marks.states()
+    assert renewed[0] is not states[0] and [*renewed[0]] == [*states[0]] and renewed[0]["numpy"] is states[0]["numpy"]
+    assert generators.legacy(generators.whole(renewed)["torch"]) == torch.get_rng_state().numpy().tobytes()
+    random.random()
+    assert marks.states() is None
+    marks.drop()
+    assert marks.states() is None
+    with pytest.raises(ValueError, match="no mark"):
+        marks.keep(((0, 4096),) * 5, None, None, ({}, b""), 0)
+
+
+@needed
+@pytest.mark.parametrize("data", [lambda: [torch.ones(4, 8)] * 150, lambda: DataLoader(Noisy(), batch_size=4)])
+def test_new_words_of_torch_are_written_in_c_and_read_with_each_step(tmp_path, monkeypatch, data):
+    """More blocks than the ring has room for, nearly all of them filled in C."""
+    monkeypatch.setattr(Memory, "due", property(lambda self: self.looked + 0.9))
+    begin, in_python, expected = tape.Tape.begin, [], {}
+    monkeypatch.setattr(tape.Tape, "begin", lambda self, *told: (in_python.append(told[1]), begin(self, *told)))
+    net = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        writer = rec.tape.writer
+        while writer.block < 1.2 * writer.blocks:
+            for batch in rec.batches(data()):
+                expected[rec.micro] = generators.take()["torch"]
+                torch.rand(1000)
+                optimizer.zero_grad()
+                rec.loss(net(batch).sum()).backward()
+                optimizer.step()
+                if rec.micro % 97 == 0:
+                    assert ring.read(ring.find(tmp_path)[0]).torn == 0
+    found = ring.read(ring.find(tmp_path)[0])
+    assert found.torn == 0 and len(found.steps) == writer.slots
+    for step in found.steps:
+        assert generators.dense(step.random["torch"]) == expected[step.micro]
+    assert len([micro for micro in in_python if micro >= 64]) < rec.micro / 10

@@ -42,6 +42,11 @@ class Drawing(Data):
         return torch.randn(8) + random.random() + np.random.rand(), torch.tensor(index % 3)  # noqa: NPY002
 
 
+class Noisy(Data):
+    def __getitem__(self, index):
+        return torch.randn(8) + torch.rand(400)[:8]  # a batch uses up torch's words twice
+
+
 DATA = {
     "tensors in a list": lambda: [[torch.ones(4, 8)]] * STEPS,
     "tensors": lambda: [torch.ones(4, 8)] * STEPS,
@@ -49,6 +54,7 @@ DATA = {
     "a loader with workers": lambda: DataLoader(Drawing(), batch_size=4, num_workers=2),
     "a loader that draws": lambda: DataLoader(Drawing(), batch_size=4),
     "a loader with workers that draw nothing": lambda: DataLoader(Data(), batch_size=4, num_workers=2),
+    "a loader that uses up words": lambda: DataLoader(Noisy(), batch_size=4),
     "names in the batch": lambda: DataLoader(Named(), batch_size=4),
 }
 
@@ -155,6 +161,20 @@ def nothing_drawn(number, net, optimizer):
     return None
 
 
+def uses_up(number, net, optimizer):
+    torch.rand(700 if number % 3 else 1300)
+
+
+def uses_up_beside(number, net, optimizer):
+    torch.rand(500)
+    if number % 7 == 0:
+        random.random()
+    if number % 11 == 0:
+        np.random.rand()  # noqa: NPY002
+    if number % 13 == 0:
+        torch.manual_seed(number % 2)
+
+
 def draws(number, net, optimizer):
     random.random()
     np.random.rand()  # noqa: NPY002
@@ -186,7 +206,9 @@ def evaluating(number, net, optimizer):
 
 
 @needed
-@pytest.mark.parametrize("each", [nothing_drawn, draws, other_generator, frozen, no_rate, other_rate, evaluating])
+@pytest.mark.parametrize(
+    "each", [nothing_drawn, draws, uses_up, uses_up_beside, other_generator, frozen, no_rate, other_rate, evaluating]
+)
 def test_what_a_program_does_in_its_steps_is_noted_as_python_does(tmp_path, monkeypatch, each):
     in_c = trained(tmp_path / "c", DATA["tensors"](), each=each)
     without(monkeypatch)
@@ -273,26 +295,6 @@ def test_a_forked_child_writes_nothing_into_the_record_of_its_parent(tmp_path):
 
 
 @needed
-def test_marks_stand_for_states_until_something_moves():
-    marks = generators.MARKS
-    torch.manual_seed(0)
-    torch.rand(1)  # the first draw behind a seed makes new words
-    generators.parts(cuda=False)
-    states = marks.states()
-    assert states is marks.states() is generators.parts(cuda=False)
-    torch.rand(3)
-    moved = marks.states()
-    assert moved is not states and moved[0] is states[0]
-    assert generators.legacy(generators.whole(moved)["torch"]) == torch.get_rng_state().numpy().tobytes()
-    random.random()
-    assert marks.states() is None
-    marks.drop()
-    assert marks.states() is None
-    with pytest.raises(ValueError, match="no mark"):
-        marks.keep(((0, 4096),) * 5, None, None, ({}, b""))
-
-
-@needed
 def test_a_long_training_holds_no_more_than_a_short_one(tmp_path):
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -344,7 +346,7 @@ def test_what_a_stray_write_has_left_in_the_ring_ends_nobody(tmp_path):
 def test_a_ring_that_is_too_small_is_refused(tmp_path):
     quick = generators.quick
     marks = type(generators.MARKS), generators.MARKS
-    arguments = ((4, 32, 16, 24576, 0, 0, 8, 16), (1, 2, 3, 4), *marks, {}, object, {}, print, print, print)
+    arguments = ((4, 32, 16, 24576, 0, 0, 4, 0, 8, 24, 16), (1, 2, 3, 4), *marks, {}, object, {}, print, print, print)
     with pytest.raises(ValueError, match="too small"):
         quick.Quick(bytearray(64), *arguments)
     with pytest.raises(BufferError):
