@@ -33,8 +33,8 @@ WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
 WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
 LAST = 8  # losses at the beginning and at the end that are compared
-MANY = 64  # losses, or steps, that are counted at a time
-CLOSELY, SOME = 64, 63  # so many first batches are compared with the one before, then two of so many
+MANY = 256  # losses, or steps, that are counted at a time
+CLOSELY, SOME = 64, 255  # so many first batches are compared with the one before, then two of so many
 compiling = torch.compiler.is_dynamo_compiling
 
 

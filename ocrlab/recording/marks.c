@@ -26,6 +26,7 @@ static void marks_dealloc(Marks *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     marks_clear(self);
+    for (int i = 0; i < COPIES; i++) Py_CLEAR(self->copies[i]);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -65,13 +66,26 @@ static PyObject *marks_drop(Marks *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* Return a new reference to the words that torch's generator has now. They are written over earlier ones: between two steps
+   of a training malloc() takes 30 us to find room for so many. */
+static PyObject *words_of(Marks *self) {
+    int at = (self->newest + 1) % COPIES;
+    for (int i = 0; i < COPIES && self->copies[at] && Py_REFCNT(self->copies[at]) > 1; i++) at = (at + 1) % COPIES;
+    self->newest = at;
+    if (!self->copies[at] || Py_REFCNT(self->copies[at]) > 1)
+        Py_XSETREF(self->copies[at], PyBytes_FromStringAndSize(NULL, TORCH_BYTES));
+    if (self->copies[at]) memcpy(PyBytes_AS_STRING(self->copies[at]), self->words, TORCH_BYTES);
+    return Py_XNewRef(self->copies[at]);
+}
+
 /* Return a new reference to states that stay, with the words that torch's generator has now; NULL where they are none to
    read. */
 static PyObject *renewed(Marks *self) {
     PyObject *old = PyTuple_GET_ITEM(self->states, 0);
     PyObject *held = self->words && PyDict_CheckExact(old) ? PyDict_GetItemWithError(old, n_torch) : NULL;
     if (!held || !PyTuple_CheckExact(held)) return NULL; /* it is kept in one piece */
-    PyObject *still = PyDict_Copy(old), *state = Py_BuildValue("(y#y#)", self->words, (Py_ssize_t)TORCH_BYTES, "", (Py_ssize_t)0);
+    PyObject *still = PyDict_Copy(old), *words = words_of(self);
+    PyObject *state = words ? Py_BuildValue("(Ny#)", words, "", (Py_ssize_t)0) : NULL;
     if (!still || !state || PyDict_SetItem(still, n_torch, state) < 0) Py_CLEAR(still);
     Py_XDECREF(state);
     return still;

@@ -7,8 +7,8 @@
 #include <Python.h>
 #include <stdint.h>
 
-enum { MANY = 64, SLOT = 128, SIDES = 16 }; /* steps between two drains at the most, bytes of a slot before its payload, states that are known */
-enum { REGIONS = 5, TORCH = 2, MARK = 32, TORCH_BYTES = 2496 }; /* regions, the first of torch's, bytes of one at the most, of its words */
+enum { MANY = 256, SLOT = 128, SIDES = 16 }; /* steps between two drains at the most, bytes of a slot before its payload, states that are known */
+enum { COPIES = 6, REGIONS = 5, TORCH = 2, MARK = 32, TORCH_BYTES = 2496 }; /* regions, the first of torch's, bytes of one at the most, of its words */
 enum { BLOCK = 16, BLOCK_BYTES = 2560, FRESH = 48 }; /* bytes of a block before its words, and of all; blocks filled since the last unusual step, from which on the states of that are told anew */
 
 /* Where the random generators of this process stand, and the states that were read when they stood there. */
@@ -18,6 +18,8 @@ typedef struct {
     Py_ssize_t size[REGIONS];
     unsigned char kept[REGIONS][MARK];
     const char *words;            /* of torch, NULL where nobody knows where they lie */
+    PyObject *copies[COPIES];     /* of earlier words, to be written over where nobody else holds them */
+    int newest;                   /* of them */
     PyObject *holder, *generator; /* np.random's, and what it drew from when it was looked at */
     PyObject *states;
 } Marks;
