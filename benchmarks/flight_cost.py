@@ -117,7 +117,7 @@ def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
     if on:
         rec.start()
         rec.tape.hear(model)
-        scales.undo = [scales._listen(model)]
+        scales.undo = [scales.listen(model, rec.tape.stages)]
     else:
         rec.tape.stages.detach()
 

@@ -24,6 +24,7 @@ from ocrlab.recording.baseline import Baseline
 from ocrlab.recording.drawn import Drawn
 from ocrlab.recording.scaled import Scaled
 from ocrlab.recording.scales import Scales
+from ocrlab.recording.stages import Stages
 from ocrlab.recording.verdicts import Step, Told
 from ocrlab.trace import contract_before, contract_rules
 from ocrlab.trace.contract_batch import entries, leaves, plain
@@ -45,6 +46,7 @@ class Learning:
     model: nn.Module
     optimizers: Sequence[Any] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    stages: Stages | None = None  # what is called around the model already
 
     def __post_init__(self) -> None:
         self.told = Told()
@@ -58,7 +60,7 @@ class Learning:
         self.handles: list[Any] = []
         self.validating = False
         self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.scales = Scales(self.called)
+        self.scales = Scales(self.called, self.stages)
         self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
         self.drawn, self.anew = Drawn(), Anew()
         self.told.players = len(self.optimizers)

@@ -252,7 +252,7 @@ def recording(
             tape.hear(held.models[0])
             if tape.snapshots_on:
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
-                tape.learning = Learning(whole, held.optimizers, held.extra)
+                tape.learning = Learning(whole, held.optimizers, held.extra, tape.stages)
         except Exception as error:
             if loading.worker_ended(error):
                 raise

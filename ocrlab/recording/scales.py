@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ocrlab.recording import hearing
+from ocrlab.recording.stages import Stages
 from ocrlab.trace.contract_batch import leaves, plain
 
 CALLS = 32  # calls of each kind that are looked at
@@ -55,18 +56,26 @@ class Seen:
 
 
 class Scales:
-    """Listens to what is called as a model; `looking` says whether this is a training step to look at."""
+    """Listens to what is called as a model; `looking` says whether this is a training step to look at.
 
-    def __init__(self, called: Sequence[nn.Module]) -> None:
+    `stages` may be called around one of them already, and then hands on its calls.
+    """
+
+    def __init__(self, called: Sequence[nn.Module], stages: Stages | None = None) -> None:
         self.failed = False
         self.looking, self.kept = False, {id(part): (Seen(), Seen()) for part in called}
-        self.undo = [self._listen(part) for part in called]
+        self.undo = [self.listen(part, stages) for part in called]
 
-    def _listen(self, module: nn.Module) -> Callable[[], None]:
+    def listen(self, module: nn.Module, stages: Stages | None = None) -> Callable[[], None]:
+        """Hear the calls of a module; returns what undoes it."""
+        if stages is not None and stages.whole is module:
+            stages.scales = self
+            return lambda: setattr(stages, "scales", None)
+
         def around(inner: hearing.Call) -> hearing.Call:
             def called(*args: Any, **kwargs: Any) -> Any:
                 if not compiling() and (self.looking or not module.training):
-                    self._entered(module, args, kwargs)
+                    self.entered(module, args, kwargs)
                 return inner(*args, **kwargs)
 
             return called
@@ -76,7 +85,8 @@ class Scales:
         return undo or module.register_forward_pre_hook(hook, with_kwargs=True).remove
 
     @hearing.harmless
-    def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note what a module is called with, where this is a call to look at."""
         training, validating = self.kept[id(module)]
         graded = torch.is_grad_enabled()
         seen = training if module.training and graded else None

@@ -40,6 +40,8 @@ class Stages:
         self.writer, self.now = writer, now or Now()
         self.undo: list[Callable[[], Any]] = []
         self.on = True
+        self.whole: nn.Module | None = None  # what is called as the model, where it is called through `_surrounds`
+        self.scales: Any = None  # hears its calls, too: a frame of its own would cost as much again
 
     def attach(self, model: nn.Module) -> None:
         """Listen to the top modules of a model."""
@@ -48,26 +50,31 @@ class Stages:
         for name, module in top(model):
             self._listen(module, self._calls(name), self._entry(name))
         _, whole = _unwrapped(model)
-        self._listen(whole, self._surrounds, self._phase("forward"), self._phase("loss"))
+        heard = self._listen(
+            whole, lambda inner: self._surrounds(inner, whole), self._phase("forward"), self._phase("loss")
+        )
+        self.whole = whole if heard else None
 
     def detach(self) -> None:
         """Stop listening."""
+        self.whole = self.scales = None
         while self.undo:
             self.undo.pop()()
 
     def _listen(
         self, module: nn.Module, around: Around, before: Callable[[], None], after: Callable[[], None] | None = None
-    ) -> None:
+    ) -> bool:
         """Have a module called through what `around` makes of its call; by hooks `before` and `after` where there is
-        no room for that.
+        no room for that. Tells whether there is.
         """
         undo = hearing.listen(module, around)
         if undo is not None:
             self.undo.append(undo)
-            return
+            return True
         self.undo.append(module.register_forward_pre_hook(lambda *_: before()).remove)
         if after is not None:
             self.undo.append(module.register_forward_hook(lambda *_: after()).remove)
+        return False
 
     def _calls(self, name: str) -> Around:
         """Return what makes of a module's call one that says its name first: flat, as it is called in each step."""
@@ -94,13 +101,18 @@ class Stages:
 
         return around
 
-    def _surrounds(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+    def _surrounds(self, inner: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
         """Return a call of the whole model: it is the forward, and then comes the loss."""
         page, now = self.writer.page, self.now
         forward, loss = self.writer.word("forward"), self.writer.word("loss")
 
         def surrounded(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or not (now.in_step and self.on):
+            if compiling():
+                return inner(*args, **kwargs)
+            scales = self.scales
+            if scales is not None and (scales.looking or not module.training):
+                scales.entered(module, args, kwargs)
+            if not (now.in_step and self.on):
                 return inner(*args, **kwargs)
             try:
                 page[PHASE_AT] = forward

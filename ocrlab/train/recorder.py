@@ -128,7 +128,7 @@ class Recorder(lightning.Callback):
         tape = self.tape
         if tape is None or not tape.on or not tape.snapshots_on:
             return
-        tape.learning = Learning(self._model(pl_module), trainer.optimizers)
+        tape.learning = Learning(self._model(pl_module), trainer.optimizers, stages=tape.stages)
         for optimizer in trainer.optimizers:
             self.undo += usual.listen(optimizer, tape.quick, tape.stepping)
 
