@@ -47,6 +47,7 @@ class Learning:
     optimizers: Sequence[Any] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     stages: Stages | None = None  # what is called around the model already
+    network: nn.Module | None = None  # what is called in place of the model
 
     def __post_init__(self) -> None:
         self.told = Told()
@@ -78,6 +79,8 @@ class Learning:
 
     def _called(self) -> list[nn.Module]:
         """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
+        if self.network is not None:
+            return [self.network]
         return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
 
     def _averaged(self, part: Any) -> int | None:

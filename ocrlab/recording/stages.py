@@ -49,7 +49,7 @@ class Stages:
         self.on = True
         for name, module in top(model):
             self._listen(module, self._calls(name), self._entry(name))
-        _, whole = _unwrapped(model)
+        _, whole = unwrapped(model)
         heard = self._listen(
             whole, lambda inner: self._surrounds(inner, whole), self._phase("forward"), self._phase("loss")
         )
@@ -157,7 +157,7 @@ def top(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """
     if _whole(model):
         return [("model", model)]
-    prefix, model = _unwrapped(model)
+    prefix, model = unwrapped(model)
     first = _children(prefix, model)
     found = first[:MOST]
     inner = [pair for name, module in first for pair in _children(f"{name}.", module)]
@@ -166,7 +166,8 @@ def top(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found or [(prefix.rstrip(".") or "model", model)]
 
 
-def _unwrapped(model: nn.Module) -> tuple[str, nn.Module]:
+def unwrapped(model: nn.Module) -> tuple[str, nn.Module]:
+    """Return the network in wrappers around nothing else, and what its names begin with."""
     prefix = ""
     for _ in range(0 if _whole(model) else 4):
         heavy = [(n, m) for n, m in model.named_children() if any(True for _ in m.parameters())]

@@ -22,6 +22,7 @@ from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.loops import left, recording
 from ocrlab.recording.restored import Restored
+from ocrlab.recording.stages import unwrapped
 from ocrlab.recording.tape import Tape
 
 __all__ = ["Recorder", "recording"]
@@ -128,7 +129,8 @@ class Recorder(lightning.Callback):
         tape = self.tape
         if tape is None or not tape.on or not tape.snapshots_on:
             return
-        tape.learning = Learning(self._model(pl_module), trainer.optimizers, stages=tape.stages)
+        model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
+        tape.learning = Learning(model, trainer.optimizers, stages=tape.stages, network=unwrapped(model)[1])
         for optimizer in trainer.optimizers:
             self.undo += usual.listen(optimizer, tape.quick, tape.stepping)
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ocrlab import config as configs
-from ocrlab.flight import record_program, ring
+from ocrlab.flight import learned, record_program, ring
 from ocrlab.recording import restored
 from ocrlab.train import fit
 from ocrlab.train.recorder import Recorder
@@ -268,3 +268,33 @@ def test_what_failed_behind_the_last_batch_of_an_epoch_fails_again(tmp_path, mon
         replay(tmp_path, monkeypatch, again, last=last)
     result = json.loads((tmp_path / "replay" / "result.json").read_text())
     assert result["behind"] and result["error"]["message"] == "the weights are broken"
+
+
+class Wrapping(lightning.LightningModule):
+    """As most are: `training_step` calls the network in it, not the module itself; validation forgets a transform."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.net, self.factor = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)), factor
+
+    def training_step(self, batch, _index):
+        return nn.functional.mse_loss(self.net(batch), batch.sum(1, keepdim=True))
+
+    def validation_step(self, batch, _index):
+        self.net(self.factor * batch)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 1e-3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 50.0])
+def test_what_training_step_calls_is_what_is_looked_at(tmp_path, factor):
+    data = DataLoader(torch.randn(128, 8), 16)
+    trainer = lightning.Trainer(
+        max_epochs=3, callbacks=[Recorder(tmp_path)], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, accelerator="cpu",
+    )  # fmt: skip
+    trainer.fit(Wrapping(factor), data, data)
+    said = "\n".join(learned.read(tmp_path) or [])
+    assert ("validation gives the model other numbers" in said) == (factor > 1), said
+    assert factor > 1 or said == ""
