@@ -64,6 +64,7 @@ class Page:
             with contextlib.suppress(OSError):
                 part.unlink()
         self.held = False  # a batch has failed and stays
+        self.side = 0  # of the newest batch
         self.still: list[Mapping[str, State] | None] = [None, None]  # the states that are written on each side,
         self.written = [(0, 0), (0, 0)]  # their bytes and checksum
 
@@ -79,7 +80,7 @@ class Page:
         if self.held:
             return
         still, moving = loaded
-        side = 1 - self.page[BATCH_AT]
+        self.side = side = 1 - self.side
         at = BATCH_AT + 8 + side * BATCH_BYTES
         if still is not self.still[side]:
             self.still[side] = None  # until they are written whole
@@ -90,8 +91,9 @@ class Page:
         size = self.written[side][0]
         if BATCH.size + size + LENGTH.size + len(text) + len(moving) > BATCH_BYTES:
             text = b'{"left_out":true}'
-        told = self._put(at + BATCH.size + size, LENGTH.pack(len(text)) + text + moving)
-        BATCH.pack_into(self.page, at, *self.written[side], *told)
+        told, start = LENGTH.pack(len(text)) + text + moving, at + BATCH.size + size
+        self.page[start : start + len(told)] = told
+        BATCH.pack_into(self.page, at, *self.written[side], len(told), zlib.crc32(told))
         self.page[BATCH_AT] = side
 
     def _put(self, at: int, data: bytes) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,14 @@ class Watched:
         self.told = Loaded()
         self.fresh = True  # the next sample is the first one of a batch
         self.position = 0  # of an iterable data set, in this worker
-        self.names: Callable[[Any], str] | None = None
+        self.names: Callable[[Any], str] = str
         self.page: Page | None = None
         self.owner = 0
+        self.worker: int | None = None
+        self.texts: dict[bool, str] = {}  # how the orders of batches begin
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "page": None, "owner": 0, "names": None}
+        return {**self.__dict__, "page": None, "owner": 0, "names": str}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -162,30 +165,34 @@ class Watched:
 
     def begin(self, indices: Any, *, single: bool, kind: str = "map") -> None:
         """Note the batch that is to be loaded; what goes wrong here goes wrong without a word."""
-        self.fresh, self.name, self.told = False, "", Loaded()
-        with contextlib.suppress(Exception):
-            self.open()
-            info = get_worker_info()
-            order: dict[str, Any] = {"kind": kind, "single": single, "workers": self.workers}
-            order["worker"] = info.id if info else None
+        self.fresh, self.name, told = False, "", None
+        try:
+            if self.owner != os.getpid():
+                self.open()
+            order = {"kind": kind, "single": single, "workers": self.workers, "worker": self.worker}
             if kind == "map":
-                order["indices"] = repr(plain(indices if single else list(indices)))
+                order["indices"] = asked = repr(plain(indices if single else list(indices)))
+                samples = [self.names(indices)] if single else list(map(self.names, indices))
+                if single not in self.texts:
+                    self.texts[single] = ENCODE({**order, "indices": ""})[:-3]  # all but what differs
+                text = f"{self.texts[single]}{quoted(asked)}}}"
             else:
-                order["first"] = self.position
-            if self.names is None:
-                self.names = naming(self.dataset)
-            asked = [] if kind == "walk" else [indices] if single else indices
-            samples = [self.names(index) for index in asked]
-            text = ENCODE(order)
-            self.told = Loaded(order, generators.parts(cuda=False), samples, batch_text(samples, text))
+                order["first"], samples = self.position, []
+                text = ENCODE(order)
+            states = generators.parts(cuda=False)
+            told = Loaded(order, states, samples, batch_text(samples, text))
             if self.page is not None:
-                self.page.batch(text, self.told.states)
+                self.page.batch(text, states)
+        except Exception:
+            told = told or Loaded()
+        self.told = told
 
     def open(self) -> None:
         """Open the page of this process, once."""
         if self.owner != os.getpid():
             self.owner, info, place = os.getpid(), get_worker_info(), self.place
-            self.page = Page(place.folder, place.rank, place.start, place.loader, info.id if info else 0)
+            self.worker, self.names, self.texts = (info.id if info else None), naming(self.dataset), {}
+            self.page = Page(place.folder, place.rank, place.start, place.loader, self.worker or 0)
 
 
 class Collate:
@@ -316,13 +323,14 @@ class Loader:
 
     def untag(self, data: Any) -> Any:
         """Return the batch itself, and keep what it was made of."""
-        told = Loaded()
-        if isinstance(data, Tagged):
+        if type(data) is Tagged:
             data, told = data.data, data.told
             if (worker := told.base.get("worker")) is not None:
                 still, moving = told.states
                 self.stills[worker] = still = interned(self.stills.get(worker), still)
                 told.states = still, moving
+        else:
+            told = Loaded()
         told.walk, told.position = self.walk, self.count
         self.count += 1
         self.taken.append(told)

@@ -142,7 +142,7 @@ def _safely(name: Callable[[], str], index: Any) -> str:
 
 def plain(index: Any) -> Any:
     """Return an index as Python's own numbers, texts, tuples and lists; raises TypeError for anything else."""
-    if type(index) is list and all(type(part) is int for part in index):  # nearly always
+    if type(index) is list and {*map(type, index)} == {int}:  # nearly always
         return index
     if index is None or isinstance(index, bool | str | bytes):
         return index

@@ -345,6 +345,14 @@ PyObject *quick_stepped(Quick *self, PyObject *const *args, Py_ssize_t count) {
     return PyObject_Vectorcall(self->behind, args, count, NULL);
 }
 
+/* wait(): the next batch is waited for; tells whether there is nothing else to do about it */
+PyObject *quick_wait(Quick *self, PyObject *unused) {
+    if (!self->page || !self->ready) Py_RETURN_FALSE;
+    quick_say(self, self->data);
+    self->in_step = 0;
+    Py_RETURN_TRUE;
+}
+
 /* A usual micro-batch is over, and the next one waited for or not; returns whether an optimiser has stepped, -1 where this was
    no usual one. */
 int quick_ends(Quick *self, int waits) {

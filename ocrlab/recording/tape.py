@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,7 @@ class Tape:
         entry: Loader | Counted
         if loading.can_be_watched(loader):
             place = Place(self.folder.absolute(), self.rank, self.start, number)
-            on_wait = (lambda: self.phase("data")) if number == 0 else None
-            entry = Loader(loader, place, on_batch, on_walk, on_wait)
+            entry = Loader(loader, place, on_batch, on_walk, partial(usual.wait, self) if number == 0 else None)
             entry.start()
         else:
             entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)

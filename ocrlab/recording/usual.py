@@ -75,6 +75,12 @@ def prepare(quick: Any, writer: ring.Writer, random: States, memory: Memory, lea
         quick.look(learning.due, learning.walk, optimizer, model, witness)
 
 
+def wait(tape: Any) -> None:
+    """Note that the next batch is waited for."""
+    if tape.quick is None or not tape.quick.wait():
+        tape.phase("data")
+
+
 def drain(quick: Any, learning: Learning | None) -> None:
     """Bring what was noted of usual steps to those who count it."""
     if quick is None or not quick.noted:
