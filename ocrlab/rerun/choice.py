@@ -43,7 +43,7 @@ def choose(search: Search, error: float = 0.05) -> int:
         if likely and len(best.factors) > 1 and best.posterior >= 1 - error:
             weights = _against(search, weights, searches.doubts(search, searches.LUCK))
         else:
-            halving = [run for run in _halve(search) if run not in search.barred]
+            halving = [] if search.barred else _halve(search)  # its runs flip too much of what is to blame
             certain = weights * (np.array(search.rates) == 1.0)
             weights = certain if certain.sum() > DEAD else weights
     told = _teller(search, weights)

@@ -158,6 +158,17 @@ def test_a_run_that_failed_otherwise_is_not_made_again_and_its_flips_are_avoided
     assert len(seen) <= 4
 
 
+@pytest.mark.parametrize("culprit, broken", [(0, 2), (2, 3), (3, 2), (4, 6), (7, 6)])
+def test_a_flip_that_breaks_the_program_does_not_end_the_search(culprit: int, broken: int) -> None:
+    known = search.begin([1.0] * 8)
+    while not search.settled(known, 0.05):  # runs that halve, all of which flip `broken`, were all that was tried
+        run = choice.choose(known)
+        assert run not in known.barred
+        search.learn(known, run, bool(run >> culprit & 1)) if run >> broken & 1 else search.bar(known, run)
+    assert search.found(known).factors == (culprit,)
+    assert len(known.runs) + len(known.barred) <= 13
+
+
 def test_runs_that_tell_nothing_do_not_make_a_pair_cost_more() -> None:
     known = search.begin([1.0] * 6)
     made = 0
