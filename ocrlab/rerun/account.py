@@ -26,9 +26,9 @@ def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = 
         names = ", ".join(f"{one.name} ({shown(one)})" for one in flips)
         lines.append(f"{len(flips)} factor{'s' if len(flips) > 1 else ''}: {names}")
         two = f", {min(pair, runs)} where it takes two" if len(flips) > 1 else ""
-        lines.append(f"{min(single, runs)} runs where one of them always makes it fail{two}; one or two less where a")
-        lines[-1] += " verdict suspects the right one first, or more where another one; several times as many where it"
-        lines[-1] += f" fails now and then; at most {runs}"
+        told = f"{min(single, runs)} runs where one of them always makes it fail"
+        told += ", or fewer where a verdict suspects the right one" if len(flips) & len(flips) - 1 else ""  # not of 8
+        lines.append(f"{told}{two}; several times as many where it fails now and then; at most {runs}")
         lines[-1] += f" ({limits.again} of them to make sure, where a run is short)" if limits.again else ""
     if samples:
         told = f"{samples} {unit}s, which are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"

@@ -36,14 +36,14 @@ def choose(search: Search, error: float = 0.05) -> int:
     if search.flaky and best.kind != "other" and best.posterior >= 1 - error:
         weights = _against(search, weights, searches.doubts(search, searches.SLACK * error))
     elif not search.flaky:
-        likely = best.posterior > LIKELY and best.kind not in ("never", "other")
+        halving = [] if search.barred else _halve(search)  # its runs flip too much of what is to blame
+        likely = not halving and best.posterior > LIKELY and best.kind not in ("never", "other")
         missing = [run for run in searches.unproven(search, best) if run not in search.barred] if likely else []
         if missing:
             return missing[0]
         if likely and len(best.factors) > 1 and best.posterior >= 1 - error:
             weights = _against(search, weights, searches.doubts(search, searches.LUCK))
         else:
-            halving = [run for run in _halve(search) if run not in search.barred]
             certain = weights * (np.array(search.rates) == 1.0)
             weights = certain if certain.sum() > DEAD else weights
     told = _teller(search, weights)
@@ -134,6 +134,9 @@ def _halve(search: Search) -> list[int]:
     other factor is needed (no other lies in all failing runs) and none would do (every other lies in a passing run).
     In the last run that halves, factors of which nothing is known go along and acquitted ones do not, so that one more
     makes both certain: log2(n) + 1 runs. In those before, all but the culprits in question are free.
+
+    Of n = 2, 4, 8, ... this takes every end that so many runs can have: no choice of runs names a suspect sooner that
+    does not name another one later (test_choice.py tries all). Of any other n there is room, which `_share` uses.
     """
     failing, passing = _common(search)
     left = [index for index in range(search.count) if (failing & ~passing) >> index & 1]
@@ -144,10 +147,9 @@ def _halve(search: Search) -> list[int]:
         if failing != alone:
             return [alone]
         return [search.whole ^ alone] if passing | alone != search.whole else []
-    each = search.weights()[:-1].sum(axis=1)
-    weights = {index: float(each[(search.masks == 1 << index) & search.every].sum()) for index in left}
-    left.sort(key=lambda index: -weights[index])
-    size = 1 if weights[left[0]] > sum(weights.values()) / 2 else len(left) // 2
+    suspected = {index: np.exp(search.suspected[search.masks == 1 << index]).item() for index in left}
+    left.sort(key=lambda index: -suspected[index])
+    size = _share([suspected[index] for index in left])
     half, others = (sum(1 << index for index in part) for part in (left[:size], left[size:]))
     if size == 1:
         return [half | search.whole & ~failing & ~passing]
@@ -155,6 +157,17 @@ def _halve(search: Search) -> list[int]:
     if search.count > EVERY_SET:
         return [half, half | free, half | free & ~passing, half | free & passing]
     return [run | half for run in range(1 << search.count) if not run & ~free]
+
+
+def _share(suspected: Sequence[float]) -> int:
+    """Return how many culprits, the most suspected of which come first, bear half of all suspicion.
+
+    No part is larger than the power of two that the larger of even halves would need, so that none takes more runs.
+    """
+    count, all_of_it = len(suspected), sum(suspected)
+    most = 1 << (count - 1).bit_length() - 1
+    sizes = range(max(1, count - most), min(most, count - 1) + 1)
+    return min(sizes, key=lambda size: (round(abs(2 * sum(suspected[:size]) - all_of_it), 9), size))
 
 
 def _usable(search: Search, run: int) -> float:

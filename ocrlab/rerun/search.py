@@ -8,6 +8,9 @@ Most failures always happen, and are proved by few runs. The first run that cont
 no more was flipped than in one that failed, raises the bar for good: from then on an answer must be so much likelier
 than each other one, at whatever rate that fails, that a wrong one is named in `error` of all searches at most
 (Ville 1939: a likelihood ratio ever exceeds 1/error with that probability at most, however one chooses and stops).
+
+Of failures that always happen a suspicion only says which half comes first: as a prior it let runs be made that do not
+halve, and wrong pairs be named. Those that happen now and then it makes likelier, which takes fewer runs.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class Search:
     rates: list[float]
     prior: Array  # (A, R)
     likelihood: Array  # (A, R)
+    suspected: Array  # (A,) logarithm of how much more than others of as many factors; in the prior once it is flaky
     misfit: float
     flaky: bool  # it does not always fail: known, or seen
     runs: list[tuple[int, bool]] = field(default_factory=list)
@@ -107,6 +111,7 @@ def begin(suspicion: Sequence[float], rate: float | None = None) -> Search:
     """
     known = dict.fromkeys(sorted({0.7 * rate, rate, min(1.0, 1.3 * rate)}), 1 / 3) if rate else RATES
     answers, prior = [Answer(0, True), Answer(0, False)], [KINDS["always"], KINDS["never"]]
+    suspected = [0.0, 0.0]
     for size, mass in SIZES.items():
         chosen = list(itertools.combinations(range(len(suspicion)), size))
         shares = [math.prod(suspicion[index] for index in group) for group in chosen]
@@ -114,10 +119,14 @@ def begin(suspicion: Sequence[float], rate: float | None = None) -> Search:
             mask = sum(1 << index for index in group)
             for every in (True,) if size == 1 else (True, False):
                 answers.append(Answer(mask, every))
-                prior.append(mass * part / sum(shares) / (1 if size == 1 else 2))
+                prior.append(mass / len(chosen) / (1 if size == 1 else 2))
+                suspected.append(math.log(part / sum(shares) * len(chosen)))
     logs = np.log(np.outer(np.array(prior) / sum(prior), list(known.values())))
-    nothing = math.log(KINDS["other"])
-    return Search(len(suspicion), answers, list(known), logs, np.zeros_like(logs), nothing, rate not in (None, 1.0))
+    nothing, flaky, none = math.log(KINDS["other"]), rate not in (None, 1.0), np.zeros_like(logs)
+    made = Search(len(suspicion), answers, list(known), logs, none, np.array(suspected), nothing, flaky)
+    if flaky:
+        _suspect(made)
+    return made
 
 
 def learn(search: Search, run: int, failed: bool) -> None:
@@ -134,7 +143,7 @@ def learn(search: Search, run: int, failed: bool) -> None:
         search.flaky = True
         if 1.0 in search.rates:
             search.prior[:, search.rates.index(1.0)] = -np.inf
-        search.prior -= np.log(np.exp(search.prior).sum())
+        _suspect(search)
 
 
 def bar(search: Search, run: int) -> None:
@@ -146,7 +155,18 @@ def bar(search: Search, run: int) -> None:
     flip = search.whole ^ run
     if flip.bit_count() == 1:
         search.prior[search.masks & flip != 0] = -np.inf
-        search.prior -= np.log(np.exp(search.prior).sum())
+        _level(search)
+
+
+def _suspect(search: Search) -> None:
+    """Take what is suspected into the prior."""
+    search.prior += search.suspected[:, None]
+    _level(search)
+
+
+def _level(search: Search) -> None:
+    """Let the prior be a distribution again."""
+    search.prior -= np.log(np.exp(search.prior).sum())
 
 
 def found(search: Search) -> Found:

@@ -28,6 +28,9 @@ def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     flips = factors.of_words([f"f{index}=1:0" for index in range(8)])
     told = account.plan(flips, Limits(40))
     assert "5 runs where one of them always makes it fail, 12 where it takes two" in told
+    assert "suspects" not in told, "of eight no run is to spare"
+    three = account.plan(flips[:3], Limits(40))
+    assert "4 runs where one of them always makes it fail, or fewer where a verdict suspects the right one, 8" in three
     assert "at most 40" in told
     assert "at most 200 min" in told
     assert "pages" not in told
