@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
+
+from ocrlab.recording import generators
 
 MOST = 1 << 16  # samples that are told apart; who draws more of them draws enough
 ENOUGH = 100  # draws from which on something is said
@@ -43,3 +46,24 @@ class Drawn:
             f"only {len(self.seen)} of {samples} samples were ever drawn, in {self.count} draws. Look at the sampler: "
             "a WeightedRandomSampler needs one weight a sample, not one a class, and indices of all samples"
         )
+
+
+def samples_in(loader: Any) -> int:
+    """Return how many samples a loader knows to have, 0 where it does not."""
+    try:
+        return len(loader.dataset)
+    except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
+        return 0
+
+
+def more_than_a_batch(loader: Any) -> bool:
+    """Tell whether a loader is known to have more samples than one batch."""
+    return samples_in(loader) > (getattr(loader, "batch_size", 0) or 1)
+
+
+def copied_generator(loader: Any) -> str:
+    """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
+    if loader is None or not loader.num_workers or loader.worker_init_fn is not None:
+        return ""
+    held = getattr(loader.dataset, "__dict__", {})
+    return next((name for name, value in held.items() if isinstance(value, generators.KINDS)), "")

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ocrlab.recording import loading, verdicts
+from ocrlab.recording import drawn, verdicts
 from ocrlab.recording.anew import Anew
 from ocrlab.recording.answers import Answers
 from ocrlab.recording.baseline import Baseline
-from ocrlab.recording.drawn import Drawn
 from ocrlab.recording.scaled import Scaled
 from ocrlab.recording.scales import Scales
 from ocrlab.recording.stages import Stages
@@ -63,7 +62,7 @@ class Learning:
         self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
         self.scales = Scales(self.called, self.stages)
         self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.drawn, self.anew = Drawn(), Anew()
+        self.drawn, self.anew = drawn.Drawn(), Anew()
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
@@ -293,8 +292,8 @@ class Learning:
         """Return what is said of a training that has ended, with the DataLoader of its data, None for another."""
         self.close()
         told = self.told
-        told.larger, told.generator = loading.more_than_a_batch(loader), loading.copied_generator(loader)
-        told.drawn = self.drawn.sentence(loading.samples_in(loader))
+        told.larger, told.generator = drawn.more_than_a_batch(loader), drawn.copied_generator(loader)
+        told.drawn = self.drawn.sentence(drawn.samples_in(loader))
         told.workers = loader.num_workers if loader is not None else 0
         return verdicts.sentences(told, self.model)
 

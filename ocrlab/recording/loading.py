@@ -380,24 +380,3 @@ def can_be_watched(loader: Any) -> bool:
 def worker_ended(error: BaseException) -> bool:
     """Tell whether torch raised because a loader's worker ended: its signal handler does, wherever the process is."""
     return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)
-
-
-def samples_in(loader: Any) -> int:
-    """Return how many samples a loader knows to have, 0 where it does not."""
-    try:
-        return len(loader.dataset)
-    except (TypeError, AttributeError, RuntimeError):  # it has no length, or is gone
-        return 0
-
-
-def more_than_a_batch(loader: Any) -> bool:
-    """Tell whether a loader is known to have more samples than one batch."""
-    return samples_in(loader) > (getattr(loader, "batch_size", 0) or 1)
-
-
-def copied_generator(loader: Any) -> str:
-    """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
-    if loader is None or not loader.num_workers or loader.worker_init_fn is not None:
-        return ""
-    held = getattr(loader.dataset, "__dict__", {})
-    return next((name for name, value in held.items() if isinstance(value, generators.KINDS)), "")
