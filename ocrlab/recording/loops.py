@@ -27,6 +27,7 @@ from torch import nn
 
 from ocrlab.flight.ring_layout import States
 from ocrlab.recording import generators, loading, usual
+from ocrlab.recording.counters import Counters
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
@@ -51,6 +52,7 @@ class Loop:
         self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
+        self.counters = Counters()
         self.epoch_count: int | None = None
 
     @property
@@ -187,8 +189,8 @@ class Loop:
             recorder.phase(name)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of all parts, in this epoch."""
-        return self.held.state(self.now.epoch)
+        """Return the state of all parts, in this epoch, with what the program has counted by itself."""
+        return {**self.held.state(self.now.epoch), "counters": self.counters.changed(self.held.models)}
 
     def _stepping(self, *_: Any) -> None:
         self._say_phase("optimiser")

@@ -24,7 +24,7 @@ from ocrlab import flight
 from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
-from ocrlab.recording import generators, names, snapshots, walks
+from ocrlab.recording import counters, generators, names, snapshots, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -142,6 +142,7 @@ class Restored:
                 self.held.load(self.state["state"])
         for batch in self.feeding.batches(loader):
             step = self.begin(batch)
+            self.count(step, loop.held.models)
             now = loop.now
             now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
             yield self.batch
@@ -149,9 +150,16 @@ class Restored:
         if self.feeding.is_behind:
             self.trace.behind()
 
+    def count(self, step: Step, models: Sequence[Any]) -> None:
+        """Let the program's own counting go on where it was, once, when its first batch is fed."""
+        if self.index == 0:
+            counters.begins(int(step.order.get("position", 0)))
+            counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
+
     def start_loop(self, held: Any) -> None:
         """Get ready to replay a hand-written loop."""
         self.held = held
+        counters.listen()
         self.start(held.models, held.optimizers)
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.recording import feed, generators, loading, names, restored_lightning, usual
+from ocrlab.recording.counters import Counters
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
@@ -52,6 +53,7 @@ class Recorder(lightning.Callback):
         model_of: Callable[[Any], nn.Module] | None = None,
     ) -> None:
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
+        self.counters = Counters()
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.tape: Tape | None = None
         self.replay: Restored | None = None
@@ -142,7 +144,7 @@ class Recorder(lightning.Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
-            self.replay.begin(batch, micro)
+            self.replay.count(self.replay.begin(batch, micro), [pl_module])
             self._hand_over(pl_module, "training_step", batch, self.replay.batch)
             return
         tape = self.tape
@@ -158,7 +160,7 @@ class Recorder(lightning.Callback):
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > tape.snapshots.quiet:
-            tape.snapshot(number, lambda: resume_state(trainer))
+            tape.snapshot(number, lambda: resume_state(trainer) | {"counters": self.counters.changed([pl_module])})
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
