@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def replay(folder: Path, monkeypatch, again) -> dict:
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)
+        patch.setattr(builtins, "enumerate", enumerate)
         with pytest.raises(Ended):
             again()
     return json.loads((out / "result.json").read_text())

@@ -3,6 +3,7 @@
 # ruff: noqa: NPY002  # the global generator is what is tested
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import random
@@ -108,6 +109,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
+        patch.setattr(builtins, "enumerate", enumerate)
         with pytest.raises((Ended, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)):
             again()
     signal.signal(signal.SIGCHLD, handler)
