@@ -154,7 +154,8 @@ class Restored:
         """Let the program's own counting go on where it was, once, when its first batch is fed."""
         if self.index == 0:
             counters.begins(int(step.order.get("position", 0)))
-            counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
+            if (self.job.get("cell") or {}).get("counters", True):
+                counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
 
     def start_loop(self, held: Any) -> None:
         """Get ready to replay a hand-written loop."""

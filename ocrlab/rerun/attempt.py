@@ -24,6 +24,7 @@ from ocrlab.flight import ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.probes import stacks, tree
 from ocrlab.records import SCHEMA, from_json
+from ocrlab.rerun import cells
 from ocrlab.rerun.cells import BEHIND, Cell
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
@@ -56,10 +57,16 @@ class Outcome:
     alone: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0  # samples in the batch
     names: list[str] = field(default_factory=list)  # of them
+    strayed: bool = False  # it failed where the run had not: the program was not in the state that it was in then
     broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
     warnings: list[str] = field(default_factory=list)
     world: int = 1  # ranks of the run, of which one was run
     compiled: bool = False  # the program compiles its model, and the replay traced it without
+
+    @property
+    def strays(self) -> bool:
+        """Whether it went another way than the run from its beginning on."""
+        return self.strayed or (bool(self.steps) and self.steps[0].get("equal") is False)
 
     def names_of(self, position: int) -> str:
         """Return the name of a sample of the batch, `sample 3 of the batch` where it has none."""
@@ -207,6 +214,10 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault |= {"surfaced": frame} if frame else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
+    if outcome.fault is not None and not subject.cuda and cells.was_passed(outcome.fault, subject.flight.steps):
+        said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception')})"
+        outcome.broken = f"the program {said}, which the run had passed: it keeps something that no snapshot holds"
+        outcome.fault, outcome.strayed = None, True
 
 
 def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from ocrlab.flight.ring import Step
 
 LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
 EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
@@ -78,6 +80,26 @@ def earlier(number: int, seconds: float) -> Cell:
 def widened(before: Cell) -> Cell:
     """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
     return Cell(TRACED.name, TRACED.gone, before.options)
+
+
+def uncounted(cell: Cell) -> Cell:
+    """Return the same cell, in which the program's own counting begins anew: what it belongs to may not be there."""
+    return replace(cell, name=f"{cell.name}, counting anew", options={**cell.options, "counters": False})
+
+
+def begun(cell: Cell) -> Cell:
+    """Return the same cell, run from the program's beginning on."""
+    return replace(cell, name=f"{cell.name}, from the beginning")
+
+
+def was_passed(fault: Mapping[str, Any], steps: Sequence[Step]) -> bool:
+    """Tell whether a program failed at a step behind which the record has others: so it was not what had failed."""
+    if fault.get("kind") != "exception" or fault.get("swallowed"):
+        return False
+    micro, number = fault.get("micro"), fault.get("step")
+    return any(
+        step.micro > micro if micro is not None else number is not None and step.number > number for step in steps
+    )
 
 
 def is_kept(fault: Mapping[str, Any]) -> bool:

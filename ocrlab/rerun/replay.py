@@ -88,6 +88,9 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
     if shown.fault is None and not shown.broken and not subject.cuda and subject.ended not in ("success", "running"):
         yield cells.AS_IT_WAS  # tracing may have hidden it
         shown = outcomes[-1]
+    if shown.fault is None and (outcomes[0].strays or subject.ended not in ("success", "running")):
+        yield from _otherwise(subject, outcomes)
+        shown = outcomes[-1]
     fault = shown.fault
     unplaced = cells.spoilt(fault) if fault is not None else subject.step is None and not shown.broken
     if unplaced and not early:
@@ -113,6 +116,19 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
         yield cell
         if outcomes[-1].fault is None and not outcomes[-1].broken:
             return
+
+
+def _otherwise(subject: Subject, outcomes: list[Outcome]) -> Iterator[Cell]:
+    """Yield what is left where a snapshot does not lead to the fault, as it lacks something that the program keeps."""
+    traced, steps = outcomes[0], subject.flight.steps
+    whole = bool(steps) and steps[0].micro == 0 and len(steps) * subject.seconds <= ENOUGH
+    if subject.snapshot is not None and whole:
+        snapshot, subject.snapshot = subject.snapshot, None
+        yield cells.begun(traced.cell)
+        if outcomes[-1].fault is None and outcomes[-1].strays:  # it does not begin with the weights of then
+            subject.snapshot = snapshot
+    if outcomes[-1].fault is None and traced.strays and subject.snapshot is not None:
+        yield cells.uncounted(traced.cell)
 
 
 def _place(run: Path) -> Path:

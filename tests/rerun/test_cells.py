@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ocrlab.flight.ring import Step
 from ocrlab.rerun import cells
 
 
@@ -106,3 +107,15 @@ def test_a_value_that_the_program_had_kept_is_no_samples_of_this_batch() -> None
     assert cells.is_kept(kept) and not cells.wants_alone(kept, 8, cuda=False)
     assert not cells.is_kept({**kept, "tensor": "input batch[0]"})
     assert cells.wants_alone({**kept, "tensor": "output aten::div"}, 8, cuda=False)
+
+
+def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> None:
+    steps = [Step(number // 2, number) for number in range(8)]
+    fault = {"kind": "exception", "step": 1}
+    assert cells.was_passed(fault, steps) and not cells.was_passed({**fault, "swallowed": True}, steps)
+    assert not cells.was_passed({**fault, "step": 3}, steps) and not cells.was_passed(
+        {**fault, "kind": "nonfinite"}, steps
+    )
+    assert cells.was_passed({**fault, "micro": 6}, steps) and not cells.was_passed({**fault, "micro": 7}, steps)
+    assert not cells.was_passed({"kind": "exception"}, steps)
+    assert cells.uncounted(cells.TRACED).options == {"trace": True, "counters": False}

@@ -90,10 +90,32 @@ with recording(out, net, optimizer) as rec:
 """
 
 
-def recorded(tmp_path: Path, what: str, seconds: float = 120) -> Path:
+KEEPING = """
+import sys, torch
+from torch import nn
+from ocrlab.recording.loops import recording
+
+what, out = sys.argv[1:]
+torch.manual_seed(0)
+net, calls, kept = nn.Linear(4, 3), [0], []  # kept by no snapshot
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+with recording(out, net, optimizer, snapshot_every=8) as rec:
+    step = 0
+    for x in rec.batches([torch.randn(2, 4) for _ in range(40)]):
+        kept.append(x.mean())
+        calls[0] += 1
+        target = torch.tensor([1, 7 if (step == 29 if what == "counted" else calls[0] == 30) else 2])
+        optimizer.zero_grad()
+        rec.loss(nn.functional.cross_entropy(net(x), target) * kept[step if what == "kept" else -1]).backward()
+        optimizer.step()
+        step += 1
+"""
+
+
+def recorded(tmp_path: Path, what: str, seconds: float = 120, text: str = LOOP) -> Path:
     """Run the program with a fault until it dies of it, or is killed because it hangs; return its run folder."""
     program, run = tmp_path / "train.py", tmp_path / "run"
-    program.write_text(LOOP)
+    program.write_text(text)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(program), what, str(run)]
@@ -368,3 +390,11 @@ def test_a_value_that_a_validation_had_kept_is_looked_for_from_its_first_batch_o
         outcomes.append(Outcome(cell, fault=kept if len(asked) == 1 else made, count=8))
     assert asked == [("traced", None), ("whole validation", 0)]
     assert answer.decided(outcomes) is made
+
+
+@pytest.mark.parametrize(("what", "cell"), [("counted", 1), ("called", 3), ("kept", 2)])
+def test_a_fault_that_depends_on_what_the_program_keeps_comes_again(tmp_path: Path, what: str, cell: int) -> None:
+    found = replay(recorded(tmp_path, what, text=KEEPING))
+    assert "first fault at step 29, loss" in found.sentence and "is 7 at [1], allowed 0 to 2" in found.sentence
+    assert [row[0] for row in found.rows[1:]][cell - 1].endswith("from the beginning") == (cell > 1)
+    assert ("which the run had passed" in str(found.rows)) == (what == "kept")
