@@ -13,7 +13,8 @@ import ctypes
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import FrameType
+from inspect import CO_OPTIMIZED
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
@@ -21,6 +22,8 @@ from torch import nn
 MOST = 16  # frames of the program that are looked at, the innermost first
 KINDS = (int, float, bool)
 OTHERS = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+PROXIES = sys.version_info >= (3, 13)  # frames give no copies of variables (PEP 667)
+ASKING = frozenset({"locals", "vars", "eval", "exec", "f_locals", "currentframe", "_getframe"})  # for its own variables
 Numbers = dict[str, dict[str, Any]]
 
 
@@ -41,6 +44,8 @@ class Counters:
 def taken(frame: FrameType | None, models: Sequence[nn.Module]) -> Numbers:
     """Return the numbers of a program that called what runs in `frame`, by place and name."""
     found = {place: {n: v for n, v in held.items() if _counts(n, v)} for place, held, _ in _places(frame, models)}
+    for one in _frames(frame):
+        _let_go(one)
     return {place: numbers for place, numbers in found.items() if numbers}
 
 
@@ -82,7 +87,7 @@ def _places(
     for one in _frames(frame):
         scope, code = one.f_globals, one.f_code
         places: list[tuple[str, Any, Callable[[dict[str, Any]], None]]] = []
-        if one.f_locals is not scope:
+        if _has_locals(code):
             places.append((f"locals {code.co_qualname}", one.f_locals, lambda new, one=one: _write(one, new)))  # type: ignore[misc]
             owner = one.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
             own = getattr(owner, "__dict__", None)
@@ -107,10 +112,25 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def _has_locals(code: CodeType) -> bool:
+    """Tell whether a function's variables may be looked at. Before PEP 667 they are a copy that its frame keeps, and
+    who has asked for that before would find other things in it.
+    """
+    return bool(code.co_flags & CO_OPTIMIZED) and (PROXIES or not ASKING.intersection(code.co_names))
+
+
+def _let_go(frame: FrameType) -> None:
+    """Empty that copy: a batch, and all that a loss was computed from, would live on in it."""
+    if not PROXIES and _has_locals(frame.f_code):
+        held = frame.f_locals
+        if sys.getrefcount(held) <= 3:  # the frame, our name for it, and the argument
+            held.clear()
+
+
 def _write(frame: FrameType, new: dict[str, Any]) -> None:
     """Write local variables of a function that is running (before PEP 667 they are a copy)."""
     frame.f_locals.update(new)
-    if sys.version_info < (3, 13):
+    if not PROXIES:
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 

@@ -85,10 +85,12 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
         if outcomes[-1].fault is not None:
             break
     shown = outcomes[-1]
-    if shown.fault is None and not shown.broken and not subject.cuda and subject.ended not in ("success", "running"):
+    failed = subject.ended not in ("success", "running")
+    failed = failed and not any(step.number > subject.number for step in subject.flight.steps)
+    if shown.fault is None and not shown.broken and not subject.cuda and failed:
         yield cells.AS_IT_WAS  # tracing may have hidden it
         shown = outcomes[-1]
-    if shown.fault is None and (outcomes[0].strays or subject.ended not in ("success", "running")):
+    if shown.fault is None and (outcomes[0].strays or failed):
         yield from _otherwise(subject, outcomes)
         shown = outcomes[-1]
     fault = shown.fault

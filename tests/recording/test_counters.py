@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import weakref
 
 import pytest
 import torch
@@ -76,15 +77,17 @@ def test_losses_that_depend_on_counting_are_equal_bit_for_bit(tmp_path, monkeypa
     assert (again.steps, made) == (48, 48) and again.process == os.getpid()
 
 
-def test_what_has_not_changed_or_is_another_thing_now_stays():
-    def program(port, speed, name, flag):
-        late = 1
-        values = {"locals " + sys._getframe().f_code.co_qualname: {
-            "port": 7, "speed": 2.5, "name": 3, "flag": True, "unknown": 4, "late": "text",
-        }}  # fmt: skip
-        counters.put(values, sys._getframe(), [])
-        return port, speed, name, flag, late
+def given(values):
+    counters.put(values, sys._getframe(1), [])
 
+
+def program(port, speed, name, flag):
+    late = 1
+    given({"locals program": {"port": 7, "speed": 2.5, "name": 3, "flag": True, "unknown": 4, "late": "text"}})
+    return port, speed, name, flag, late
+
+
+def test_what_has_not_changed_or_is_another_thing_now_stays():
     assert program(1, 2, "a", None) == (7, 2.5, "a", True, 1)
     first = {"globals x": {"a": 1, "b": 2}}
     now = {"globals x": {"a": 1, "b": 3, "c": 0}, "locals y": {"d": 1}}
@@ -120,3 +123,25 @@ def test_enumerate_is_the_usual_one_for_everything_else(monkeypatch):
     assert enumerate[int] == usual[int]
     counters.begins(-1)  # nobody knows the place
     assert [*counters.Enumerate(batches())] == [(0, "a"), (1, "b")]
+
+
+def looked_at():
+    return counters.taken(sys._getframe(1), [])
+
+
+def test_nothing_of_the_program_is_kept_or_changed_by_looking():
+    def training():
+        step, batch = 3, type("Batch", (), {})()
+        held = weakref.ref(batch)
+        numbers = looked_at()
+        del batch
+        return held(), numbers[f"locals {training.__qualname__}"], step
+
+    def asking():
+        config = locals()
+        step = 3
+        looked_at()
+        return [*config], step
+
+    assert training() == (None, {"step": 3}, 3)
+    assert asking() == ([], 3)
