@@ -42,13 +42,13 @@ class Trainer:
         global made
         seen, made = 0, 0
         with recording(self.folder, self.net, self.optimizer, snapshot_every=7) as rec:
-            for _ in rec.epochs(3):
+            for _ in rec.epochs(1):
                 seen = self.epoch(rec, seen)
 
     def epoch(self, rec, seen):
         global made
         mine = 0.0
-        for i, (x,) in enumerate(self.wrapped(rec.batches(DataLoader(TensorDataset(torch.randn(64, 4)), 4)))):
+        for i, (x,) in enumerate(self.wrapped(rec.batches(DataLoader(TensorDataset(torch.randn(192, 4)), 4)))):
             made, seen, mine = made + 1, seen + len(x), mine + 0.5
             factor = 1 + i / 3 + (self.steps % 7) + made / 5 + seen / 11 + mine / 13
             loss = self.net(x).square().mean() * factor
@@ -67,7 +67,7 @@ def passed_on(batches):
 @pytest.mark.parametrize("wrapped", [lambda batches: batches, passed_on, iter])
 def test_losses_that_depend_on_counting_are_equal_bit_for_bit(tmp_path, monkeypatch, wrapped):
     Trainer(tmp_path, wrapped).train()
-    assert ring.read(ring.find(tmp_path)[0]).snapshots[-1].micro % 16, "it begins in the middle of a walk"
+    assert ring.read(ring.find(tmp_path)[0]).snapshots[-1].micro, "it begins in the middle of a walk"
     usual = builtins.enumerate
     again = Trainer(tmp_path, wrapped)
     result = replay(tmp_path, monkeypatch, again.train)
