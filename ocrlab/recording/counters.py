@@ -82,8 +82,8 @@ def _places(
     seen: set[str] = set()
     for number, model in enumerate(models):
         for name, module in model.named_modules():
-            held = vars(module)
-            yield f"module {number} {name}", {n: v for n, v in held.items() if n != "training"}, held.update
+            held = {n: v for n, v in _attributes(module).items() if n != "training"}
+            yield f"module {number} {name}", held, vars(module).update
     for one in _frames(frame):
         scope, code = one.f_globals, one.f_code
         places: list[tuple[str, Any, Callable[[dict[str, Any]], None]]] = []
@@ -92,12 +92,17 @@ def _places(
             owner = one.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
             own = getattr(owner, "__dict__", None)
             if type(own) is dict and not isinstance(owner, nn.Module):
-                places.append((f"attributes {code.co_qualname}", own, own.update))
+                places.append((f"attributes {code.co_qualname}", _attributes(owner), own.update))
         places.append((f"globals {scope.get('__name__')}", scope, scope.update))
         for place in places:
             if place[0] not in seen:
                 seen.add(place[0])
                 yield place
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    """Return what an object has by itself, and what its class begins with for it."""
+    return {**vars(type(owner)), **vars(owner)}
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
