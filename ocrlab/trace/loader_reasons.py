@@ -275,8 +275,8 @@ def _room(step: int, workers: int) -> str:
         return f"which more workers share: {busy} of {cores()} cores {'is' if busy == 1 else 'are'} in use"
     return (
         f"and more workers have no core of their own: computing ({step} core{'' if step == 1 else 's'})"
-        + (f" and {workers} worker{'' if workers == 1 else 's'}" if workers else "")
-        + f" fill the {cores()} cores; ocrlab.trace.loader.measure says what is fastest"
+        + (f" and {workers} worker{'' if workers == 1 else 's'} fill" if workers else " fills")
+        + f" the {cores()} core{'' if cores() == 1 else 's'}; ocrlab.trace.loader.measure says what is fastest"
     )
 
 
