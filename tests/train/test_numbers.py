@@ -13,7 +13,7 @@ from ocrlab.errors import RunError
 from ocrlab.flight.ranks import Ranks
 from ocrlab.train import fit
 from ocrlab.train.numbers import Numbers
-from tests.train.test_fit import interrupted_once
+from tests.train.test_fit import interrupted_once, pages  # noqa: F401  # a fixture
 
 FINE, WRONG = torch.tensor(1.0), torch.tensor(float("nan"))
 
@@ -65,7 +65,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
     assert other.count == 0, "each rank counts its own"
 
 
-def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path, monkeypatch):
+def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path, monkeypatch):  # noqa: F811
     whole_loss, calls, told = fit.Training.training_step, itertools.count(), []
 
     def step(self, batch, index):
