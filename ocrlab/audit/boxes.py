@@ -197,8 +197,9 @@ def unboxed(
     for number, line in enumerate(told):
         x, y, w, h = (value / sheet.scale for value in line.box)
         why = (
-            f"{line.letters} pieces of ink {h:.0f} px high in {w:.0f} px look as the text in the boxes of this page "
-            f"and have no box (log odds {missing.likeness(line):.1f})"
+            f"{line.letters} piece{'s' * (line.letters > 1)} of ink {h:.0f} px high in {w:.0f} px "
+            f"look{'s' * (line.letters == 1)} as the text in the boxes of this page "
+            f"and ha{'ve' if line.letters > 1 else 's'} no box (log odds {missing.likeness(line):.1f})"
         )
         low, high = np.maximum(np.array([x, y]) - around, 0), np.minimum(np.array([x + w, y + h]) + around, limit)
         (left, top), (right, bottom) = low.tolist(), high.tolist()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ocrlab.recording import lost
 from ocrlab.trace.contract_batch import Finding, not_finite, spot, value_at
 from ocrlab.trace.contract_words import grouped
 
@@ -276,8 +277,8 @@ def _weights(told: Told, model: nn.Module) -> Iterator[str]:
             "float16 weights in which small updates are lost"
         )
     still = sorted(pushed - moved) if moved & pushed and most >= NOTHING else []
-    lost = [n for n in still if all(n not in s.norms or s.norms[n] > 0 for s in seen)]
-    yield from _halves(told, model, lost, moved & pushed)
+    without = [n for n in still if all(n not in s.norms or s.norms[n] > 0 for s in seen)]
+    yield from _halves(told, model, without, moved & pushed)
     for name in told.averages if told.steps >= ENOUGH and moved else ():
         yield (
             f"{name} never changed while the model did: is its update (update_parameters) called, and is it what is "
@@ -285,9 +286,9 @@ def _weights(told: Told, model: nn.Module) -> Iterator[str]:
         )
 
 
-def _halves(told: Told, model: nn.Module, lost: Sequence[str], moved: set[str]) -> Iterator[str]:
+def _halves(told: Told, model: nn.Module, still: Sequence[str], moved: set[str]) -> Iterator[str]:
     """Say which updates are lost in half precision."""
-    low = [n for n, p in model.named_parameters() if n in lost and p.dtype in HALVES]
+    low = [n for n, p in model.named_parameters() if n in still and p.dtype in HALVES]
     many, share = ROUNDED
     if told.halves >= many and told.halves_moved < share * told.halves and moved:
         yield (
@@ -388,10 +389,7 @@ def _losses(told: Told) -> Iterator[str]:
             "change. Look at units that are dead or saturated, and whether the loss uses the prediction"
         )
     if told.lost and not math.isfinite(told.last):
-        yield (
-            f"the loss is {told.last:g}, and was not finite from batch {told.lost} of {told.batches} on: it"
-            " learns nothing since. `ocrlab replay` on this folder names the operator; try a smaller rate first"
-        )
+        yield lost.sentence(told.last, told.lost, told.batches, told.first_losses)
     if told.losses < 2 * len(told.first_losses) or not told.first_losses:
         return
     first, last = (sum(row) / len(row) for row in (told.first_losses, told.last_losses))

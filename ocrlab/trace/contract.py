@@ -23,7 +23,7 @@ from ocrlab.trace import contract_rules as rules
 from ocrlab.trace import contract_words as words
 from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.contract_answers import answers
-from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, lines, names_in, sticky, tried
+from ocrlab.trace.contract_batch import Finding, Range, empty, judge, leaves, lines, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
 from ocrlab.trace.contract_narrow import narrow
@@ -98,7 +98,7 @@ def check(
         return report
     named = list(leaves(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
-    report.findings += judge(named, ranges, names, "batch")
+    report.findings += [*empty(named), *judge(named, ranges, names, "batch")]
     report.findings += [*before.types(model, named), *untrained(model), *pictures(named)]
     kept, error = Kept(model, optimizers, batch), None
     try:

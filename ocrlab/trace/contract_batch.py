@@ -112,6 +112,14 @@ def names_in(tree: Any, count: int, deep: int = 0) -> list[str] | None:
     return None
 
 
+def empty(named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield that a batch holds no sample at all: a mean over nothing is NaN. Single tensors may well be empty."""
+    if named and all(tensor.ndim and not tensor.shape[0] for _, tensor in named):
+        shape = " x ".join(map(str, named[0][1].shape))
+        do = "Look at the sampler, and at what filters or collates the samples; skip such a batch"
+        yield Finding("batch.empty", named[0][0], f"no sample ({shape})", "one at least", do)
+
+
 def plain(tensor: Tensor) -> bool:
     """Return whether the values of a tensor can be looked at: it is dense, holds something, and no vmap is around."""
     there = tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0

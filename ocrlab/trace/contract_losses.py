@@ -35,7 +35,7 @@ DISTANCES = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss,
 PLAIN = (*CLASSES, *DISTANCES, functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits)
 LOSSES = (*PLAIN, functional.ctc_loss, functional.kl_div)
 ARGUMENTS = {functional.ctc_loss: ("log_probs", "targets")}  # of all others: input, target
-WARNED = ("targets.constant", "loss.weights", "loss.logits")  # may be meant
+WARNED = ("targets.constant", "targets.sum", "loss.weights", "loss.logits")  # may be meant
 SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
 APART = 0.25  # of the samples, which have another class in another order
 MANY = 16  # targets of the most frequent class from which on its share is no chance
@@ -61,8 +61,9 @@ class Losses:
                 input.retain_grad()
                 self.pairs.append((f"{self.place()}, target of {function.__name__}", input, target))
             with torch._C.DisableTorchFunction(), torch.no_grad():
+                shares = _shares(function, input, target)
                 ignored = named.get("ignore_index", -100) if function in CLASSES else None
-                rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target))
+                rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target), shares)
                 weights = named.get("weight", args[2] if len(args) > 2 and function in CLASSES else None)
                 for rule in (*rules, _logarithms(function, input, target, named), _weighed(target, weights, ignored)):
                     self.found += [_at(one, f"{self.place()}, {function.__name__}") for one in rule]
@@ -202,6 +203,23 @@ def _reach(input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]
     if least < low - 1e-4 or most > high + 1e-4:
         got = f"targets from {least:g} to {most:g}, and the model ends with a {name}, which gives {low:g} to {high:g}"
         yield "targets.reach", got, "targets that the model can give", "Scale the targets, or take that function out"
+
+
+def _shares(function: Any, input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]:
+    """Tell of targets of cross_entropy that are neither classes nor shares of them; rows of zeros may not count."""
+    if function is not functional.cross_entropy or not target.is_floating_point() or input.shape != target.shape:
+        return
+    least, most = float(target.min()), float(target.max())
+    if least < -SUMMED or most > 1 + SUMMED:
+        do = "Divide each row by its sum, or give the classes as whole numbers"
+        yield "targets.shares", f"targets from {least:g} to {most:g}", "shares of the classes, 0 to 1", do
+        return
+    sums = target.float().sum(min(1, target.ndim - 1)).flatten()
+    off = ((sums - 1).abs() > SUMMED) & (sums != 0)
+    if bool(off.any()):
+        got = f"{int(off.sum())} of {sums.numel()} do not sum up to 1 over the classes; the first to {sums[off][0]:g}"
+        do = "Where several classes hold at once, binary_cross_entropy_with_logits is meant; else divide by the sum"
+        yield "targets.sum", got, "1", do
 
 
 def _same(target: Tensor, ignored: int | None) -> Iterator[tuple[str, str, str, str]]:

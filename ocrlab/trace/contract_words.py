@@ -102,6 +102,8 @@ def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
         return "Use a larger batch or crop: BatchNorm has one value for each channel here"
     if "class probabilities" in text:
         return "Targets of the logits' shape are probabilities: .float() where they are one-hot, or classes: .argmax(1)"
+    if "to the desired output type Long" in text:
+        return "Targets of this loss are numbers with a point: .float(); whole numbers are classes, for cross_entropy"
     if "same device" in text:
         return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
     if "positional argument" in text or "has no attribute" in text:

@@ -110,7 +110,10 @@ def _over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str
 
 
 def _along(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
-    """Draw one point a module in the order of computing: the deviation in the newest step, a cross where it is lost."""
+    """Draw one point a module in the order of computing: the deviation in the newest step, a cross where it is lost.
+
+    The lowest and the highest are named: a place in the order alone tells nobody which module that is.
+    """
     axes.set_xlabel("module, in the order in which it computes")
     axes.set_ylabel("standard deviation")
     newest = {row.call.module: row for row in rows}
@@ -125,8 +128,18 @@ def _along(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> 
         axes.plot(
             bad, height, "x", color=BAD, markersize=5, transform=axes.get_xaxis_transform(), label="NaN or Inf only"
         )
-    lows, highs = [value for _, value in good], [value for _, value in good]
-    return _finished(axes, what, lows, highs, bool(bad), f"along {len(last)} modules")
+    figures = [value for _, value in good]
+    told = _finished(axes, what, figures, figures, bool(bad), f"along {len(last)} modules")
+    ends = [min(good, key=lambda one: one[1]), max(good, key=lambda one: one[1])] if len(set(figures)) > 1 else []
+    for point, beside in zip(ends, (-9, 9), strict=False):
+        half = "left" if point[0] < len(last) / 2 else "right"
+        style: Any = {"color": INK, "fontsize": 8, "ha": half, "va": "center", "annotation_clip": False}
+        axes.annotate(last[point[0]].call.module, point, (0, beside), textcoords="offset points", **style)
+    axes.margins(y=0.12)
+    where = [
+        f"{side} in {last[place].call.module}" for side, (place, _) in zip(("lowest", "highest"), ends, strict=False)
+    ]
+    return ", ".join([told, *where])
 
 
 def _finished(axes: Axes, what: str, lows: Sequence[float], highs: Sequence[float], legend: bool, where: str) -> str:

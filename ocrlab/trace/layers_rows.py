@@ -195,15 +195,16 @@ def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict
     output = _last(rows, OUTPUT)
     gradient = _last(rows, GRADIENT[OUTPUT])
     calls = {id(row.call): row.call for row in rows}
-    step = output.call.step if output else None
-    last = output.call if output else None
-    same = [call for call in calls.values() if call.step == step and call.phase != "recompute"]
+    ended = [call for call in calls.values() if call.ms is not None]  # also one that gives no tensor; no unfinished one
+    last = output.call if output else ended[-1] if ended else None
+    step = last.step if last else None
+    same = [call for call in (calls.values() if output else ended) if call.step == step and call.phase != "recompute"]
     timed = next((call for call in reversed(calls.values()) if call.backward_ms is not None), None)
     return {
         "module": name,
         "class": kind,
         "step": step,
-        "calls": len(same) if output else 0,
+        "calls": len(same),
         **_placed(output),
         **_counted(output, ""),
         **_counted(gradient, "grad_"),

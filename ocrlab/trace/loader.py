@@ -32,7 +32,7 @@ from ocrlab.trace import loader_names as names
 from ocrlab.trace import loader_reasons as reasons
 from ocrlab.trace import loader_samples as samples
 from ocrlab.trace.loader_journal import Death, Step
-from ocrlab.trace.loader_locks import Locks, at_a_lock
+from ocrlab.trace.loader_locks import Locks, call
 from ocrlab.trace.loader_measure import Measured, Setting, Trial, measure, rebuilt
 from ocrlab.trace.signals import by_a_signal
 
@@ -126,7 +126,7 @@ class Seen:
             last.delay = journal.waited(self.schedule) - self._delay
             last.cpu = time.process_time() - self._cpu
         if len(self.kept) <= LOOKED:
-            self._look_at_locks()
+            self.locks.see([at for pid, one in self.processes.items() if one.is_alive() and (at := call(pid))])
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             self._mark = torch.cuda.Event()
             self._mark.record()
@@ -169,14 +169,6 @@ class Seen:
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
                 sample = names.called(getattr(self.source, "dataset", None), log.now)
                 self.deaths.append(Death(log.worker, pid, how, sample, log.count))
-
-    def _look_at_locks(self) -> None:
-        """Take note of how many workers wait for a lock at this moment."""
-        found = [at for pid, one in self.processes.items() if one.is_alive() and (at := at_a_lock(pid)) is not None]
-        if len(found) > 1:
-            self.locks.moments += 1
-            self.locks.some += 0 < sum(found) < len(found)
-            self.locks.all += sum(found) == len(found)
 
     def _read(self) -> None:
         if self.folder.is_dir():

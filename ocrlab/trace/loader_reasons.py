@@ -193,7 +193,8 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
     if workers == 0 and seconds + collating < 0.5 * waited:
         part = f"only {100 * (seconds + collating) / waited:.0f} % of that is samples and collate_fn"
         return f"the training process loads in line, and {part}: the rest is what the loader does around each of them"
-    if slow and lost > 0.25 * max(seconds, waited):
+    locked = locks.shared and _on(logs) < ASLEEP  # then a sample is slow where its worker did not get the lock
+    if slow and lost > 0.25 * max(seconds, waited) and not locked:
         times = slow[0].seconds / slow[0].of / (usual or 1e-9)
         which = f"the slowest is {slow[0].name}, {ms(slow[0].seconds)}, {times:.0f} times the median"
         return f"{100 * lost / seconds:.0f} % of loading is {len(slow)} of {len(every)} samples; {which}"
@@ -203,7 +204,7 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
     if behind:
         return behind
     busy = statistics.fmean(found for log in logs if (found := row(log)["busy"]) is not None)
-    doing = _doing(steps, logs, seconds, locks)
+    doing = _doing(steps, logs, locked)
     if workers == 0:
         return f"the training process loads in line, {ms(usual)} a sample, and {doing}"
     who = "the worker is" if workers == 1 else f"all {workers} workers are"
@@ -237,14 +238,21 @@ def _preempted(sample: Sample) -> bool:
     return sample.seconds <= SLICE and sample.cpu < ASLEEP * sample.seconds
 
 
-def _doing(steps: Sequence[Step], logs: Sequence[Log], seconds: float, locks: Locks) -> str:
+def _on(logs: Sequence[Log]) -> float:
+    """Return the share of loading that is spent on a core."""
+    return sum(log.cpu for log in logs) / (sum(log.seconds for log in logs) or 1e-9)
+
+
+def _doing(steps: Sequence[Step], logs: Sequence[Log], locked: bool) -> str:
     without = [value for log in logs if (value := row(log)["without_core"]) is not None]
-    if without and statistics.fmean(without) > STARVED:
-        return f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {_usable()}"
-    on = sum(log.cpu for log in logs) / (seconds or 1e-9)
-    if on < ASLEEP and locks.shared:
+    starved = bool(without) and statistics.fmean(without) > STARVED
+    lacking = f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {_usable()}" if starved else ""
+    on = _on(logs)
+    if locked:  # one who holds it and has no core holds up the others as well
         what = "waiting for a lock that another worker holds: one of them loads at a time, and more workers do not help"
-        return f"{100 * (1 - on):.0f} % of that is {what}"
+        return f"{100 * (1 - on):.0f} % of that is {what}" + (f"; they are {lacking}" if lacking else "")
+    if lacking:
+        return lacking
     if on < ASLEEP:
         what = (
             "waiting for disk or network, which more workers overlap, or for a lock that all share, which they do not"
@@ -267,8 +275,8 @@ def _room(step: int, workers: int) -> str:
         return f"which more workers share: {busy} of {cores()} cores {'is' if busy == 1 else 'are'} in use"
     return (
         f"and more workers have no core of their own: computing ({step} core{'' if step == 1 else 's'})"
-        + (f" and {workers} worker{'' if workers == 1 else 's'}" if workers else "")
-        + f" fill the {cores()} cores; ocrlab.trace.loader.measure says what is fastest"
+        + (f" and {workers} worker{'' if workers == 1 else 's'} fill" if workers else " fills")
+        + f" the {cores()} core{'' if cores() == 1 else 's'}; ocrlab.trace.loader.measure says what is fastest"
     )
 
 

@@ -199,7 +199,7 @@ class Seen:
         return f"{100 * share:.0f} % of the step is outside of torch's operators: Python, or other libraries"
 
     def _where_it_goes(self) -> str:
-        """Return the operator that takes most of the step in all modules, and the module that has most of it."""
+        """Return the operator that takes most of the step in all modules, and the module with its largest part."""
         sums: dict[str, float] = {}
         for each in self.operators:
             if each.phase != "data" and each.name != DISPATCH:
@@ -210,7 +210,8 @@ class Seen:
         most = next(each for each in self.operators if each.name == name)
         where = ""
         if most.module:
-            where = f"{' in' if most.share > 0.66 * sums[name] else ', most of it in'} {most.module}"
+            largest = f", the largest part ({100 * most.share:.0f} %) in"
+            where = f"{' in' if most.share > 0.66 * sums[name] else largest} {most.module}"
         return f"{100 * sums[name]:.0f} % of the {'device time of a ' if self.device else ''}step is {name}{where}"
 
     def _where_it_waits(self) -> str:

@@ -48,6 +48,8 @@ ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there i
     ("nn/utils/rnn.py", ""),
     ("utils/data/", ""),  # the data set, and the sampler's random order
 )
+# Likewise in this package: the backward pass of the loss that is only there for maps on the CPU (see losses.on_cpu).
+ROOT, ONLY_ON_THE_CPU = str(Path(__file__).parents[1]) + os.sep, (("losses/__init__.py", "_backward"),)
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class Lines(TorchDispatchMode):
 def whose(operator: str) -> Place | None:
     """Return the line of the user's code that is running: outside of torch, and of installed packages where it can.
 
-    None where torch reads something that is on the host in any case.
+    None where something is read that is on the host in any case, or that no GPU would ever compute.
     """
     frame: Any = sys._getframe(1)
     within = ""
@@ -172,6 +174,8 @@ def whose(operator: str) -> Place | None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if found is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
             return None  # another instrument of ours reads it, not the user
+        if file.startswith(ROOT) and (file[len(ROOT) :], name) in ONLY_ON_THE_CPU:
+            return None
         if file.startswith(TORCH):
             if any(file[len(TORCH) :].startswith(part) and name.startswith(of) for part, of in ON_THE_HOST):
                 return None

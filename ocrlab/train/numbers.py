@@ -40,6 +40,16 @@ class Numbers:
         self.pages |= dict.fromkeys(name for names in wrong for name in names)
         return begins
 
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run goes on with, in types that `weights_only=True` reads."""
+        return {"count": self.count, "total": self.total, "first": self.first, "pages": list(self.pages)}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take up the state of rank 0, which wrote the checkpoint: what the others had seen went with them."""
+        if self.ranks.first:
+            self.count, self.total, self.first = state["count"], state["total"], state["first"]
+            self.pages = dict.fromkeys(state["pages"])
+
     def check(self, model: nn.Module, step: int) -> None:
         """Raise RunError, on all ranks, where a weight is not finite: no later step can mend that."""
         held = [getattr(p, "_local_tensor", p).detach() for p in model.parameters()]

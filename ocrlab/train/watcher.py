@@ -83,11 +83,14 @@ class Watcher(lightning.Callback):
         # One by one to the host: those that a resumed run has begun with lie there already.
         waiting = [torch.stack(tuple(parts)).detach().cpu() for parts in self.losses]
         losses = torch.stack(waiting) if waiting else torch.empty(0, 4)
-        return {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds, "losses": losses}
+        kept = {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds}
+        return kept | {"losses": losses, "numbers": self.numbers.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale, self.fit_seconds = state["best"], state["stale"], state["fit_seconds"]
         self.losses = [LossParts(*row.unbind()) for row in state["losses"]]
+        if "numbers" in state:  # not in a checkpoint of before
+            self.numbers.go_on(state["numbers"])
         self.best_path = max(self.folder.checkpoints.glob("best-*.ckpt"), default=None, key=lambda p: p.stat().st_mtime)
 
     def ask_to_stop(self, number: int, _frame: object) -> None:

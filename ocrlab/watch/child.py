@@ -154,3 +154,11 @@ def start(
         raise OSError(errno.ECHILD, f"the guard of the program ended at once, with status {guard.returncode}")
     ours.setblocking(False)
     return Child(int(number), guard, ours, mark=f"{handover.FOLDER}={env.get(handover.FOLDER)}")
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Tell whether a process is deaf to a signal (proc(5), status); False where nobody may know."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return bool(int(status.split("SigIgn:")[1].split()[0], 16) >> (number - 1) & 1)
+    return False

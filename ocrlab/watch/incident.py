@@ -86,15 +86,15 @@ def write(place: Path, verdict: Verdict, incident: Incident) -> None:
         flight.write_text(place / "verdict.md", clean(f"# {outline(verdict)}\n\n{type(error).__name__}: {error}\n"))
 
 
-def outline(verdict: Verdict) -> str:
-    """Return the verdict in one line."""
+def outline(verdict: Verdict, place: Path | None = None) -> str:
+    """Return the verdict in one line; with `place`, where its files are, for the end of the output that it is about."""
     if not verdict.causes:
-        return _unknown(verdict)
+        return _unknown(verdict, place)
     best = verdict.causes[0]
     return f"{best.id}, {100 * best.confidence:.0f} % sure"
 
 
-def _unknown(verdict: Verdict) -> str:
+def _unknown(verdict: Verdict, place: Path | None = None) -> str:
     """Return what is said where no cause is known: the error of the program itself, or what would tell more."""
     with contextlib.suppress(Exception):
         from ocrlab.diagnose import unknown
@@ -103,8 +103,18 @@ def _unknown(verdict: Verdict) -> str:
         if own:
             told = (unknown.OWN, rank_of(verdict) or unknown.OWN)
             more = [thing for thing in verdict.missing if not thing.startswith(told)]
-            return "; ".join([f"the program's own error, {own}", *more])
+            return "; ".join([f"the program's own error, {_above(own, place)}", *more])
     return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
+
+
+def _above(own: str, place: Path | None) -> str:
+    """Return the program's own error, without its words where they are a sentence of ocrlab that was its last line."""
+    lines = []
+    with contextlib.suppress(OSError):  # on a full disk there is none
+        lines = (place / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if place else []
+    last = lines[-1].strip() if lines else ""
+    said = f"`{last.removeprefix('ocrlab: ')}`"
+    return f"as it says above{own.removeprefix(said)}" if last.startswith("ocrlab: ") and own.startswith(said) else own
 
 
 def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None) -> str:
@@ -113,7 +123,11 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     `record` is the folder of the program's flight record, where that is not the run folder.
     """
     rank = rank_of(verdict)
-    lines = [f"ocrlab watch: {what}", *([f"  rank     {rank}"] if rank else []), f"  cause    {outline(verdict)}"]
+    lines = [
+        f"ocrlab watch: {what}",
+        *([f"  rank     {rank}"] if rank else []),
+        f"  cause    {outline(verdict, place)}",
+    ]
     best = verdict.causes[0] if verdict.causes else None
     evidence = [line for line in best.evidence if line.text != rank] if best else []
     if best and evidence:

@@ -7,8 +7,6 @@ import fcntl
 import os
 import selectors
 import signal
-import sys
-import termios
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from ocrlab.watch import last_words, terminal
 from ocrlab.watch.child import Child
 from ocrlab.watch.memory import Memory
 from ocrlab.watch.quiet import Quiet
-from ocrlab.watch.stream import CHUNK, Call, Ring, Sink
+from ocrlab.watch.stream import CHUNK, Call, Ring, Sink, holds, is_open
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
@@ -33,7 +31,7 @@ GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a dead disk can
 PIPE_SIZE = 1 << 20
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
 OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
-PATIENCE, AGAIN, WARNED = 10.0, 2.0, 2  # seconds: between two vain Ctrl-C, and to the one that ends it; which warns
+VAIN, AGAIN = 1.0, 10.0  # seconds: until a Ctrl-C was in vain, which is said; then within which another one ends it
 LITTLE, RECENT = 1024, 0.1  # bytes, seconds: a program that says little, and often, is read a few lines at a time,
 NAP, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
@@ -59,7 +57,8 @@ class Session:
     terms: int = 0  # SIGTERMs passed on
     asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
     insisted: bool = False  # somebody ended it by one Ctrl-C after the other
-    presses: int = 0  # of Ctrl-C, one soon after the other, on a program that goes on
+    doubted: float | None = None  # when a Ctrl-C will have been in vain, if the program still goes on
+    warned: float = -AGAIN  # when it was said that another Ctrl-C ends it
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
@@ -90,6 +89,8 @@ class Session:
 
     def step(self, wait: float) -> None:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
+        if self.doubted is not None:
+            wait = min(wait, max(0.0, self.doubted - time.monotonic()))
         ready = [key.data for key, _mask in self.selector.select(wait)]
         streams = sorted((one for one in ready if isinstance(one, int)), key=lambda one: self.sources.get(one, 0))
         for descriptor in streams:
@@ -101,6 +102,8 @@ class Session:
                 act()
         if self.came or (self.child and self.child.stopped):
             self._signals()
+        if self.doubted is not None and time.monotonic() >= self.doubted:
+            self._warn()
         if self.paused or any(sink.pending for sink in self.sinks.values()) or self.keys:
             self._balance()
 
@@ -187,7 +190,7 @@ class Session:
         term, made = self.terminal, []
         if term and term.keyboard:
             streams = [term.slave]
-        elif self.output or not _is_open(0):
+        elif self.output or not is_open(0):
             made.append(os.open(os.devnull, os.O_RDONLY))
             streams = [made[0]]
         else:
@@ -231,7 +234,7 @@ class Session:
     def _catch_up(self, descriptor: int) -> None:
         """Read what has heaped up in stdout before stderr is read: what was printed first stands first."""
         for _ in range(PIPE_SIZE // CHUNK):
-            if descriptor not in self.sources or not _holds(descriptor):
+            if descriptor not in self.sources or not holds(descriptor):
                 return
             self._read(descriptor)
 
@@ -341,19 +344,33 @@ class Session:
             self.child.signal(number)
 
     def _interrupted(self) -> None:
-        """Count how often somebody pressed Ctrl-C in vain; the third time ends what ignores it."""
+        """Take note of a Ctrl-C, which is passed on; the next one after it was said to be in vain ends the program.
+
+        Two at once are both the program's: many take the second for "now", and one that is typed blindly ends nothing.
+        """
         assert self.child is not None, "keys and signals come after the start"
         now = time.monotonic()
-        passed = now - self.asked[1] if self.asked[0] == signal.SIGINT else PATIENCE + AGAIN
+        soon = self.asked[0] == signal.SIGINT and now - self.asked[1] <= VAIN
         self.asked = signal.SIGINT, now
-        if self.presses >= WARNED and passed <= AGAIN:
+        if now - self.warned <= AGAIN and not self._editing:
             self.insisted = True
             self.end(now)
-            return
-        self.presses = min(self.presses + 1, WARNED) if passed <= PATIENCE else 1
-        editing = self.terminal is not None and self.terminal.keyboard and self.terminal.asking(self.child.pid)
-        if self.presses == WARNED and not editing:  # at a prompt Ctrl-C only empties the line
-            self.say(f"ocrlab watch: Ctrl-C again within {AGAIN:.0f} s ends it")
+        else:
+            self.doubted = now if soon or children.ignores(self.child.pid, signal.SIGINT) else now + VAIN
+
+    def _warn(self) -> None:
+        """Say that a Ctrl-C was in vain, and what ends the program."""
+        assert self.child is not None, "keys and signals come after the start"
+        self.doubted = None
+        if self.child.code is None and self.ending is None and not self._editing:
+            self.warned = time.monotonic()
+            self.say(f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it")
+
+    @property
+    def _editing(self) -> bool:
+        """Tell whether the program waits for a line that somebody types: Ctrl-C only empties that."""
+        pid = self.child.pid if self.child else 0
+        return self.terminal is not None and self.terminal.keyboard and self.terminal.asking(pid)
 
     def _sleep(self) -> None:
         """Stop as the program did, with the terminal as the shell wants it, and go on with it later."""
@@ -372,18 +389,3 @@ class Session:
         if self.terminal:
             self.terminal.enter()
         self.child.signal(signal.SIGCONT)
-
-
-def _holds(descriptor: int) -> int:
-    """Return how many bytes wait in a pipe."""
-    held = bytearray(4)
-    fcntl.ioctl(descriptor, termios.FIONREAD, held)
-    return int.from_bytes(held, sys.byteorder)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import sys
+import termios
 from collections.abc import Callable
 
 CHUNK = 1 << 18  # bytes read at once
@@ -133,3 +136,18 @@ def _is_file(descriptor: int) -> bool:
         return stat.S_ISREG(os.fstat(descriptor).st_mode)
     except OSError:
         return False
+
+
+def holds(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe."""
+    held = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, held)
+    return int.from_bytes(held, sys.byteorder)
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

@@ -71,3 +71,14 @@ def test_findings_of_one_rule_and_remedy_are_one_line() -> None:
 def test_the_head_of_a_report_counts_as_people_do() -> None:
     good = contract.check(nn.Linear(8, 3), (torch.randn(8, 8), torch.randn(8, 3)), nn.functional.mse_loss)
     assert str(good).startswith("no findings, 1 module, loss ")
+
+
+def test_a_batch_without_a_sample_is_told_and_one_empty_tensor_is_none() -> None:
+    def loss(net: nn.Module, batch: list[Tensor]) -> Tensor:
+        return net(batch[0]).square().mean()
+
+    def rules(*batch: Tensor) -> list[str]:
+        return [finding.rule for finding in contract.check(nn.Linear(3, 1), list(batch), loss).findings]
+
+    assert rules(torch.ones(0, 3), torch.ones(0))[0] == "batch.empty"
+    assert "batch.empty" not in rules(torch.ones(2, 3), torch.ones(0, 4))  # a page without boxes

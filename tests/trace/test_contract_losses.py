@@ -16,6 +16,7 @@ from ocrlab.trace.contract_losses import maker
 INPUTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 CLASSES = torch.arange(16) % 3
 MASKS = (torch.arange(16) % 2).float().reshape(16, 1)
+HOT = functional.one_hot(CLASSES, 3).float()
 
 
 def found(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> dict[str, contract.Finding]:
@@ -59,6 +60,8 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
         (nn.Identity(), 1, functional.binary_cross_entropy_with_logits, MASKS * 0, "targets.constant", "all 16 are 0"),
         (nn.Identity(), 3, functional.cross_entropy, CLASSES * 0 - 100, "targets.constant", "ignored"),
         (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
+        (nn.Identity(), 3, functional.cross_entropy, HOT * 255, "targets.shares", "0 to 255"),
+        (nn.Identity(), 3, functional.cross_entropy, (HOT + HOT.roll(1, 1)).clamp(0, 1), "targets.sum", "first to 2"),
     ],
 )
 def test_what_trains_something_else_is_named(
@@ -75,6 +78,8 @@ def test_what_trains_something_else_is_named(
         (nn.Identity(), 3, functional.cross_entropy, CLASSES),
         (nn.LogSoftmax(1), 3, functional.cross_entropy, CLASSES),  # it changes nothing the second time
         (nn.LogSoftmax(1), 3, functional.nll_loss, CLASSES),
+        (nn.Identity(), 3, functional.cross_entropy, 0.9 * HOT + 0.1 / 3),
+        (nn.Identity(), 3, functional.cross_entropy, HOT * MASKS),  # a row of zeros does not count
         (nn.Sigmoid(), 1, functional.binary_cross_entropy, MASKS),
         (nn.Sigmoid(), 1, functional.mse_loss, MASKS),
         (nn.Identity(), 1, functional.mse_loss, MASKS * 255),

@@ -51,3 +51,10 @@ def test_the_tensor_of_the_batch_in_which_a_wrong_index_stands() -> None:
     targets[0]["labels"][0] = 7  # in two: which of them is not known
     told = one(contract.check(nn.Linear(8, 3), (torch.randn(4, 8), targets), loss), "indices.bounds")
     assert "stands in" not in told.got
+
+
+def test_whole_numbers_for_a_loss_of_probabilities() -> None:
+    report = contract.check(
+        nn.Linear(8, 3), (torch.randn(4, 8), torch.ones(4, 3).long()), functional.binary_cross_entropy_with_logits
+    )
+    assert ".float()" in one(report, "step.raised").do

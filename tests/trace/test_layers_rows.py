@@ -72,3 +72,39 @@ def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
         torch.func.vmap(net)(torch.ones(3, 2))
     assert "finite" not in str(seen)
     assert "no value was read: inside of vmap" in str(seen)
+
+
+class Silent(nn.Module):
+    def forward(self, x: torch.Tensor) -> None:
+        return None
+
+
+def test_a_module_that_gives_no_tensor_was_called_as_well() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.silent = nn.Linear(2, 2), Silent()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.silent(x)
+            self.silent(x)
+            return self.first(x)  # type: ignore[no-any-return]
+
+    net = Net()
+    with layers.watch(net, "*") as seen:
+        net(torch.ones(1, 2))
+    assert seen.table()["calls"].tolist() == [1, 1, 2] and seen.table()["step"].tolist() == [0, 0, 0]
+    assert seen.table()["shape"]["silent"] is None
+
+
+def test_the_figure_names_the_modules_with_the_lowest_and_the_highest_figures() -> None:
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(7)))
+    with torch.no_grad():
+        for number, layer in enumerate(net):
+            layer.weight.copy_((1e3 if number == 4 else 1e-3 if number == 5 else 1.0) * torch.eye(2))
+            layer.bias.zero_()
+    with layers.watch(net, "*") as seen:
+        net(torch.tensor([[1.0, 3.0]]))
+    drawn = seen.plot()
+    assert "highest in 4" in drawn.alt and "lowest in" in drawn.alt
+    assert "4" in [text.get_text() for text in drawn.figure.axes[0].texts]

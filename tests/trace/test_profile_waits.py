@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ocrlab import losses
+from ocrlab.losses import TargetMaps
 from ocrlab.trace import profile_waits as waits
 
 
@@ -52,3 +54,11 @@ def test_what_a_step_computed_and_reads_on_the_host_waits_and_what_was_loaded_do
     assert operators(lambda: (given * 2).tolist()) == {"tolist": 1}
     assert operators(lambda: (given * 2).cpu().numpy()) == {"cpu": 1}
     assert operators(lambda: (given.tolist(), given.cpu(), given.numpy())) == {}
+
+
+def test_what_the_loss_reads_where_the_maps_lie_on_the_cpu_is_no_wait_for_a_gpu() -> None:
+    maps = [torch.rand(1, 8, 8, requires_grad=True) for _ in range(2)]
+    targets = TargetMaps(*(torch.ones(1, 8, 8) for _ in range(4)))
+    total = losses.on_cpu(maps[0], maps[1], targets, (5.0, 1.0, 10.0), 3.0).total
+    assert operators(lambda: (2 * total).backward()) == {}
+    assert operators(lambda: (2 * total.detach()).item()) == {"item": 1}

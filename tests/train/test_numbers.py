@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
+from ocrlab import config as configs
 from ocrlab.errors import RunError
 from ocrlab.flight.ranks import Ranks
+from ocrlab.train import fit
 from ocrlab.train.numbers import Numbers
+from tests.train.test_fit import interrupted_once, pages  # noqa: F401  # a fixture
 
 FINE, WRONG = torch.tensor(1.0), torch.tensor(float("nan"))
 
@@ -46,3 +51,29 @@ def test_mostly_no_number_is_no_success():
     numbers.see([WRONG, WRONG, FINE], [["a"], ["b"], ["c"]], 3)
     with pytest.raises(RunError, match="no finite number in most"):
         numbers.judge()
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path):
+    before, after, other = Numbers(Ranks()), Numbers(Ranks()), Numbers(Ranks(rank=1, world=2))
+    before.see([WRONG, FINE, FINE], [["a"], ["b"], ["c"]], 3)
+    torch.save(before.state(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    after.go_on(state)
+    assert not after.see([WRONG], [["d"]], 4), "the first one was told before"
+    assert str(after).endswith("of 2 of 4 micro-batches was NaN or infinity, first seen at step 3; their pages: a, d")
+    other.go_on(state)
+    assert other.count == 0, "each rank counts its own"
+
+
+def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path, monkeypatch):  # noqa: F811
+    whole_loss, calls, told = fit.Training.training_step, itertools.count(), []
+
+    def step(self, batch, index):
+        total = whole_loss(self, batch, index)
+        self.parts = self.parts._replace(total=self.parts.total + (float("nan") if next(calls) == 0 else 0.0))
+        return total
+
+    monkeypatch.setattr(fit.Training, "training_step", step)
+    folder = interrupted_once(pages, tmp_path)
+    assert fit.fit(configs.Config(), resume=folder, progress=told.append).metrics["not_finite"] == 1
+    assert "of 1 of 8" in [one["text"] for one in told if one["kind"] == "warning"][-1]

@@ -87,3 +87,15 @@ def test_of_several_ranks_the_one_to_look_at_has_a_line_of_its_own(tmp_path):
     own = "nothing from outside: this is the program's own error, `KeyError: 'x'`"
     text = incident.summary("torchrun ended", Verdict(missing=[rank, own]), tmp_path)
     assert text.splitlines()[1:] == [f"  rank     {rank}", "  cause    the program's own error, `KeyError: 'x'`"]
+
+
+def test_a_sentence_of_ocrlab_that_stands_above_is_not_said_twice(tmp_path):
+    said = "No page of split 'train' can be used. Needed: one good page."
+    own = f"nothing from outside: this is the program's own error, `{said}` (log_tail.txt line 2)"
+    verdict = Verdict(missing=[own])
+    assert said in incident.summary("python ended", verdict, tmp_path), "where nobody can know what stands above"
+    (tmp_path / "log_tail.txt").write_text(f"making pages\nocrlab: {said}\n")
+    text = incident.summary("python ended", verdict, tmp_path)
+    assert "  cause    the program's own error, as it says above (log_tail.txt line 2)" in text and said not in text
+    (tmp_path / "log_tail.txt").write_text(f"ocrlab: {said}\nmore\n")
+    assert said in incident.summary("python ended", verdict, tmp_path)

@@ -53,6 +53,19 @@ def test_ctrl_c_that_the_program_handles_does_not_end_it(screen):
     assert shown.shown.count(b"still here") == 2, "the echo and the answer"
 
 
+def test_ctrl_c_at_a_prompt_is_never_the_one_that_ends_the_program(screen):
+    code = "while True:\n try:\n  print('ready'); print('got', input()); break\n except KeyboardInterrupt:\n  pass"
+    shown = screen("--", *PYTHON, code)
+    for _ in range(3):
+        shown.wait_for(b"ready")
+        time.sleep(1.2)
+        shown.type(b"\x03")
+    shown.wait_for(b"ready")
+    shown.type(b"yes\n")
+    shown.ended(0)
+    assert b"got yes" in shown.shown and b"goes on after" not in shown.shown
+
+
 def test_a_breakpoint_can_be_answered(screen):
     shown = screen("--silence", "1", "--", *PYTHON, "x = 42; breakpoint()\nprint('after', x)")
     shown.wait_for(b"(Pdb) ")
