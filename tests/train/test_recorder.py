@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -268,3 +270,9 @@ def test_what_failed_behind_the_last_batch_of_an_epoch_fails_again(tmp_path, mon
         replay(tmp_path, monkeypatch, again, last=last)
     result = json.loads((tmp_path / "replay" / "result.json").read_text())
     assert result["behind"] and result["error"]["message"] == "the weights are broken"
+
+
+def test_an_import_of_the_recorder_draws_no_numbers():
+    code = "import random; a = random.getstate(); import ocrlab.train.recorder; print(random.getstate() == a)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "True", "rich draws a number when it is imported"
