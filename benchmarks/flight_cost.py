@@ -96,7 +96,7 @@ def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
         recording(Path(folder), model, optimizer, snapshot_every=NEVER) as rec,
     ):
         plain: Iterator[Any] = itertools.cycle(batches) if workers is None else iter(loader(batches, workers))
-        recorded = rec.batches(itertools.cycle(batches) if workers is None else loader(batches, workers))
+        recorded = iter(rec.batches(itertools.cycle(batches) if workers is None else loader(batches, workers)))
         mean_step(model, optimizer, recorded, WARM, rec)
         for number in range(rounds):
             turns: list[Figures] = [(0.0, 0.0)] * 3

@@ -14,8 +14,8 @@ from typing import Any
 from ocrlab.errors import DataError
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_layout import State
-from ocrlab.recording import generators, names, raw, walks
-from ocrlab.recording.loading import Loader, Order, Place, Watched, can_be_watched, twin
+from ocrlab.recording import generators, names, raw, streamed, walks
+from ocrlab.recording.loading import Loader, Order, Place, Tagged, Watched, can_be_watched, twin
 
 Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
 
@@ -47,6 +47,7 @@ class Feed:
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
         self.loader: Any = None  # the one whose samples are at hand
+        self.streamed: tuple[Step, bytes] | None = None  # the samples of a stream's batch
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of the next walk; raises DataError where they cannot be made again."""
@@ -86,7 +87,10 @@ class Feed:
         """Return the names of a batch's samples, and what puts a batch together of some of them; None where they cannot
         be had one by one.
         """
-        return parts(self.loader, step.order, step.loaded) if _kind(step) == "map" else None
+        if _kind(step) == "map":
+            return parts(self.loader, step.order, step.loaded)
+        found = self.streamed
+        return streamed.parts(self.loader.collate_fn, found[1]) if found is not None and found[0] is step else None
 
     def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:
@@ -114,6 +118,8 @@ class Feed:
         wanted = {int(step.order["position"]): step for step in steps}
         generators.put(walks.noted(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_be_watched(loader):
+            self.loader = loader
+            loader = streamed.keeping(loader, min(wanted))
             loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
         iterator = iter(loader)
         self.iterators.append(iterator)
@@ -131,7 +137,10 @@ class Feed:
                     "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
                 ) from None
             if step is not None:
-                yield getattr(batch, "data", batch) if type(batch).__name__ == "Tagged" else batch
+                batch = batch.data if isinstance(batch, Tagged) else batch
+                if isinstance(batch, streamed.Beside):
+                    batch, self.streamed = batch.data, (step, batch.samples)
+                yield batch
 
 
 def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) -> Parts | None:

@@ -24,7 +24,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ocrlab.flight.ring_layout import ENCODE, State, States, batch_text
 from ocrlab.flight.ring_worker import Page
-from ocrlab.recording import generators
+from ocrlab.recording import blame, generators
 from ocrlab.recording.names import naming, plain
 
 BATCH = "batch of "  # what begins the name of a batch that failed when its samples were put together
@@ -211,21 +211,13 @@ class Collate:
         return Tagged(data, self.watched.told)
 
     def blamed(self, samples: Any) -> str:
-        """Return the sample that cannot be collated by itself, in a replay, which may try; else the whole batch."""
+        """Return the samples that keep a batch from being collated, in a replay, which may try; else the batch."""
         names = self.watched.told.samples
         if self.watched.replayed and isinstance(samples, list) and len(samples) == len(names):
-            states = generators.take(cuda=False)
-            bad = [name for name, sample in zip(names, samples, strict=True) if not self.takes(sample, states)]
-            if len(bad) == 1:
-                return bad[0]
+            bad = [names[position] for position in blame.unfit(self.collate, samples)]
+            if bad:
+                return ", ".join(bad)
         return f"{BATCH}{', '.join(names)}"
-
-    def takes(self, sample: Any, states: Mapping[str, bytes]) -> bool:
-        generators.put(states)
-        with contextlib.suppress(Exception):
-            self.collate([sample])
-            return True
-        return False
 
 
 class Begin:

@@ -27,6 +27,7 @@ from torch import nn
 
 from ocrlab.flight.ring_layout import States
 from ocrlab.recording import generators, loading, usual
+from ocrlab.recording.batches import Batches
 from ocrlab.recording.counters import Counters
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
@@ -60,8 +61,13 @@ class Loop:
         """The number of the micro-batch at hand, from 0; -1 before the first."""
         return int(self.now.micro)
 
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Return an iterator over the batches of a loader; each is written down before it is used."""
+    def batches(self, loader: Iterable[Any]) -> Batches:
+        """Return the batches of a loader, which can be walked over as often as that; each is written down before it is
+        used.
+        """
+        return Batches(self._walk, loader)
+
+    def _walk(self, loader: Iterable[Any]) -> Iterator[Any]:
         if self.replay is not None:
             return self.replay.batches(loader, self)
         if self.tape is not None and self.tape.quick is not None:

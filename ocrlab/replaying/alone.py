@@ -44,8 +44,8 @@ class Way:
 def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]) -> tuple[Way, list[int]]:
     """Fork for each part of a batch, in one way after the other until one tells whose the fault is; returns the way and
     the part in the forks. Ends the process itself with status 0 when all have ended, `out/alone.json` written:
-    {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same"}]}; `same` tells whether it is the
-    fault `like`.
+    {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same", "well"}]}; `same` tells whether it
+    is the fault `like`, `well` that there was none at all.
     """
     try:
         end = time.monotonic() + ALL
@@ -69,8 +69,15 @@ def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]
 def tells(tried: Sequence[Mapping[str, Any]], count: int) -> bool:
     """Tell whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
     bad = [told for told in tried if told["same"] and len(told["samples"]) == 1]
-    well = [told for told in tried if not told["same"] and len(told["samples"]) == count - 1 > 1]
-    return 0 < len(bad) < count or (not bad and 0 < len(well) < count)
+    without = [told for told in tried if told["well"] and len(told["samples"]) == count - 1 > 1]
+    return (0 < len(bad) < count and any(told["well"] for told in tried)) or (not bad and 0 < len(without) < count)
+
+
+def went_well(told: Mapping[str, Any]) -> bool:
+    """Tell whether a part had no fault at all. What has another one than the batch was no batch, and tells nothing of
+    its samples: offsets without their values, say.
+    """
+    return not (told["same"] or any(told.get(name) for name in ("fault", "signal", "hung", "exit_code")))
 
 
 def _forked(
@@ -88,7 +95,8 @@ def _forked(
             return part
         told = _wait(pid, seconds) | _found(place(out, part))
         told |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
-        tried.append({**told, "same": same(told, like)})
+        told["same"] = same(told, like)
+        tried.append({**told, "well": went_well(told)})
     return None
 
 

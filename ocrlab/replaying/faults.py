@@ -26,7 +26,9 @@ from ocrlab.replaying.values import Birth, bad, pointer, root
 from ocrlab.trace import sticky
 
 Fault = dict[str, Any]
-SPEAKS_OF_VALUES = re.compile(r"\bnan\b|\binf\b|infinite|non-?finite|not finite|isfinite", re.IGNORECASE)
+SPEAKS_OF_VALUES = re.compile(
+    r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
+)
 GUARD = 3  # lines between a look at a value and the exception that it leads to
 KEPT = ("phase", "path", "module", "call", "op", "node", "parameter", "inputs", "given", "line", "entered", "function")
 

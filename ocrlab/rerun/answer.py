@@ -83,11 +83,13 @@ def guilty(outcome: Outcome) -> tuple[list[int], str]:
     everyone = set(range(outcome.count))
     if bad and len(bad) == outcome.count:
         return [], "every sample of the batch does it alone, so that it is no one sample's"
+    if bad and not any(told["well"] for told in outcome.alone):
+        return [], "its samples cannot be tried one by one: parts of the batch fail in another way"
     if bad:
         rest = [told for told in outcome.alone if set(told["samples"]) == everyone - set(bad)]
-        return bad, "goes away without it" if rest and not rest[-1]["same"] else ""
+        return bad, "goes away without it" if rest and rest[-1]["well"] else ""
     without = [told for told in outcome.alone if len(told["samples"]) == outcome.count - 1 > 1]
-    needed = [min(everyone - set(told["samples"])) for told in without if not told["same"]]
+    needed = [min(everyone - set(told["samples"])) for told in without if told["well"]]
     if 0 < len(needed) < len(without):
         return needed, "goes away without it, and needs company"
     return [], "no sample of the batch does it alone" if single else ""

@@ -3,12 +3,16 @@
 For a loop written by hand there is `recording`, which is in `loops.py` and needs no Lightning.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+BEFORE = random.getstate()  # rich, which Lightning imports, draws from it; the program may have seeded it already
 
 import lightning
 import torch
@@ -25,6 +29,8 @@ from ocrlab.recording.loops import left, recording
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.stages import unwrapped
 from ocrlab.recording.tape import Tape
+
+random.setstate(BEFORE)
 
 __all__ = ["Recorder", "recording"]
 

@@ -84,7 +84,7 @@ def test_nothing_is_loaded_before_somebody_asks(loop):
         def __iter__(self):
             return batches()
 
-    walk = loop.batches(Lazy())
+    walk = iter(loop.batches(Lazy()))
     assert not asked and loop.walks == []
     assert len(list(walk)) == 2 and asked == [1]
     assert next(walk, None) is None, "a walk that has ended stays there"
@@ -97,7 +97,7 @@ def test_an_error_of_the_loader_is_the_programs_and_ends_the_walk(loop):
         raise OSError("no more pages")
 
     seen = 0
-    walk = loop.batches(batches())
+    walk = iter(loop.batches(batches()))
     with pytest.raises(OSError, match="no more pages"):
         for batch in walk:
             step(loop, batch)
@@ -112,7 +112,7 @@ def test_a_walk_that_is_closed_gives_its_loader_back(loop):
         pass
 
     loader = Loader(ones(90))
-    walk = loop.batches(loader)
+    walk = iter(loop.batches(loader))
     for _ in range(70):
         step(loop, next(walk))
     walk.close()
@@ -133,14 +133,14 @@ def test_a_loader_may_not_ask_for_its_own_batches(loop):
         next(walk)
         yield torch.ones(1, 1)
 
-    walk = loop.batches(batches())
+    walk = iter(loop.batches(batches()))
     next(walk)
     with pytest.raises(ValueError, match=r"already"):
         next(walk)
 
 
 def test_a_walk_may_go_on_in_another_thread(loop):
-    walk = loop.batches(ones(80))
+    walk = iter(loop.batches(ones(80)))
     for _ in range(40):
         step(loop, next(walk))
     failed = []

@@ -84,14 +84,17 @@ def test_a_long_part_has_a_short_name(tmp_path: Path) -> None:
 
 def test_what_tells_is_some_samples_and_not_all() -> None:
     def tried(*same: bool, without: Sequence[bool] = ()) -> list[dict[str, Any]]:
-        single = [{"samples": [number], "same": one} for number, one in enumerate(same)]
-        rest = [{"samples": list(range(len(same) - 1)), "same": one} for one in without]
+        single = [{"samples": [number], "same": one, "well": not one} for number, one in enumerate(same)]
+        rest = [{"samples": list(range(len(same) - 1)), "same": one, "well": not one} for one in without]
         return [*single, *rest]
 
     assert traced_alone.tells(tried(False, True, False), 3)
     assert not traced_alone.tells(tried(True, True, True), 3)
     assert not traced_alone.tells(tried(False, False, False, without=[True, True, True]), 3)
     assert traced_alone.tells(tried(False, False, False, without=[True, False, True]), 3)
+    other = [{**told, "well": False} for told in tried(True, False, False, without=[False])]
+    assert not traced_alone.tells(other, 3), "a part that fails in another way was no batch"
+    assert not traced_alone.tells([{**told, "same": False} for told in other], 3)
 
 
 BOTH = """

@@ -58,10 +58,10 @@ def test_the_sentence_of_a_target_names_sample_and_pixel() -> None:
 
 def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> None:
     tried: list[dict[str, Any]] = [
-        {"samples": [0], "names": ["a.png"], "same": False},
-        {"samples": [1], "names": ["b.png"], "same": True},
-        {"samples": [2], "names": ["c.png"], "same": False},
-        {"samples": [0, 2], "names": ["a.png", "c.png"], "same": False},
+        {"samples": [0], "names": ["a.png"], "same": False, "well": True},
+        {"samples": [1], "names": ["b.png"], "same": True, "well": False},
+        {"samples": [2], "names": ["c.png"], "same": False, "well": True},
+        {"samples": [0, 2], "names": ["a.png", "c.png"], "same": False, "well": True},
     ]
     crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None})
     alone = Outcome(cells.alone(6), alone=tried, count=3)
@@ -70,15 +70,26 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
     assert crash.fault is not None and answer.name_samples(crash.fault, alone)
     assert (crash.fault["samples"], crash.fault["names"]) == ([1], ["b.png"])
     crash.fault |= {"samples": None, "names": None}
-    every = Outcome(cells.alone(6), alone=[{**told, "same": True} for told in tried[:2]], count=2)
+    every = Outcome(cells.alone(6), alone=[{**told, "same": True, "well": False} for told in tried[:2]], count=2)
     assert "every sample of the batch does it alone" in answer.sentence(subject(), [crash, every])
     none = Outcome(cells.alone(6), alone=tried[:1], count=3)
     assert "no sample of the batch does it alone" in answer.sentence(subject(), [crash, none])
 
 
+def test_parts_that_fail_in_another_way_tell_of_no_sample() -> None:
+    tried = [{"samples": part, "names": [], "same": part == [0], "well": False} for part in ([0], [1], [2], [1, 2])]
+    names, how = answer.culprits(Outcome(cells.alone(6), alone=tried, count=3))
+    assert names is None and "cannot be tried one by one" in how
+    tried[1]["well"] = True  # the rest may have a fault of its own
+    assert answer.guilty(Outcome(cells.alone(6), alone=tried, count=3)) == ([0], "")
+
+
 def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
-    singles = [{"samples": [i], "names": [f"{i}.png"], "same": False} for i in range(3)]
-    pairs = [{"samples": [i for i in range(3) if i != out], "names": [], "same": out != 1} for out in range(3)]
+    singles = [{"samples": [i], "names": [f"{i}.png"], "same": False, "well": True} for i in range(3)]
+    pairs = [
+        {"samples": [i for i in range(3) if i != out], "names": [], "same": out != 1, "well": out == 1}
+        for out in range(3)
+    ]
     found = Outcome(cells.alone(6), alone=singles + pairs, count=3)
     assert answer.culprits(found) == (["1.png"], "goes away without it, and needs company")
 
@@ -240,8 +251,8 @@ def test_the_steps_before_are_no_contrast_and_advice_is_left_out() -> None:
 
 def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> None:
     assert answer._named(["sample 41 of worker 1's stream"]) == "sample 41 of worker 1's stream"
-    tried = [{"samples": [i], "names": [n], "same": i < 2, "signal": None} for i, n in enumerate("abc")]
-    tried.append({"samples": [2], "names": ["c"], "same": False})
+    tried = [{"samples": [i], "names": [n], "same": i < 2, "well": i == 2, "signal": None} for i, n in enumerate("abc")]
+    tried.append({"samples": [2], "names": ["c"], "same": False, "well": True})
     alone = Outcome(cells.alone(6.0), alone=tried, count=3)
     said = answer._samples({"kind": "crash"}, [alone])
     assert said == ["samples `a`, `b`, goes away without them"]

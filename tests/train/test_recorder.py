@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -298,3 +300,9 @@ def test_what_training_step_calls_is_what_is_looked_at(tmp_path, factor):
     said = "\n".join(learned.read(tmp_path) or [])
     assert ("validation gives the model other numbers" in said) == (factor > 1), said
     assert factor > 1 or said == ""
+
+
+def test_an_import_of_the_recorder_draws_no_numbers():
+    code = "import random; a = random.getstate(); import ocrlab.train.recorder; print(random.getstate() == a)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "True", "rich draws a number when it is imported"
