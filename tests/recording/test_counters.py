@@ -57,6 +57,8 @@ class Trainer:
             rec.loss(loss + self.best).backward()
             self.optimizer.step()
             self.steps += 1
+            if rec.tape is not None and rec.tape.snapshots.thread is not None:
+                rec.tape.snapshots.thread.join()
         return seen
 
 

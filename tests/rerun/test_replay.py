@@ -97,10 +97,9 @@ from ocrlab.recording.loops import recording
 
 what, out = sys.argv[1:]
 torch.manual_seed(0)
-net, calls, kept = nn.Linear(4, 3), [0], []  # kept by no snapshot
+net, step, calls, kept = nn.Linear(4, 3), 0, [0], []  # lists are in no snapshot
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 with recording(out, net, optimizer, snapshot_every=8) as rec:
-    step = 0
     for x in rec.batches([torch.randn(2, 4) for _ in range(40)]):
         kept.append(x.mean())
         calls[0] += 1
@@ -383,6 +382,7 @@ def test_a_value_that_a_validation_had_kept_is_looked_for_from_its_first_batch_o
     kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "step": 3, "micro": 7, "samples": None}
     made = {**kept, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
     about = SimpleNamespace(number=3, seconds=0.1, cuda=False, began_earlier=False, ended="failure", step=None)
+    about.flight = SimpleNamespace(steps=[])
     outcomes: list[Outcome] = []
     asked = []
     for cell in replaying._sequence(about, outcomes, time.monotonic()):  # type: ignore[arg-type]
