@@ -250,6 +250,8 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         outside = (
             f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
         )
+    strayed = next((outcome.broken for outcome in outcomes if outcome.strayed), "")
+    outside += f"; {strayed}" if strayed else ""
     if subject.step is None:  # it may be that there was none
         last = done[0].steps[-1]["number"] if done[0].steps else "none"
         return f"could not be reproduced: the steps up to {last} ran {times}, {losses}; nothing failed then{outside}."

@@ -216,7 +216,7 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         _without_a_trace(outcome, subject, place, ended, result, guard)
     if outcome.fault is not None and not subject.cuda and cells.was_passed(outcome.fault, subject.flight.steps):
         said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception')})"
-        outcome.broken = f"the program {said}, which the run had passed: it keeps something that no snapshot holds"
+        outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
 
 
