@@ -85,9 +85,25 @@ class Search:
         kept = np.array(runs)[:, None] & self.masks
         return np.where(self.every, kept == self.masks, kept != 0)
 
+    @property
+    def out(self) -> Array:
+        """Return (A,) whether an answer cannot be proved, as runs that failed otherwise are in the way.
+
+        A factor of it was flipped alone, and no run without it has passed yet; or one of ANY was left without the
+        others, and no such run has failed.
+        """
+        found, passed, failed = np.zeros(len(self.answers), bool), self.ends(False), self.ends(True)
+        for run in self.barred:
+            flip, kept = self.whole ^ run, self.masks & run
+            if flip.bit_count() == 1 and all(other & flip for other in passed):
+                found |= self.masks & flip != 0
+            for place in np.flatnonzero(~self.every & (kept != 0) & (kept & (kept - 1) == 0) & (kept != self.masks)):
+                found[place] |= all(other & self.masks[place] != kept[place] for other in failed)
+        return found
+
     def weights(self) -> Array:
         """Return (A + 1, R) posteriors, that sum to 1; in the last row the first is that of no answer at all."""
-        logs = self.prior + self.likelihood
+        logs = np.where(self.out[:, None], -np.inf, self.prior + self.likelihood)
         logs = np.vstack([logs, np.full(len(self.rates), -np.inf)])
         logs[-1, 0] = self.misfit
         raised = np.exp(logs - logs.max())
@@ -147,25 +163,13 @@ def learn(search: Search, run: int, failed: bool) -> None:
 
 
 def bar(search: Search, run: int) -> None:
-    """Take in that a run failed in another way: it tells nothing, and is not made again.
-
-    Where a single flip was to blame, no answer with that factor can be proved: none is given.
-    """
+    """Take in that a run failed in another way: it is not made again, and tells only what cannot be proved by it."""
     search.barred.append(run)
-    flip = search.whole ^ run
-    if flip.bit_count() == 1:
-        search.prior[search.masks & flip != 0] = -np.inf
-        _level(search)
 
 
 def _suspect(search: Search) -> None:
     """Take what is suspected into the prior."""
     search.prior += search.suspected[:, None]
-    _level(search)
-
-
-def _level(search: Search) -> None:
-    """Let the prior be a distribution again."""
     search.prior -= np.log(np.exp(search.prior).sum())
 
 
@@ -211,7 +215,7 @@ def doubts(search: Search, error: float) -> list[int]:
     score = own.max() + math.log(np.exp(own - own.max()).sum())
     chances = search.likelihood[:, [rate < 1 for rate in search.rates]].max(axis=1)
     chances[place] = -np.inf
-    chances[np.isneginf(search.prior).all(axis=1)] = -np.inf
+    chances[search.out] = -np.inf
     near = np.flatnonzero(chances > score + math.log(error))
     return [int(one) for one in near[np.argsort(-chances[near], kind="stable")]]
 
@@ -222,12 +226,13 @@ def unproven(search: Search, best: Found) -> list[int]:
     ALL: alone they fail, and with any one of them flipped, and nothing else, it passes. ANY: each alone fails, and with
     all of them flipped it passes. This proves it, however involved the truth may be, as long as flips only help. Of
     one factor less will do in the first log2(n) + 2 runs: it lies in all failing ones, every other in a passing one.
+    Where a flip alone ends otherwise, two other runs that differ in nothing else show what it does.
     """
     named = [1 << index for index in best.factors]
     mask, failed, passed = sum(named), search.ends(True), search.ends(False)
     if not named:
         return [] if 0 in failed else [0]
-    elif len(named) == 1 and len(search.runs) <= math.ceil(math.log2(search.count)) + 2:
+    elif len(named) == 1 and not search.barred and len(search.runs) <= math.ceil(math.log2(search.count)) + 2:
         common, cleared = search.whole, mask
         for run in failed:
             common &= run
@@ -236,12 +241,25 @@ def unproven(search: Search, best: Found) -> list[int]:
         wanted = [mask] if common != mask else []
         wanted += [search.whole ^ mask] if cleared != search.whole or not passed else []
     elif best.kind == "all":
-        wanted = [search.whole ^ one for one in named if search.whole ^ one not in passed]
-        wanted += [mask] if mask not in failed else []
+        wanted = [run for one in named for run in _flipped(search, one, mask)]
+        wanted += [mask] if mask not in (*failed, *search.barred) else []
     else:
-        wanted = [one for one in named if one not in failed]
-        wanted += [search.whole ^ mask] if search.whole ^ mask not in passed else []
-    return [run for run in wanted if run not in search.barred]
+        wanted = [one for one in named if one not in (*failed, *search.barred)]
+        wanted += [search.whole ^ mask] if search.whole ^ mask not in (*passed, *search.barred) else []
+    return wanted
+
+
+def _flipped(search: Search, one: int, mask: int) -> list[int]:
+    """Return the run in which a factor of `mask` is flipped, and that is wanted to pass; none where that is known, one
+    that is not to be made where it cannot be known.
+    """
+    failed, passed = search.ends(True), search.ends(False)
+    if search.whole ^ one not in search.barred:
+        return [search.whole ^ one] if search.whole ^ one not in passed else []
+    if any(not run & one and run | one in failed for run in passed):
+        return []
+    others = sorted((run ^ one for run in failed if run & one), key=int.bit_count, reverse=True)
+    return next(([run] for run in (*others, mask ^ one) if run not in search.barred), [search.whole ^ one])
 
 
 def proved(search: Search, best: Found) -> bool:

@@ -235,3 +235,32 @@ def test_weights_stay_a_distribution() -> None:
         search.learn(known, run, failed)
         assert known.weights().sum() == pytest.approx(1)
         assert known.weights().min() >= 0
+
+
+def bug(*needed: int, second: int, breaking: bool = False) -> Callable[[int], bool | None]:
+    """Return a program that fails with all of `needed`; else, or if that one is flipped, it fails otherwise (None)."""
+
+    def ended(run: int) -> bool | None:
+        fails = all(run >> one & 1 for one in needed)
+        if breaking:
+            return fails if run >> second & 1 else None
+        return True if fails else None if run >> second & 1 else False
+
+    return ended
+
+
+@pytest.mark.parametrize("breaking", [False, True])
+@pytest.mark.parametrize(("count", "size"), [(2, 1), (3, 1), (4, 1), (8, 1), (3, 2), (4, 2), (8, 2)])
+def test_what_fails_otherwise_once_the_first_bug_is_gone_hides_nothing(count: int, size: int, breaking: bool) -> None:
+    """The second bug is another factor's, or its flip breaks the program; each culprit beside each of these."""
+    for chosen in list(itertools.permutations(range(count), size + 1))[:: 1 if size == 1 else 7]:
+        known = search.begin([1.0] * count)
+        program = bug(*chosen[:-1], second=chosen[-1], breaking=breaking)
+        while not search.settled(known, 0.05) and len(known.runs) + len(known.barred) < 60:
+            run = choice.choose(known)
+            assert run not in known.barred
+            end = program(run)
+            search.bar(known, run) if end is None else search.learn(known, run, end)
+        found = search.found(known)
+        assert (found.kind, set(found.factors)) == ("all", set(chosen[:-1])), chosen
+        assert size == 2 or len(known.runs) + len(known.barred) <= 14
