@@ -31,8 +31,8 @@ SPEAKS_OF_VALUES = re.compile(
 )
 SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
 GUARD = 3  # lines between a look at a value and the exception that it leads to
-KEPT = ("phase", "path", "module", "call", "op", "node", "parameter", "inputs", "given", "line", "entered", "function")
-KEPT += ("drawn",)  # it was given what was computed from the batch
+OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "function")
+KEPT = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
 
 
 def of_exception(

@@ -3,15 +3,12 @@
 # ruff: noqa: NPY002  # the global generator is what is tested
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 import random
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -394,50 +391,3 @@ def test_after_kill_9_the_last_step_and_each_workers_sample_are_known(tmp_path):
     assert found.now.samples == [str(4 * found.now.micro + i) for i in range(4)]
     assert [worker.worker for worker in found.workers] == [0, 1]
     assert all(int(worker.sample) // 4 % 2 == worker.worker for worker in found.workers)
-
-
-class AtOnce(Noisy):
-    def __getitems__(self, indices):
-        if 13 in indices:
-            raise ValueError("page 13 is broken")
-        return [self[index] for index in indices]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_of_samples_that_are_read_at_once_the_broken_one_is_named_by_the_replay(tmp_path, monkeypatch, workers):
-    again = lambda: train(tmp_path, AtOnce(), workers=workers, snapshot_every=2)  # noqa: E731
-    with pytest.raises(ValueError, match="13 is broken"):
-        again()
-    found = ring.read(ring.find(tmp_path)[0])
-    assert [w.failed.startswith("batch of ") for w in found.workers if w.failed] == [True]
-    replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
-    seen = ring.read(tmp_path / "replay" / "ring.bin").workers
-    assert [worker.failed for worker in seen if worker.failed] == ["13"]
-
-
-def in_a_thread(folder: Path) -> None:
-    """A program whose thread fetches, and dies of a sample without a word; its loop gives up waiting."""
-    torch.manual_seed(0)
-    net, fetched = nn.Linear(8, 3), queue.Queue()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with recording(folder, net, optimizer) as rec:
-
-        def fetch():
-            with contextlib.suppress(ValueError, Ended):
-                for batch in rec.batches(DataLoader(Bad(), 4)):
-                    fetched.put(batch)
-
-        thread = threading.Thread(target=fetch)
-        thread.start()
-        thread.join()
-        while not fetched.empty():
-            rec.loss(net(fetched.get()["x"]).mean()).backward()
-            optimizer.step()
-
-
-def test_a_thread_that_dies_of_a_sample_is_replayed_up_to_it(tmp_path, monkeypatch):
-    in_a_thread(tmp_path)
-    found = ring.read(ring.find(tmp_path)[0])
-    assert len(found.steps) == 3 and found.now.phase == "optimiser"
-    result = replay(tmp_path, monkeypatch, lambda: in_a_thread(tmp_path), last=found.now.number + 1)
-    assert "page 13 is broken" in result["error"]["message"] and not result["ahead"]
