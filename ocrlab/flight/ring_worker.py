@@ -10,7 +10,7 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Worker:
     order: dict[str, Any] = field(default_factory=dict)
     loaded: dict[str, bytes] = field(default_factory=dict)
     failed: str = ""  # sample at which the dataset raised for the first time
+    failed_at: float = 0.0  # seconds since 1970
 
 
 class Page:
@@ -119,6 +120,11 @@ def workers(folder: Path, rank: int, start: int) -> list[Worker]:
     return sorted(found, key=lambda worker: (worker.loader, worker.worker))
 
 
+def refused_last(workers: Sequence[Worker], newest: float) -> bool:
+    """Tell whether a batch of the training could not be loaded and none came after it, the last one `newest`."""
+    return any(worker.failed and worker.loader == 0 and worker.failed_at >= newest for worker in workers)
+
+
 def read_page(path: Path) -> Worker:
     """Return what a worker's page says; raises ValueError for a file that is none, OSError."""
     data = path.read_bytes()
@@ -128,7 +134,7 @@ def read_page(path: Path) -> Worker:
     seen, size, text = SAMPLE.unpack_from(data, SAMPLE_AT + 8 + (data[SAMPLE_AT] & 1) * SAMPLE.size)
     worker = Worker(pid, number, text[:size].decode(errors="replace"), seen or when, loader)
     if data[FAILED_AT]:
-        _, size, text = SAMPLE.unpack_from(data, FAILED_AT + 8)
+        worker.failed_at, size, text = SAMPLE.unpack_from(data, FAILED_AT + 8)
         worker.failed = text[:size].decode(errors="replace")
     at = BATCH_AT + 8 + (data[BATCH_AT] & 1) * BATCH_BYTES
     size, check, told, told_check = BATCH.unpack_from(data, at)

@@ -125,7 +125,7 @@ class Watched:
                 names = [str(index) for index in indices]
             return [self.one(index, name) for index, name in zip(indices, names, strict=True)]
         self.note(f"{len(indices)} samples from {self.told.samples[0] if self.told.samples else '?'} on")
-        return self.guarded(lambda: whole(indices))
+        return self.guarded(lambda: whole(indices), lambda: self.blamed(whole, indices))
 
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self.dataset)
@@ -144,14 +144,23 @@ class Watched:
         self.note(name)
         return self.guarded(lambda: self.dataset[index])
 
-    def guarded(self, load: Callable[[], Any]) -> Any:
+    def guarded(self, load: Callable[[], Any], blamed: Callable[[], str] | None = None) -> Any:
         try:
             return load()
         except StopIteration:
             raise
         except BaseException:
-            self.refuse(self.name)
+            self.refuse(self.name if blamed is None else blamed())
             raise
+
+    def blamed(self, make: Callable[[Any], Any], samples: Any) -> str:
+        """Return the samples that keep a batch from being made, in a replay, which may try; else the whole batch."""
+        names = self.told.samples
+        if self.replayed and isinstance(samples, list) and len(samples) == len(names):
+            bad = [names[position] for position in blame.unfit(make, samples)]
+            if bad:
+                return ", ".join(bad)
+        return f"{BATCH}{', '.join(names)}"
 
     def refuse(self, name: str) -> None:
         """Note the sample, or the batch, that could not be loaded."""
@@ -205,19 +214,10 @@ class Collate:
         try:
             data = self.collate(samples)
         except Exception:
-            self.watched.refuse(self.blamed(samples))
+            self.watched.refuse(self.watched.blamed(self.collate, samples))
             raise
         self.watched.fresh = True
         return Tagged(data, self.watched.told)
-
-    def blamed(self, samples: Any) -> str:
-        """Return the samples that keep a batch from being collated, in a replay, which may try; else the batch."""
-        names = self.watched.told.samples
-        if self.watched.replayed and isinstance(samples, list) and len(samples) == len(names):
-            bad = [names[position] for position in blame.unfit(self.collate, samples)]
-            if bad:
-                return ", ".join(bad)
-        return f"{BATCH}{', '.join(names)}"
 
 
 class Begin:

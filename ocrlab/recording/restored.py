@@ -12,6 +12,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from ocrlab import flight
 from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
+from ocrlab.flight.ring_worker import refused_last
 from ocrlab.recording import counters, generators, names, snapshots, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
@@ -70,6 +72,11 @@ class Restored:
         self.held: Any = None
         self.is_loaded = self.is_finished = False
         self.running: list[str] = []  # trackers
+        self.home = threading.get_ident()  # the thread of the loop
+        self.fetching: int | None = None  # the thread that has asked for the batch at hand
+        self.error: dict[str, Any] | None = None  # of the program; another thread may fetch batches behind it
+        self.is_ahead = False  # another thread does
+        self.writing = threading.Lock()
 
     @classmethod
     def asked(cls) -> Restored | None:
@@ -106,7 +113,7 @@ class Restored:
         if end is None and not self.recorded.steps:  # it failed at its very first batch
             is_stream = walks.was_noted(self.folder, self.rank, self.recorded.start, 0)
             newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
-        elif end is None or end.micro != newest.micro or end.phase != "data" or last <= newest.number:
+        elif end is None or end.micro != newest.micro or last <= newest.number or not self._ended_loading(end, newest):
             return []
         if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
             order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
@@ -119,6 +126,10 @@ class Restored:
             Step(newest.number + 1, newest.micro + 1 + i, newest.epoch, newest.walk, order=w.order, loaded=w.loaded)
             for i, w in enumerate(waiting)
         ]
+
+    def _ended_loading(self, end: Step, newest: Step) -> bool:
+        """Tell whether the run ended while it waited for a batch, or after one that could not be loaded."""
+        return end.phase == "data" or refused_last(self.recorded.workers, newest.time)
 
     def start(self, model: Any, optimizers: Any) -> None:
         """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
@@ -140,7 +151,7 @@ class Restored:
             self.is_loaded = True
             if self.state is not None:
                 self.held.load(self.state["state"])
-        for batch in self.feeding.batches(loader):
+        for batch in self._fed(loader):
             step = self.begin(batch)
             self.count(step, loop.held.models)
             now = loop.now
@@ -157,9 +168,19 @@ class Restored:
             if (self.job.get("cell") or {}).get("counters", True):
                 counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
 
+    def _fed(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""
+        try:
+            yield from self.feeding.batches(loader)
+        except Exception as error:
+            if threading.get_ident() != self.home:
+                self.failed(error)
+                leave()
+            raise
+
     def start_loop(self, held: Any) -> None:
         """Get ready to replay a hand-written loop."""
-        self.held = held
+        self.held, self.home = held, threading.get_ident()
         counters.listen()
         self.start(held.models, held.optimizers)
 
@@ -169,6 +190,7 @@ class Restored:
         `self.batch` is then what the step is to be made with.
         """
         self.index += 1
+        self.fetching = threading.get_ident()
         if self.index >= len(self.steps):
             self.over()
             last = self.steps[-1] if self.steps else Step(-1, -1)
@@ -267,7 +289,9 @@ class Restored:
         if self.trace is not None:
             self.trace.failed(error, self.tensor if self.tensor is not None else self.seen)
             self.trace.close()
-        self._write(finished=False, error=flight.describe(error))
+        self.error = flight.describe(error)
+        self.is_ahead = self.fetching not in (None, threading.get_ident())
+        self._write(finished=False)
 
     def _leave_step(self) -> None:
         """End a step in which the program has left its loop over the batches (break)."""
@@ -283,19 +307,21 @@ class Restored:
         self.feeding.close()
         leave()
 
-    def _write(self, *, finished: bool, error: dict[str, Any] | None = None) -> None:
-        exited = self.feeding.exited()
-        told = {
-            "schema": SCHEMA,
-            "steps": self.results,
-            "finished": finished,
-            "error": error,
-            "exited": list(exited),
-            "statuses": list(exited.values()),
-            "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
-            "warnings": self.warnings(),
-        }
-        flight.write_json(self.out / "result.json", told, private=True)
+    def _write(self, *, finished: bool) -> None:
+        with self.writing:
+            exited = self.feeding.exited()
+            told = {
+                "schema": SCHEMA,
+                "steps": self.results,
+                "finished": finished,
+                "error": self.error,
+                "exited": list(exited),
+                "statuses": list(exited.values()),
+                "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
+                "warnings": self.warnings(),
+                "ahead": self.is_ahead,
+            }
+            flight.write_json(self.out / "result.json", told, private=True)
 
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""

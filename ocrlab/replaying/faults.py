@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ocrlab.flight.failure import describe
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying.modules import Call, label
-from ocrlab.replaying.ops import innermost
+from ocrlab.replaying.ops import innermost, is_of_package
 from ocrlab.replaying.step import Step
 from ocrlab.replaying.values import Birth, bad, pointer, root
 from ocrlab.trace import sticky
@@ -29,8 +29,10 @@ Fault = dict[str, Any]
 SPEAKS_OF_VALUES = re.compile(
     r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
 )
+SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
 GUARD = 3  # lines between a look at a value and the exception that it leads to
-KEPT = ("phase", "path", "module", "call", "op", "node", "parameter", "inputs", "given", "line", "entered", "function")
+OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "function")
+KEPT = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
 
 
 def of_exception(
@@ -40,6 +42,8 @@ def of_exception(
 
     Of a program that ends itself (SystemExit) only a bad value is a fault, else None.
     """
+    script_line = _scripted(str(error))
+    error = step.raised_in[0] if script_line and step.raised_in is not None else error  # what failed in TorchScript
     told = describe(error)
     place = _owned(step, _place(step, error), error)
     latest = [step.values.latest] if step.values.latest else []
@@ -62,7 +66,7 @@ def of_exception(
         return None
     else:
         found = {"kind": "exception", **{name: place[name] for name in KEPT if place.get(name)}, "samples": None}
-        found["line"] = place.get("line") or _own_line(error) or told["where"]
+        found["line"] = script_line or place.get("line") or _own_line(error) or told["where"]
         found["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
         if not sticky.of_cuda(error):
             found["samples"] = _alone(step, error, count)
@@ -99,6 +103,14 @@ def _of_result(step: Step, loss: Tensor | None, batch: Any, count: int | None) -
             if birth is not None:
                 return {**of_birth(step, birth), "reaches": f"weight {name}"}
     return None
+
+
+def _scripted(message: str) -> str:
+    """Return the innermost line of the user's own in what TorchScript says; empty for any other exception."""
+    if "failed in the TorchScript interpreter" not in message.partition("\n")[0]:
+        return ""
+    places = [f"{found['file']}:{found['line']} {found['name']}" for found in SCRIPTED.finditer(message)]
+    return next((one for one in reversed(places) if not is_of_package(one)), "")
 
 
 def _guards(step: Step, error: BaseException) -> bool:

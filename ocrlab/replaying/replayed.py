@@ -22,6 +22,7 @@ from ocrlab.replaying import alone as traced_alone
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import faults as traced_faults
 from ocrlab.replaying import loaded
+from ocrlab.replaying.ahead import Ahead
 from ocrlab.replaying.alone import Way
 from ocrlab.replaying.faults import Fault
 from ocrlab.replaying.step import Step
@@ -78,6 +79,7 @@ class Tracer:
         self.phase = ""
         self.older: dict[int, Birth] = {}  # what the batches before have made of NaN and Inf, and the program may keep
         self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
+        self.ahead = Ahead()
 
     def begin(
         self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Anew | None = None
@@ -91,13 +93,16 @@ class Tracer:
         self._leave(0)
         self._stop()
         self.is_behind = False
-        if not self.on or number < self.first - 1:
+        if not self.on:
+            return batch
+        used, names, anew = self.ahead.used(batch, names, anew)
+        if number < self.first - 1:
             return batch
         with _harmless():
             self.names, self.anew = [str(name) for name in names], anew
             if number >= self.first and self.micro in (None, micro):
-                batch = self._narrow(batch)
-            self.batch, self.count = batch, traced_batch.size(batch, self.names)
+                used, batch = (self._narrow(used), batch) if self.ahead.by else [self._narrow(used)] * 2
+            self.batch, self.count = used, traced_batch.size(used, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if self.page is None:
                 self.out.mkdir(parents=True, exist_ok=True)
@@ -106,7 +111,7 @@ class Tracer:
                 self._write("running", None)
             self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
             self.step.values.older = self.older
-            self.step.start(batch, self.count, self.usual)
+            self.step.start(used, self.count, self.usual)
         return batch
 
     def behind(self) -> None:
@@ -210,6 +215,7 @@ class Tracer:
     def _stop(self) -> None:
         if self.step is not None:
             self.step.stop()
+            self.ahead.look(self.step.seen)
             self.older = self.step.values.handed_on({**self.about, "names": self.names, "phase": self.phase})
         self.step = None
 
@@ -229,6 +235,7 @@ class Tracer:
             of = before or {**self.about, "names": self.names, "phase": self.phase}
             fault = {**of, **fault, "names": _names(of["names"], fault)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
+            fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.seen) else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
         said |= {"compiled": self.compiled, "count": self.count}
         flight.write_json(self.out / "trace.json", said, private=True)

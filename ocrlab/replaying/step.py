@@ -63,6 +63,7 @@ class Step:
         self.outside_drawn = False  # it was computed from the batch
         self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.seen: set[int] = set()  # storages that operators were given
         self.read = ""  # the line that has read a bad value last
         self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
         self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
@@ -141,6 +142,9 @@ class Step:
             here = self.here(name)
             place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
             place["inputs"] = [kind(tensor) for tensor in inputs[:SHOWN]]
+            where = {pointer(tensor) for tensor in inputs}
+            self.seen |= where
+            place["drawn"] = not where.isdisjoint(self.values.drawn)
             self._tell(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
                 self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})

@@ -18,6 +18,12 @@ from ocrlab.rerun.subject import Subject
 NAMED = 4  # samples that a sentence names
 WIDEST = 160  # characters of a cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
+EVERY = "every sample of the batch does it alone, so that it is no one sample's"
+ELSEWHERE = "it comes again whichever sample of this batch is left: what fails need not have been computed from it"
+AHEAD = (
+    "its step and sample are not known, as the program fetches batches ahead of the steps that use them: put"
+    " rec.batches around its prefetcher, not inside of it"
+)
 MESSAGE = 240  # characters of an exception's first line
 
 
@@ -26,7 +32,12 @@ def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     fault = decided(outcomes)
     if fault is None:
         return _well(subject, outcomes)
-    parts = [f"first fault at step {fault.get('step', subject.number)}, {_place(fault)}", *_what(fault)]
+    where = (
+        "a fault that comes again" if fault.get("ahead") else f"first fault at step {fault.get('step', subject.number)}"
+    )
+    parts = [f"{where}, {_place(fault)}", *_what(fault)]
+    if fault.get("ahead"):
+        return "; ".join([*parts, AHEAD]) + "."
     parts += _samples(fault, outcomes)
     parts += _around(subject, fault)
     parts += [outcome.cell.gone for outcome in contrasts(outcomes) if outcome.fault is None][:1]
@@ -82,7 +93,7 @@ def guilty(outcome: Outcome) -> tuple[list[int], str]:
     bad = [told["samples"][0] for told in single if told["same"]]
     everyone = set(range(outcome.count))
     if bad and len(bad) == outcome.count:
-        return [], "every sample of the batch does it alone, so that it is no one sample's"
+        return [], EVERY
     if bad and not any(told["well"] for told in outcome.alone):
         return [], "its samples cannot be tried one by one: parts of the batch fail in another way"
     if bad:
@@ -217,6 +228,7 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
         if names:
             how = how.replace("without it", "without them") if len(names) > 1 else how
             return [_named(names) + (f", {how}" if how else "")]
+        how = ELSEWHERE if how == EVERY and fault.get("op") and not fault.get("drawn") else how
         return [how] if how else []
     if fault.get("everyone"):
         return [f"it is no one sample's: in the middle their values are {fault['everyone']:.2g} here"]

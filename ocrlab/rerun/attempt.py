@@ -281,6 +281,7 @@ def _without_a_trace(
         refused = _refused(seen.workers, exited)
         refused = refused or [w.sample for w in seen.workers if w.pid in guard.stuck]
         samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
+        number = subject.number if number is None and result.get("ahead") else number
         behind = bool(result.get("behind"))
         if behind:
             phase, stage, samples = BEHIND, "", []
@@ -293,6 +294,7 @@ def _without_a_trace(
     kind = "data" if phase == "data" and kind == "exception" else kind
     fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
+    fault |= {"ahead": True} if result.get("ahead") and phase != "data" else {}
     fault |= _told(error, phase) if isinstance(error, dict) else {}
     fault |= {"signal": ended.signal} if kind == "crash" else {}
     end = _pipe_of_the_dead(error, result) if phase == "data" else ""

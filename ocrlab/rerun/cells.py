@@ -152,7 +152,11 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
     that all samples have.
     """
-    if is_kept(fault) or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser")):
+    if (
+        fault.get("ahead")
+        or is_kept(fault)
+        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+    ):
         return False
     return fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 

@@ -18,6 +18,7 @@ from ocrlab.diagnose.ranks import first
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight import ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
+from ocrlab.flight.ring_worker import refused_last
 from ocrlab.flight.seal import is_whole
 from ocrlab.rerun import changes
 
@@ -227,7 +228,8 @@ def _newest(paths: list[Path]) -> Flight | None:
 
 def _chosen(found: Flight, number: int | None, ended: str) -> int:
     newest = found.now or found.steps[-1]
-    last = newest.number + int(newest.phase == "data" and ended != "success")
+    refused = refused_last(found.workers, found.steps[-1].time)  # somebody else may have asked for it than the loop
+    last = newest.number + int((newest.phase == "data" or refused) and ended != "success")
     if number is None:
         bad = next((step.number for step in found.steps if step.loss is not None and step.loss - step.loss != 0), None)
         return last if bad is None else bad

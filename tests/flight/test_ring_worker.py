@@ -30,6 +30,8 @@ def test_the_batch_that_failed_stays(tmp_path):
     page.sample("page_8.png")
     (worker,) = workers(tmp_path, 0, 0)
     assert (worker.failed, worker.sample, worker.order) == ("page_7.png", "page_8.png", {"indices": "[7]"})
+    assert ring_worker.refused_last([worker], worker.failed_at - 1)
+    assert not ring_worker.refused_last([worker], worker.failed_at + 1), "the program has gone on without it"
 
 
 def test_a_batch_too_large_is_left_out_and_a_broken_page_is_skipped(tmp_path):

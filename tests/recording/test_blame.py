@@ -1,8 +1,17 @@
+import contextlib
+import queue
+import threading
+from pathlib import Path
+
 import pytest
 import torch
-from torch.utils.data import default_collate
+from torch import nn
+from torch.utils.data import DataLoader, default_collate
 
+from ocrlab.flight import ring
 from ocrlab.recording.blame import unfit
+from ocrlab.recording.loops import recording
+from tests.recording.test_loops import Bad, Ended, Noisy, replay, train
 
 SMALL, LARGE = torch.ones(2), torch.ones(3)
 
@@ -33,3 +42,50 @@ def test_what_draws_is_tried_with_the_same_numbers():
     seed = next(seed for seed in range(99) if torch.manual_seed(seed) and torch.rand(()) > 0.5)
     torch.manual_seed(seed)
     assert unfit(collate, [SMALL, LARGE, SMALL]) == [1]
+
+
+class AtOnce(Noisy):
+    def __getitems__(self, indices):
+        if 13 in indices:
+            raise ValueError("page 13 is broken")
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_of_samples_that_are_read_at_once_the_broken_one_is_named_by_the_replay(tmp_path, monkeypatch, workers):
+    again = lambda: train(tmp_path, AtOnce(), workers=workers, snapshot_every=2)  # noqa: E731
+    with pytest.raises(ValueError, match="13 is broken"):
+        again()
+    found = ring.read(ring.find(tmp_path)[0])
+    assert [w.failed.startswith("batch of ") for w in found.workers if w.failed] == [True]
+    replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    seen = ring.read(tmp_path / "replay" / "ring.bin").workers
+    assert [worker.failed for worker in seen if worker.failed] == ["13"]
+
+
+def in_a_thread(folder: Path) -> None:
+    """A program whose thread fetches, and dies of a sample without a word; its loop gives up waiting."""
+    torch.manual_seed(0)
+    net, fetched = nn.Linear(8, 3), queue.Queue()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(folder, net, optimizer) as rec:
+
+        def fetch():
+            with contextlib.suppress(ValueError, Ended):
+                for batch in rec.batches(DataLoader(Bad(), 4)):
+                    fetched.put(batch)
+
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        thread.join()
+        while not fetched.empty():
+            rec.loss(net(fetched.get()["x"]).mean()).backward()
+            optimizer.step()
+
+
+def test_a_thread_that_dies_of_a_sample_is_replayed_up_to_it(tmp_path, monkeypatch):
+    in_a_thread(tmp_path)
+    found = ring.read(ring.find(tmp_path)[0])
+    assert len(found.steps) == 3 and found.now.phase == "optimiser"
+    result = replay(tmp_path, monkeypatch, lambda: in_a_thread(tmp_path), last=found.now.number + 1)
+    assert "page 13 is broken" in result["error"]["message"] and not result["ahead"]

@@ -327,3 +327,31 @@ def test_names_that_the_batch_has_in_another_order_are_not_given_to_its_rows(tmp
         trace.end(value)
     found = json.loads((tmp_path / "trace.json").read_text())["fault"]
     subset(found, tensor="input batch[0]", index=[0, 0, 0, 0], names=None)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x).sum(1)
+
+
+def test_what_fails_in_torchscript_has_its_operator_and_its_line(tmp_path: Path) -> None:
+    net = nn.Sequential(torch.jit.script(Words()))
+    given = torch.tensor([[0, 1], [2, 9], [3, 4], [0, 0]]), torch.zeros(4, dtype=torch.long)
+    fault, raised = step(tmp_path, net, given)
+    assert isinstance(raised, RuntimeError)
+    assert (fault["kind"], fault["op"], fault["value"], fault["names"]) == ("index", "aten::embedding", "9", ["b.png"])
+    assert fault["exception"].startswith("IndexError: index out of range")
+
+
+def test_the_words_of_others_for_nan_lead_to_the_batch_that_had_it(tmp_path: Path) -> None:
+    def check(value: Tensor) -> None:
+        raise ValueError("matrix contains invalid numeric entries")
+
+    images, targets = batch()
+    images[2] = torch.inf
+    fault, _ = step(tmp_path, Net(), (images, targets), lambda out, _: out.clamp(0, 1).mean(), check)
+    assert (fault["kind"], fault["tensor"], fault["names"]) == ("nonfinite", "input batch[0]", ["c.png"])

@@ -63,7 +63,7 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
         {"samples": [2], "names": ["c.png"], "same": False, "well": True},
         {"samples": [0, 2], "names": ["a.png", "c.png"], "same": False, "well": True},
     ]
-    crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None})
+    crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None, "drawn": True})
     alone = Outcome(cells.alone(6), alone=tried, count=3)
     said = answer.sentence(subject(), [crash, alone])
     assert said.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
@@ -261,3 +261,18 @@ def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> No
 def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
     fault = {"kind": "nonfinite", "phase": "forward", "path": "_orig_mod.front", "module": "LogMel", "tensor": "output"}
     assert "forward, `front` (LogMel); NaN in output" in answer.sentence(subject(), [outcome(fault)])
+
+
+def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
+    fault = {**CONV, "kind": "exception", "exception": "IndexError: Target 9", "names": ["a.png"], "ahead": True}
+    said = answer.sentence(subject(), [outcome(fault)])
+    assert said.startswith("a fault that comes again, forward,") and "rec.batches around its prefetcher" in said
+    assert "step 212" not in said and "a.png" not in said
+    assert not cells.wants_alone(fault, 4, cuda=False)
+
+
+@pytest.mark.parametrize(("drawn", "wanted"), [(True, answer.EVERY), (False, answer.ELSEWHERE)])
+def test_what_each_sample_does_may_come_from_elsewhere(drawn: bool, wanted: str) -> None:
+    tried = [{"samples": [i], "names": [], "same": True, "well": False} for i in range(2)]
+    fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": drawn}
+    assert wanted in answer.sentence(subject(), [outcome(fault), Outcome(cells.alone(6), alone=tried, count=2)])
