@@ -275,4 +275,7 @@ def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
 def test_what_each_sample_does_may_come_from_elsewhere(drawn: bool, wanted: str) -> None:
     tried = [{"samples": [i], "names": [], "same": True, "well": False} for i in range(2)]
     fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": drawn}
-    assert wanted in answer.sentence(subject(), [outcome(fault), Outcome(cells.alone(6), alone=tried, count=2)])
+    alone = Outcome(cells.alone(6), alone=tried, count=2)
+    assert wanted in answer.sentence(subject(), [outcome(fault), alone])
+    alone.partial = True  # a second batch beside it, say
+    assert answer.ELSEWHERE in answer.sentence(subject(), [outcome(fault), alone])
