@@ -256,7 +256,7 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
     losses = _losses(done[0])
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
-    if subject.ended == "success":
+    if subject.ended == "success" or subject.went_on:
         return f"step {subject.number} was run again {times}: {losses}."
     outside = ""
     if subject.world > 1:
