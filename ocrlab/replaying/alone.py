@@ -35,6 +35,7 @@ class Way:
     count: int
     make: Callable[[Sequence[int]], Any]
     folder: str = ""  # in which its forks write
+    partial: bool = False  # something of the batch belongs to none of its samples, and stays whole
 
     def place(self, out: Path) -> Path:
         """Return the folder below `out` of its forks."""
@@ -56,7 +57,7 @@ def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]
                 return way, part
             telling = tells(tried, way.count)
             if telling or not number:  # of two that tell nothing the first is the nearer to how batches are made
-                told = {"schema": 1, "count": way.count, "tried": tried}
+                told = {"schema": 1, "count": way.count, "tried": tried, "partial": way.partial}
                 flight.write_json(out / "alone.json", told, private=True)
             if telling:
                 break

@@ -97,6 +97,30 @@ def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) ->
     return {one: index for way, value in inner for one, index in owned(value, count, name + way, depth + 1).items()}
 
 
+def beside(batch: Any, tensor: str, row: int) -> str:
+    """Return the text for a row of a tensor of a batch (`batch[0][1]`): that of a list of texts, all different and as
+    many as it has rows, which lies beside it; empty for none.
+    """
+    name = "batch"
+    while not isinstance(batch, (*PLAIN, Tensor)):
+        inner = dict(parts(batch))
+        way = next((way for way in inner if tensor.startswith(name + way)), None)
+        if way is None:
+            return ""
+        if isinstance(inner[way], Tensor) and name + way == tensor and inner[way].dim():
+            lists = [one for one in inner.values() if isinstance(one, list | tuple) and len(one) == len(inner[way])]
+            lists = [one for one in lists if all(isinstance(text, str) for text in one) and len({*one}) == len(one)]
+            return lists[0][row] if lists and row < len(lists[0]) else ""
+        batch, name = inner[way], name + way
+    return ""
+
+
+def is_partial(batch: Any, count: int) -> bool:
+    """Tell whether a batch holds a tensor that is no one's of its `count` samples: another batch, class weights."""
+    one = owned(batch, count)
+    return any(tensor.dim() and tensor.shape[0] != count for name, tensor in tensors(batch) if name not in one)
+
+
 def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
     """Return a batch of the same kind with only the samples at `positions` of its `count`."""
     if isinstance(batch, Tensor):

@@ -133,7 +133,7 @@ class Tracer:
                 ways.append(again)
             if count and not self._is_reordered(again):
                 cut = lambda positions: traced_batch.narrow(batch, positions, count)  # noqa: E731
-                ways.append(Way(self.names, count, cut))
+                ways.append(Way(self.names, count, cut, partial=traced_batch.is_partial(batch, count)))
             if ways:
                 return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
         if count and self.positions is not None:
@@ -233,7 +233,7 @@ class Tracer:
                 with _harmless():
                     fault["made"] = loaded.maker(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
-            fault = {**of, **fault, "names": _names(of["names"], fault)}
+            fault = {**of, **fault, "names": _names(of["names"], fault, None if before else self.batch)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
             fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.seen) else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
@@ -243,12 +243,14 @@ class Tracer:
             self.on = False  # the first one is what was asked for
 
 
-def _names(names: Sequence[str], fault: Fault) -> list[str] | None:
-    """Return the names of a fault's samples, `sample 3 of the batch` where they have none."""
+def _names(names: Sequence[str], fault: Fault, batch: Any) -> list[str] | None:
+    """Return the names of a fault's samples, `sample 3 of the batch` where they have none, and the batch has none."""
     positions, tensor = fault.get("samples"), str(fault.get("tensor") or "")
     if positions is None:
         return None
-    called = [names[p] if p < len(names) else f"sample {p} of the batch" for p in positions]
+    within = tensor.rpartition(" ")[2]
+    nameless = lambda p: traced_batch.beside(batch, within, p) or f"sample {p} of the batch"  # noqa: E731
+    called = [names[p] if p < len(names) else nameless(p) for p in positions]
     return [traced_batch.of_part(name, tensor) for name in called]
 
 

@@ -19,7 +19,7 @@ NAMED = 4  # samples that a sentence names
 WIDEST = 160  # characters of a cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
 EVERY = "every sample of the batch does it alone, so that it is no one sample's"
-ELSEWHERE = "it comes again whichever sample of this batch is left: what fails need not have been computed from it"
+ELSEWHERE = "it comes again whichever sample of this batch is left: it need not be the fault of any"
 AHEAD = (
     "its step and sample are not known, as the program fetches batches ahead of the steps that use them: put"
     " rec.batches around its prefetcher, not inside of it"
@@ -228,7 +228,8 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
         if names:
             how = how.replace("without it", "without them") if len(names) > 1 else how
             return [_named(names) + (f", {how}" if how else "")]
-        how = ELSEWHERE if how == EVERY and fault.get("op") and not fault.get("drawn") else how
+        elsewhere = alone.partial or (fault.get("op") and not fault.get("drawn"))
+        how = ELSEWHERE if how == EVERY and elsewhere else how
         return [how] if how else []
     if fault.get("everyone"):
         return [f"it is no one sample's: in the middle their values are {fault['everyone']:.2g} here"]
@@ -255,7 +256,7 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
     losses = _losses(done[0])
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
-    if subject.ended == "success":
+    if subject.ended == "success" or subject.went_on:
         return f"step {subject.number} was run again {times}: {losses}."
     outside = ""
     if subject.world > 1:

@@ -56,6 +56,7 @@ class Outcome:
     steps: list[dict[str, Any]] = field(default_factory=list)
     alone: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0  # samples in the batch
+    partial: bool = False  # something of it belonged to none of them when each was tried alone
     names: list[str] = field(default_factory=list)  # of them
     strayed: bool = False  # it failed where the run had not: the program was not in the state that it was in then
     broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
@@ -197,6 +198,7 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     outcome.warnings = [str(text) for text in result.get("warnings") or ()]
     alone = _json(place / "alone.json")
     outcome.alone, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
+    outcome.partial = bool(alone.get("partial"))
     outcome.names = [str(name) for name in trace.get("samples") or ()]
     outcome.count = outcome.count or int(trace.get("count") or len(outcome.names))
     outcome.compiled = bool(trace.get("compiled"))

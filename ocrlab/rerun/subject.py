@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import statistics
@@ -45,6 +46,14 @@ class Subject:
         """The samples of the step, of all its micro-batches."""
         steps = [step for step in self.flight.steps if step.number == self.number]
         return [name for step in steps for name in step.samples]
+
+    @property
+    def went_on(self) -> bool:
+        """Whether this step went well, as far as the record tells: the run has made others after it."""
+        newest = self.flight.now or (self.flight.steps[-1] if self.flight.steps else None)
+        if self.step is None or newest is None or self.number >= newest.number:
+            return False
+        return self.step.loss is None or math.isfinite(self.step.loss)
 
     @property
     def validated(self) -> int | None:

@@ -136,3 +136,21 @@ def test_a_tensor_of_one_of_two_batches_tells_which_name_is_meant() -> None:
         traced_batch.of_part("a + b", "input batch[2]") == traced_batch.of_part("a + b", "output aten::div") == "a + b"
     )
     assert traced_batch.of_part("a", "input batch[1]") == "a"
+
+
+def test_a_batch_beside_another_one_is_not_cut_whole() -> None:
+    small, large = torch.ones(4, 2), torch.ones(10, 2)
+    assert traced_batch.is_partial([{"x": small}, {"x": large}], 4)
+    assert not traced_batch.is_partial({"x": small, "y": torch.ones(4), "scale": torch.tensor(2.0)}, 4)
+    assert not traced_batch.is_partial((small, [{"boxes": torch.ones(n, 4)} for n in range(4)]), 4)
+
+
+def test_a_row_has_the_text_that_lies_beside_its_tensor() -> None:
+    batch = ((torch.ones(2, 3), torch.ones(2), ("a", "b")), (torch.ones(3), ("c", "d", "e"), ("f", "f", "f")))
+    assert traced_batch.beside(batch, "batch[0][1]", 1) == "b"
+    assert traced_batch.beside({"u": {"x": torch.ones(2), "path": ["p", "q"]}}, "batch['u']['x']", 0) == "p"
+    assert traced_batch.beside(batch, "batch[1][0]", 2) == "e"
+    for tensor in ("batch[0][2]", "batch[7]", "output", ""):
+        assert traced_batch.beside(batch, tensor, 0) == ""
+    assert traced_batch.beside([torch.ones(2), ["same", "same"]], "batch[0]", 0) == ""
+    assert traced_batch.beside(None, "batch[0]", 0) == ""

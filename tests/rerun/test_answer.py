@@ -275,4 +275,16 @@ def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
 def test_what_each_sample_does_may_come_from_elsewhere(drawn: bool, wanted: str) -> None:
     tried = [{"samples": [i], "names": [], "same": True, "well": False} for i in range(2)]
     fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": drawn}
-    assert wanted in answer.sentence(subject(), [outcome(fault), Outcome(cells.alone(6), alone=tried, count=2)])
+    alone = Outcome(cells.alone(6), alone=tried, count=2)
+    assert wanted in answer.sentence(subject(), [outcome(fault), alone])
+    alone.partial = True  # a second batch beside it, say
+    assert answer.ELSEWHERE in answer.sentence(subject(), [outcome(fault), alone])
+
+
+def test_a_step_that_the_run_has_left_behind_had_no_fault_to_reproduce() -> None:
+    of = subject()
+    of.flight.steps.append(Step(213, 213))
+    found = [outcome(None, steps=[step(212, 0.5)])] * 2
+    assert answer.sentence(of, found).startswith("step 212 was run again 2 times: no fault, loss equal bit for bit")
+    of.flight.steps[0].loss = math.nan
+    assert answer.sentence(of, found).startswith("could not be reproduced")
