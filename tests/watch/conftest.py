@@ -35,10 +35,10 @@ class Screen:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 111, 0, 0))
             os.execve(sys.executable, [sys.executable, "-m", "ocrlab", "watch", *words], env)
 
-    def wait_for(self, text: bytes, seconds: float = 30.0) -> bytes:
-        """Return all that is shown once `text` is among it."""
+    def wait_for(self, text: bytes, seconds: float = 30.0, times: int = 1) -> bytes:
+        """Return all that is shown once `text` is among it, so many `times`."""
         end = time.monotonic() + seconds
-        while text not in self.shown:
+        while self.shown.count(text) < times:
             assert time.monotonic() < end, f"{text!r} never came: {self.shown!r}"
             self._read()
         return self.shown

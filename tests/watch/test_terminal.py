@@ -56,11 +56,11 @@ def test_ctrl_c_that_the_program_handles_does_not_end_it(screen):
 def test_ctrl_c_at_a_prompt_is_never_the_one_that_ends_the_program(screen):
     code = "while True:\n try:\n  print('ready'); print('got', input()); break\n except KeyboardInterrupt:\n  pass"
     shown = screen("--", *PYTHON, code)
-    for _ in range(3):
-        shown.wait_for(b"ready")
+    for number in range(3):
+        shown.wait_for(b"ready", times=number + 1)
         time.sleep(1.2)
         shown.type(b"\x03")
-    shown.wait_for(b"ready")
+    shown.wait_for(b"ready", times=4)  # what is typed before the interrupt has come is thrown away by the terminal
     shown.type(b"yes\n")
     shown.ended(0)
     assert b"got yes" in shown.shown and b"goes on after" not in shown.shown
