@@ -34,8 +34,13 @@ class Counters:
         self.first: Numbers | None = None
 
     def changed(self, models: Sequence[nn.Module]) -> Numbers:
-        """Return the numbers, by place and name, that are other ones than the first time, or were not there."""
-        now = taken(sys._getframe(1), models)
+        """Return the numbers, by place and name, that are other ones than the first time, or were not there; none where
+        something of the program refuses to be looked at: a snapshot is worth more than they are.
+        """
+        try:
+            now = taken(sys._getframe(1), models)
+        except Exception:
+            return {}
         if self.first is None:
             self.first = now
         return changed(now, self.first)
@@ -60,7 +65,7 @@ def changed(now: Numbers, first: Numbers) -> Numbers:
 
 def put(numbers: Mapping[str, Mapping[str, Any]], frame: FrameType | None, models: Sequence[nn.Module]) -> None:
     """Give a program its numbers back; what it does not have yet, or has otherwise, stays."""
-    for place, held, write in _places(frame, models):
+    for place, held, write in _places(frame, models) if numbers else ():
         told = numbers.get(place, {})
         fitting = {name: value for name, value in told.items() if name in held and _fits(held[name], value)}
         if fitting:

@@ -147,3 +147,22 @@ def test_nothing_of_the_program_is_kept_or_changed_by_looking():
 
     assert training() == (None, {"step": 3}, 3)
     assert asking() == ([], 3)
+
+
+class Refusing:
+    """Gives nothing away, not even that it has no such attribute."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+    def train(self, numbers):
+        given({})  # as in a replay of it
+        return numbers.changed([nn.Linear(1, 1)])
+
+
+def test_what_cannot_be_looked_at_costs_no_snapshot():
+    numbers = counters.Counters()
+    assert Refusing().train(numbers) == {} and numbers.first is None
+    assert isinstance(numbers.changed([nn.Linear(1, 1)]), dict) and numbers.first
