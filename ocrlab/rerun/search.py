@@ -31,6 +31,8 @@ CHANCE = 0.001  # of the same failure where an answer expects none: nothing is e
 CERTAIN = 0.9  # rate above which a failure passes for one that always happens
 OFTEN = 14  # runs as it was that pass before a failure counts as gone: of one in five such a row is rarer than 1 in 20
 LUCK = 0.3  # likelihood of another answer, against prior and likelihood of the best, that is no doubt any more
+FEW = 10  # factors up to which every run between two is weighed
+HINDERED = 0.1  # likelihood of an answer for each factor of which no run shows what it does, as that ended otherwise
 SLACK = 12.0  # Ville's bound counts every wrong answer apart; simulated, so much more still keeps the error
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -86,24 +88,28 @@ class Search:
         return np.where(self.every, kept == self.masks, kept != 0)
 
     @property
-    def out(self) -> Array:
-        """Return (A,) whether an answer cannot be proved, as runs that failed otherwise are in the way.
+    def unshown(self) -> Array:
+        """Return (A,) of how many factors of each answer it is not shown what they do, and the run for it is barred.
 
-        A factor of it was flipped alone, and no run without it has passed yet; or one of ANY was left without the
-        others, and no such run has failed.
+        ALL: the factor was flipped alone, and no run has passed in which it was flipped and the others were not. ANY:
+        it was left without the others, and no such run has failed.
         """
-        found, passed, failed = np.zeros(len(self.answers), bool), self.ends(False), self.ends(True)
-        for run in self.barred:
-            flip, kept = self.whole ^ run, self.masks & run
-            if flip.bit_count() == 1 and all(other & flip for other in passed):
-                found |= self.masks & flip != 0
-            for place in np.flatnonzero(~self.every & (kept != 0) & (kept & (kept - 1) == 0) & (kept != self.masks)):
-                found[place] |= all(other & self.masks[place] != kept[place] for other in failed)
+        found = np.zeros(len(self.answers), int)  # (A,)
+        for one in (1 << index for index in range(self.count)) if self.barred else ():
+            rest = self.masks ^ one
+            if self.whole ^ one in self.barred:
+                found += self.every & (self.masks & one != 0) & ~self._kept(self.ends(False), rest)
+            alone = ~self.every & (rest & one == 0) & (rest != 0)
+            found += alone & self._kept(self.barred, one) & ~self._kept(self.ends(True), one)
         return found
+
+    def _kept(self, runs: Sequence[int], wanted: Array | int) -> Array:
+        """Return (A,) whether in any of the runs just those factors of an answer are as they were."""
+        return np.asarray(((np.array(runs, int)[:, None] & self.masks) == wanted).any(axis=0))
 
     def weights(self) -> Array:
         """Return (A + 1, R) posteriors, that sum to 1; in the last row the first is that of no answer at all."""
-        logs = np.where(self.out[:, None], -np.inf, self.prior + self.likelihood)
+        logs = self.prior + self.likelihood + math.log(HINDERED) * self.unshown[:, None]
         logs = np.vstack([logs, np.full(len(self.rates), -np.inf)])
         logs[-1, 0] = self.misfit
         raised = np.exp(logs - logs.max())
@@ -215,7 +221,7 @@ def doubts(search: Search, error: float) -> list[int]:
     score = own.max() + math.log(np.exp(own - own.max()).sum())
     chances = search.likelihood[:, [rate < 1 for rate in search.rates]].max(axis=1)
     chances[place] = -np.inf
-    chances[search.out] = -np.inf
+    chances[(search.unshown > 0) & search.every] = -np.inf
     near = np.flatnonzero(chances > score + math.log(error))
     return [int(one) for one in near[np.argsort(-chances[near], kind="stable")]]
 
@@ -226,7 +232,8 @@ def unproven(search: Search, best: Found) -> list[int]:
     ALL: alone they fail, and with any one of them flipped, and nothing else, it passes. ANY: each alone fails, and with
     all of them flipped it passes. This proves it, however involved the truth may be, as long as flips only help. Of
     one factor less will do in the first log2(n) + 2 runs: it lies in all failing ones, every other in a passing one.
-    Where a flip alone ends otherwise, two other runs that differ in nothing else show what it does.
+    Where a flip alone ends otherwise, two other runs that differ in nothing else show what it does; where they alone
+    do, what must stay beside them does, with nothing more that could be flipped.
     """
     named = [1 << index for index in best.factors]
     mask, failed, passed = sum(named), search.ends(True), search.ends(False)
@@ -242,10 +249,10 @@ def unproven(search: Search, best: Found) -> list[int]:
         wanted += [search.whole ^ mask] if cleared != search.whole or not passed else []
     elif best.kind == "all":
         wanted = [run for one in named for run in _flipped(search, one, mask)]
-        wanted += [mask] if mask not in (*failed, *search.barred) else []
+        wanted += _nearest(search, mask, mask, True)
     else:
-        wanted = [one for one in named if one not in (*failed, *search.barred)]
-        wanted += [search.whole ^ mask] if search.whole ^ mask not in (*passed, *search.barred) else []
+        wanted = [run for one in named for run in _nearest(search, one, mask, True)]
+        wanted += _nearest(search, search.whole ^ mask, mask, False)
     return wanted
 
 
@@ -256,11 +263,62 @@ def _flipped(search: Search, one: int, mask: int) -> list[int]:
     failed, passed = search.ends(True), search.ends(False)
     if search.whole ^ one not in search.barred:
         return [search.whole ^ one] if search.whole ^ one not in passed else []
-    if any(not run & one and run | one in failed for run in passed):
+    if any(run & mask == mask ^ one and run | one in failed for run in passed):
         return []
-    others = sorted((run ^ one for run in failed if run & one), key=int.bit_count, reverse=True)
-    return next(([run] for run in (*others, mask ^ one) if run not in search.barred), [search.whole ^ one])
+    pairs = [run for run in _between(search, mask ^ one, search.whole ^ one) if run not in (*failed, *search.barred)]
+    pairs = [run for run in pairs if run | one not in (*passed, *search.barred)]
+    if not pairs:
+        return [search.whole ^ one]
+    best = max(pairs, key=lambda run: (usable(search, run), run | one in failed, run.bit_count()))
+    return [run for run, known in ((best, passed), (best | one, failed)) if run not in known]
 
+
+def _nearest(search: Search, goal: int, mask: int, fails: bool) -> list[int]:
+    """Return the run that is wanted to show that `goal` fails, or passes, and none where that is known.
+
+    Where it ends otherwise, a run will do that keeps the same of `mask`, and of which nothing more can be flipped
+    towards `goal`; one that is not to be made is returned where there is none.
+    """
+    known = search.ends(fails)
+    if goal not in search.barred:
+        return [goal] if goal not in known else []
+    near = [run for run in known if run & mask == goal & mask]
+    if not near:
+        return [goal]
+    here = min(near, key=lambda run: (run ^ goal).bit_count())
+    made = {*search.barred, *(run for run, _ in search.runs)}
+    ways = [run for run in _between(search, here & goal, here | goal) if run not in made]
+    if all(here ^ 1 << index in made for index in range(search.count) if (here ^ goal) >> index & 1):
+        return []
+    return [max(ways, key=lambda run: (usable(search, run) * (run ^ here).bit_count(), -run))]
+
+
+def _between(search: Search, least: int, most: int) -> list[int]:
+    """Return the runs that lie between two; of many factors only those in which one of these is flipped or left."""
+    free = [1 << index for index in range(search.count) if (least ^ most) >> index & 1]
+    if len(free) > FEW:
+        return sorted({least, most, *(least | one for one in free), *(most ^ one for one in free)})
+    runs = [least]
+    for one in free:
+        runs += [run | one for run in runs]
+    return runs
+
+
+def usable(search: Search, run: int) -> float:
+    """Return how probably a run does not fail otherwise, as those did in which some flip must be to blame."""
+    if not search.barred:
+        return 1.0
+    if run in search.barred:
+        return 0.0
+    cleared = 0
+    for other, _ in search.runs:
+        cleared |= search.whole & ~other
+    usable = 1.0
+    for other in search.barred:
+        blamed = search.whole & ~other & ~cleared
+        flipped = (blamed & ~run).bit_count()
+        usable *= 1 - 0.9 * flipped / max(1, blamed.bit_count())
+    return usable
 
 def proved(search: Search, best: Found) -> bool:
     """Tell whether nothing more is wanted of a failure that always happens.
