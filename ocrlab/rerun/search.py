@@ -88,20 +88,22 @@ class Search:
         return np.where(self.every, kept == self.masks, kept != 0)
 
     @property
-    def unshown(self) -> Array:
-        """Return (A,) of how many factors of each answer it is not shown what they do, and the run for it is barred.
+    def hindered(self) -> Array:
+        """Return (A,) the logarithm of how much less likely answers are as runs for them ended otherwise, 0 for most.
 
-        ALL: the factor was flipped alone, and no run has passed in which it was flipped and the others were not. ANY:
-        it was left without the others, and no such run has failed.
+        ALL: a factor was flipped alone, and no run has passed in which it was flipped and the others were not. ANY: one
+        was left without the others, and no such run has failed. Of what comes now and then such an answer is left out,
+        until a run without the factor has passed, whatever else was flipped: a failing one beside it proves little.
         """
-        found = np.zeros(len(self.answers), int)  # (A,)
+        found, passed, failed = np.zeros(len(self.answers)), self.ends(False), self.ends(True)
         for one in (1 << index for index in range(self.count)) if self.barred else ():
             rest = self.masks ^ one
             if self.whole ^ one in self.barred:
-                found += self.every & (self.masks & one != 0) & ~self._kept(self.ends(False), rest)
+                shown = any(not run & one for run in passed) if self.flaky else self._kept(passed, rest)
+                found += (self.every | self.flaky) & (self.masks & one != 0) & ~np.asarray(shown)
             alone = ~self.every & (rest & one == 0) & (rest != 0)
-            found += alone & self._kept(self.barred, one) & ~self._kept(self.ends(True), one)
-        return found
+            found += alone & self._kept(self.barred, one) & ~self._kept(failed, one)
+        return np.where(found > 0, -np.inf, 0.0) if self.flaky else math.log(HINDERED) * found
 
     def _kept(self, runs: Sequence[int], wanted: Array | int) -> Array:
         """Return (A,) whether in any of the runs just those factors of an answer are as they were."""
@@ -109,7 +111,7 @@ class Search:
 
     def weights(self) -> Array:
         """Return (A + 1, R) posteriors, that sum to 1; in the last row the first is that of no answer at all."""
-        logs = self.prior + self.likelihood + math.log(HINDERED) * self.unshown[:, None]
+        logs = self.prior + self.likelihood + self.hindered[:, None]
         logs = np.vstack([logs, np.full(len(self.rates), -np.inf)])
         logs[-1, 0] = self.misfit
         raised = np.exp(logs - logs.max())
@@ -208,7 +210,14 @@ def settled(search: Search, error: float) -> bool:
         return len(search.runs) >= OFTEN and not any(failed for _, failed in search.runs)
     if best.posterior < 1 - error:
         return False
+    if best.kind == "always" and search.flaky and search.barred and not _each_flipped(search):
+        return False  # what could not be flipped may be it
     return best.kind == "other" or (not doubts(search, SLACK * error) if search.flaky else proved(search, best))
+
+
+def _each_flipped(search: Search) -> bool:
+    """Tell whether each factor was flipped in a run that failed."""
+    return all(any(not run >> index & 1 for run in search.ends(True)) for index in range(search.count))
 
 
 def doubts(search: Search, error: float) -> list[int]:
@@ -221,7 +230,7 @@ def doubts(search: Search, error: float) -> list[int]:
     score = own.max() + math.log(np.exp(own - own.max()).sum())
     chances = search.likelihood[:, [rate < 1 for rate in search.rates]].max(axis=1)
     chances[place] = -np.inf
-    chances[(search.unshown > 0) & search.every] = -np.inf
+    chances[search.hindered < 0] = -np.inf
     near = np.flatnonzero(chances > score + math.log(error))
     return [int(one) for one in near[np.argsort(-chances[near], kind="stable")]]
 
@@ -249,7 +258,7 @@ def unproven(search: Search, best: Found) -> list[int]:
         wanted += [search.whole ^ mask] if cleared != search.whole or not passed else []
     elif best.kind == "all":
         wanted = [run for one in named for run in _flipped(search, one, mask)]
-        wanted += _nearest(search, mask, mask, True)
+        wanted += _nearest(search, mask, mask, True) or _beside(search, mask)
     else:
         wanted = [run for one in named for run in _nearest(search, one, mask, True)]
         wanted += _nearest(search, search.whole ^ mask, mask, False)
@@ -291,6 +300,20 @@ def _nearest(search: Search, goal: int, mask: int, fails: bool) -> list[int]:
     if all(here ^ 1 << index in made for index in range(search.count) if (here ^ goal) >> index & 1):
         return []
     return [max(ways, key=lambda run: (usable(search, run) * (run ^ here).bit_count(), -run))]
+
+
+def _beside(search: Search, mask: int) -> list[int]:
+    """Return the runs not yet made that flip, alone, what had to stay beside `mask`: does it need this too?"""
+    made = {*search.barred, *(run for run, _ in search.runs)}
+    extra = beside(search, mask)
+    flips = [search.whole ^ 1 << index for index in range(search.count) if extra >> index & 1]
+    return [run for run in flips if run not in made]
+
+
+def beside(search: Search, mask: int) -> int:
+    """Return what was as it was, besides all of `mask`, in the failing run with the fewest; none without barred runs."""
+    near = [run ^ mask for run in search.ends(True) if run & mask == mask]
+    return min(near, key=int.bit_count) if near and search.barred else 0
 
 
 def _between(search: Search, least: int, most: int) -> list[int]:
