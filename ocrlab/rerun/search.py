@@ -9,6 +9,11 @@ no more was flipped than in one that failed, raises the bar for good: from then 
 than each other one, at whatever rate that fails, that a wrong one is named in `error` of all searches at most
 (Ville 1939: a likelihood ratio ever exceeds 1/error with that probability at most, however one chooses and stops).
 
+A run that ends otherwise tells nothing of the failure, but of what can be proved: an answer is less likely for each of
+its factors whose flip was to be shown by such a run, until another run has shown it, and is none before two runs that
+differ in that factor alone have ended as it says. So a second bug that shows once the first is gone hides nothing, and
+what cannot be told from one factor alone (one more, whose flip breaks the program) does not keep that from being named.
+
 Of failures that always happen a suspicion only says which half comes first: as a prior it let runs be made that do not
 halve, and wrong pairs be named. Those that happen now and then it makes likelier, which takes fewer runs.
 """
@@ -295,10 +300,12 @@ def _nearest(search: Search, goal: int, mask: int, fails: bool) -> list[int]:
     if not near:
         return [goal]
     here = min(near, key=lambda run: (run ^ goal).bit_count())
+    if all(here ^ 1 << index in search.barred for index in range(search.count) if (here ^ goal) >> index & 1):
+        return []
     made = {*search.barred, *(run for run, _ in search.runs)}
     ways = [run for run in _between(search, here & goal, here | goal) if run not in made]
-    if all(here ^ 1 << index in made for index in range(search.count) if (here ^ goal) >> index & 1):
-        return []
+    if not ways or any(run & mask == goal & mask for run in search.ends(not fails)):
+        return [goal]  # the answer does not hold in every run
     return [max(ways, key=lambda run: (usable(search, run) * (run ^ here).bit_count(), -run))]
 
 
@@ -311,7 +318,7 @@ def _beside(search: Search, mask: int) -> list[int]:
 
 
 def beside(search: Search, mask: int) -> int:
-    """Return what was as it was, besides all of `mask`, in the failing run with the fewest; none without barred runs."""
+    """Return what was as it was beside all of `mask` in the failing run with the fewest; none without barred runs."""
     near = [run ^ mask for run in search.ends(True) if run & mask == mask]
     return min(near, key=int.bit_count) if near and search.barred else 0
 
@@ -342,6 +349,7 @@ def usable(search: Search, run: int) -> float:
         flipped = (blamed & ~run).bit_count()
         usable *= 1 - 0.9 * flipped / max(1, blamed.bit_count())
     return usable
+
 
 def proved(search: Search, best: Found) -> bool:
     """Tell whether nothing more is wanted of a failure that always happens.
