@@ -219,7 +219,28 @@ def _evidence(job: Hunt, outcome: Outcome) -> str:
     flips = [mask] if best.kind == "any" else [1 << index for index in best.factors]
     alone = any((known.whole ^ flip, False) in known.runs for flip in flips)
     told = f"it failed in {sum(on)} of {len(on)} {_runs(len(on))} with, in {sum(off)} of {len(off)} without"
-    return told + (", and passed with nothing else flipped" if alone else "")
+    told += ", and passed with nothing else flipped" if alone else ""
+    return told + (_detours(job, best, known) if best.kind == "all" and known.barred and not known.flaky else "")
+
+
+def _detours(job: Hunt, best: search.Found, known: search.Search) -> str:
+    """Return what was flipped, or left, beside the answer in the runs that prove it, where others ended otherwise."""
+    mask, told = sum(1 << index for index in best.factors), ""
+    for index in best.factors:
+        one = 1 << index
+        pairs = [run for run in known.ends(False) if run & mask == mask ^ one and (run | one, True) in known.runs]
+        if known.whole ^ one in known.barred and pairs:
+            name, more = job.factors[index].name, _names(job, known.whole ^ max(pairs, key=int.bit_count) ^ one)
+            told += f"; {name} flipped alone ends otherwise, but with {more} flipped too it fails with {name} as it was"
+            told += " and passes without"
+    extra = search.beside(known, mask)
+    if extra:
+        told += f"; whether it needs {_names(job, extra)} as well is not known, as it ends otherwise without"
+    return told
+
+
+def _names(job: Hunt, mask: int) -> str:
+    return " and ".join(factor.name for index, factor in enumerate(job.factors) if mask >> index & 1)
 
 
 def _cure(job: Hunt, best: search.Found, data: Told | None) -> str:

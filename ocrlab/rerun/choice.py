@@ -48,7 +48,7 @@ def choose(search: Search, error: float = 0.05) -> int:
             weights = certain if certain.sum() > DEAD else weights
     told = _teller(search, weights)
     runs, bits = (halving, told(halving)) if halving else _candidates(search, told)
-    bits = bits * np.array([_usable(search, run) for run in runs]) if search.barred else bits
+    bits = bits * np.array([searches.usable(search, run) for run in runs]) if search.barred else bits
     if search.barred and bits.max() < NOTHING:
         return search.barred[0]
     close = np.flatnonzero(bits >= CLOSE * bits.max())
@@ -168,23 +168,6 @@ def _share(suspected: Sequence[float]) -> int:
     most = 1 << (count - 1).bit_length() - 1
     sizes = range(max(1, count - most), min(most, count - 1) + 1)
     return min(sizes, key=lambda size: (round(abs(2 * sum(suspected[:size]) - all_of_it), 9), size))
-
-
-def _usable(search: Search, run: int) -> float:
-    """Return how probably a run does not fail otherwise, as those did in which some flip must be to blame."""
-    if not search.barred:
-        return 1.0
-    if run in search.barred:
-        return 0.0
-    cleared = 0
-    for other, _ in search.runs:
-        cleared |= search.whole & ~other
-    usable = 1.0
-    for other in search.barred:
-        blamed = search.whole & ~other & ~cleared
-        flipped = (blamed & ~run).bit_count()
-        usable *= 1 - 0.9 * flipped / max(1, blamed.bit_count())
-    return usable
 
 
 def _indirect(search: Search, run: int) -> int:

@@ -9,6 +9,11 @@ no more was flipped than in one that failed, raises the bar for good: from then 
 than each other one, at whatever rate that fails, that a wrong one is named in `error` of all searches at most
 (Ville 1939: a likelihood ratio ever exceeds 1/error with that probability at most, however one chooses and stops).
 
+A run that ends otherwise tells nothing of the failure, but of what can be proved: an answer is less likely for each of
+its factors whose flip was to be shown by such a run, until another run has shown it, and is none before two runs that
+differ in that factor alone have ended as it says. So a second bug that shows once the first is gone hides nothing, and
+what cannot be told from one factor alone (one more, whose flip breaks the program) does not keep that from being named.
+
 Of failures that always happen a suspicion only says which half comes first: as a prior it let runs be made that do not
 halve, and wrong pairs be named. Those that happen now and then it makes likelier, which takes fewer runs.
 """
@@ -31,6 +36,8 @@ CHANCE = 0.001  # of the same failure where an answer expects none: nothing is e
 CERTAIN = 0.9  # rate above which a failure passes for one that always happens
 OFTEN = 14  # runs as it was that pass before a failure counts as gone: of one in five such a row is rarer than 1 in 20
 LUCK = 0.3  # likelihood of another answer, against prior and likelihood of the best, that is no doubt any more
+FEW = 10  # factors up to which every run between two is weighed
+HINDERED = 0.1  # likelihood of an answer for each factor of which no run shows what it does, as that ended otherwise
 SLACK = 12.0  # Ville's bound counts every wrong answer apart; simulated, so much more still keeps the error
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -86,24 +93,30 @@ class Search:
         return np.where(self.every, kept == self.masks, kept != 0)
 
     @property
-    def out(self) -> Array:
-        """Return (A,) whether an answer cannot be proved, as runs that failed otherwise are in the way.
+    def hindered(self) -> Array:
+        """Return (A,) the logarithm of how much less likely answers are as runs for them ended otherwise, 0 for most.
 
-        A factor of it was flipped alone, and no run without it has passed yet; or one of ANY was left without the
-        others, and no such run has failed.
+        ALL: a factor was flipped alone, and no run has passed in which it was flipped and the others were not. ANY: one
+        was left without the others, and no such run has failed. Of what comes now and then such an answer is left out,
+        until a run without the factor has passed, whatever else was flipped: a failing one beside it proves little.
         """
-        found, passed, failed = np.zeros(len(self.answers), bool), self.ends(False), self.ends(True)
-        for run in self.barred:
-            flip, kept = self.whole ^ run, self.masks & run
-            if flip.bit_count() == 1 and all(other & flip for other in passed):
-                found |= self.masks & flip != 0
-            for place in np.flatnonzero(~self.every & (kept != 0) & (kept & (kept - 1) == 0) & (kept != self.masks)):
-                found[place] |= all(other & self.masks[place] != kept[place] for other in failed)
-        return found
+        found, passed, failed = np.zeros(len(self.answers)), self.ends(False), self.ends(True)
+        for one in (1 << index for index in range(self.count)) if self.barred else ():
+            rest = self.masks ^ one
+            if self.whole ^ one in self.barred:
+                shown = any(not run & one for run in passed) if self.flaky else self._kept(passed, rest)
+                found += (self.every | self.flaky) & (self.masks & one != 0) & ~np.asarray(shown)
+            alone = ~self.every & (rest & one == 0) & (rest != 0)
+            found += alone & self._kept(self.barred, one) & ~self._kept(failed, one)
+        return np.where(found > 0, -np.inf, 0.0) if self.flaky else math.log(HINDERED) * found
+
+    def _kept(self, runs: Sequence[int], wanted: Array | int) -> Array:
+        """Return (A,) whether in any of the runs just those factors of an answer are as they were."""
+        return np.asarray(((np.array(runs, int)[:, None] & self.masks) == wanted).any(axis=0))
 
     def weights(self) -> Array:
         """Return (A + 1, R) posteriors, that sum to 1; in the last row the first is that of no answer at all."""
-        logs = np.where(self.out[:, None], -np.inf, self.prior + self.likelihood)
+        logs = self.prior + self.likelihood + self.hindered[:, None]
         logs = np.vstack([logs, np.full(len(self.rates), -np.inf)])
         logs[-1, 0] = self.misfit
         raised = np.exp(logs - logs.max())
@@ -202,7 +215,14 @@ def settled(search: Search, error: float) -> bool:
         return len(search.runs) >= OFTEN and not any(failed for _, failed in search.runs)
     if best.posterior < 1 - error:
         return False
+    if best.kind == "always" and search.flaky and search.barred and not _each_flipped(search):
+        return False  # what could not be flipped may be it
     return best.kind == "other" or (not doubts(search, SLACK * error) if search.flaky else proved(search, best))
+
+
+def _each_flipped(search: Search) -> bool:
+    """Tell whether each factor was flipped in a run that failed."""
+    return all(any(not run >> index & 1 for run in search.ends(True)) for index in range(search.count))
 
 
 def doubts(search: Search, error: float) -> list[int]:
@@ -215,7 +235,7 @@ def doubts(search: Search, error: float) -> list[int]:
     score = own.max() + math.log(np.exp(own - own.max()).sum())
     chances = search.likelihood[:, [rate < 1 for rate in search.rates]].max(axis=1)
     chances[place] = -np.inf
-    chances[search.out] = -np.inf
+    chances[search.hindered < 0] = -np.inf
     near = np.flatnonzero(chances > score + math.log(error))
     return [int(one) for one in near[np.argsort(-chances[near], kind="stable")]]
 
@@ -226,7 +246,8 @@ def unproven(search: Search, best: Found) -> list[int]:
     ALL: alone they fail, and with any one of them flipped, and nothing else, it passes. ANY: each alone fails, and with
     all of them flipped it passes. This proves it, however involved the truth may be, as long as flips only help. Of
     one factor less will do in the first log2(n) + 2 runs: it lies in all failing ones, every other in a passing one.
-    Where a flip alone ends otherwise, two other runs that differ in nothing else show what it does.
+    Where a flip alone ends otherwise, two other runs that differ in nothing else show what it does; where they alone
+    do, what must stay beside them does, with nothing more that could be flipped.
     """
     named = [1 << index for index in best.factors]
     mask, failed, passed = sum(named), search.ends(True), search.ends(False)
@@ -242,10 +263,10 @@ def unproven(search: Search, best: Found) -> list[int]:
         wanted += [search.whole ^ mask] if cleared != search.whole or not passed else []
     elif best.kind == "all":
         wanted = [run for one in named for run in _flipped(search, one, mask)]
-        wanted += [mask] if mask not in (*failed, *search.barred) else []
+        wanted += _nearest(search, mask, mask, True) or _beside(search, mask)
     else:
-        wanted = [one for one in named if one not in (*failed, *search.barred)]
-        wanted += [search.whole ^ mask] if search.whole ^ mask not in (*passed, *search.barred) else []
+        wanted = [run for one in named for run in _nearest(search, one, mask, True)]
+        wanted += _nearest(search, search.whole ^ mask, mask, False)
     return wanted
 
 
@@ -256,10 +277,78 @@ def _flipped(search: Search, one: int, mask: int) -> list[int]:
     failed, passed = search.ends(True), search.ends(False)
     if search.whole ^ one not in search.barred:
         return [search.whole ^ one] if search.whole ^ one not in passed else []
-    if any(not run & one and run | one in failed for run in passed):
+    if any(run & mask == mask ^ one and run | one in failed for run in passed):
         return []
-    others = sorted((run ^ one for run in failed if run & one), key=int.bit_count, reverse=True)
-    return next(([run] for run in (*others, mask ^ one) if run not in search.barred), [search.whole ^ one])
+    pairs = [run for run in _between(search, mask ^ one, search.whole ^ one) if run not in (*failed, *search.barred)]
+    pairs = [run for run in pairs if run | one not in (*passed, *search.barred)]
+    if not pairs:
+        return [search.whole ^ one]
+    best = max(pairs, key=lambda run: (usable(search, run), run | one in failed, run.bit_count()))
+    return [run for run, known in ((best, passed), (best | one, failed)) if run not in known]
+
+
+def _nearest(search: Search, goal: int, mask: int, fails: bool) -> list[int]:
+    """Return the run that is wanted to show that `goal` fails, or passes, and none where that is known.
+
+    Where it ends otherwise, a run will do that keeps the same of `mask`, and of which nothing more can be flipped
+    towards `goal`; one that is not to be made is returned where there is none.
+    """
+    known = search.ends(fails)
+    if goal not in search.barred:
+        return [goal] if goal not in known else []
+    near = [run for run in known if run & mask == goal & mask]
+    if not near:
+        return [goal]
+    here = min(near, key=lambda run: (run ^ goal).bit_count())
+    if all(here ^ 1 << index in search.barred for index in range(search.count) if (here ^ goal) >> index & 1):
+        return []
+    made = {*search.barred, *(run for run, _ in search.runs)}
+    ways = [run for run in _between(search, here & goal, here | goal) if run not in made]
+    if not ways or any(run & mask == goal & mask for run in search.ends(not fails)):
+        return [goal]  # the answer does not hold in every run
+    return [max(ways, key=lambda run: (usable(search, run) * (run ^ here).bit_count(), -run))]
+
+
+def _beside(search: Search, mask: int) -> list[int]:
+    """Return the runs not yet made that flip, alone, what had to stay beside `mask`: does it need this too?"""
+    made = {*search.barred, *(run for run, _ in search.runs)}
+    extra = beside(search, mask)
+    flips = [search.whole ^ 1 << index for index in range(search.count) if extra >> index & 1]
+    return [run for run in flips if run not in made]
+
+
+def beside(search: Search, mask: int) -> int:
+    """Return what was as it was beside all of `mask` in the failing run with the fewest; none without barred runs."""
+    near = [run ^ mask for run in search.ends(True) if run & mask == mask]
+    return min(near, key=int.bit_count) if near and search.barred else 0
+
+
+def _between(search: Search, least: int, most: int) -> list[int]:
+    """Return the runs that lie between two; of many factors only those in which one of these is flipped or left."""
+    free = [1 << index for index in range(search.count) if (least ^ most) >> index & 1]
+    if len(free) > FEW:
+        return sorted({least, most, *(least | one for one in free), *(most ^ one for one in free)})
+    runs = [least]
+    for one in free:
+        runs += [run | one for run in runs]
+    return runs
+
+
+def usable(search: Search, run: int) -> float:
+    """Return how probably a run does not fail otherwise, as those did in which some flip must be to blame."""
+    if not search.barred:
+        return 1.0
+    if run in search.barred:
+        return 0.0
+    cleared = 0
+    for other, _ in search.runs:
+        cleared |= search.whole & ~other
+    usable = 1.0
+    for other in search.barred:
+        blamed = search.whole & ~other & ~cleared
+        flipped = (blamed & ~run).bit_count()
+        usable *= 1 - 0.9 * flipped / max(1, blamed.bit_count())
+    return usable
 
 
 def proved(search: Search, best: Found) -> bool:

@@ -95,3 +95,20 @@ def test_data_of_which_no_page_is_known_are_sent_to_the_doctor() -> None:
     job = Hunt(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
     told = account.sentence(job, Outcome("found", search.found(known), known))
     assert "Until it is mended: other pages (ocrlab samples check scans looks at these)." in told
+
+
+def test_what_ended_otherwise_is_said_beside_the_answer() -> None:
+    flips = factors.of_words(["a=1:0", "b=1:0", "c=1:0"])
+    beside = "; a flipped alone ends otherwise, but with b flipped too it fails with a as it was and passes without"
+    unknown = "; whether it needs b as well is not known, as it ends otherwise without"
+    for ends, words in [
+        ({7: True, 6: None, 5: True, 4: False, 1: True}, beside),
+        ({7: True, 6: False, 5: None, 1: None, 3: True}, unknown),
+    ]:
+        known = search.begin([1.0] * 3)
+        for run, end in ends.items():
+            search.bar(known, run) if end is None else search.learn(known, run, end)
+        job = Hunt(flips, [1.0] * 3, lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
+        found = search.found(known)
+        assert found.factors == (0,)
+        assert words in account.sentence(job, Outcome("found", found, known))
