@@ -20,7 +20,7 @@ from torch.utils import _python_dispatch as modes
 
 from ocrlab.trace import leak_graph, leak_lines
 from ocrlab.trace.leak_holders import Holder, Search
-from ocrlab.trace.memory_live import Live
+from ocrlab.trace.memory_live import Live, stored
 from ocrlab.trace.memory_record import Block
 
 PROBE, WAIT = 4, 8  # steps
@@ -274,7 +274,7 @@ def _item_bytes(thing: Any) -> float:
 
 def _bytes(value: Any, depth: int) -> float:
     if isinstance(value, Tensor):
-        return float(value.untyped_storage().nbytes()) if value.device.type != "meta" else 0.0
+        return stored(value)
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return float(size)

@@ -25,6 +25,7 @@ from ocrlab.trace import leak_lines, memory_host
 from ocrlab.trace.leak_holders import CONTAINERS
 from ocrlab.trace.leak_record import FIXES, MIB, Leak
 from ocrlab.trace.leak_slope import slope
+from ocrlab.trace.memory_live import stored
 
 PERIOD = 0.1  # seconds between two looks of a worker at itself
 ROLLUP = 1.0  # seconds between two readings of private and shared pages, which take milliseconds
@@ -213,7 +214,7 @@ def _size(value: Any) -> float:
 
 def _item(value: Any) -> float:
     if isinstance(value, Tensor):
-        return float(value.untyped_storage().nbytes())
+        return stored(value)
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return float(size)

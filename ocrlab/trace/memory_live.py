@@ -184,9 +184,16 @@ def _storages(tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
         yield from _storages(tensor._values())
     elif tensor.layout is torch.strided and tensor.device.type != "meta":
         try:
-            yield tensor.untyped_storage(), tensor.device
+            storage = tensor.untyped_storage()
         except RuntimeError:
             return  # a tensor without storage: of a functional transform, of a back end that has none
+        if storage.device.type != "meta":  # which a compiler's fake tensors have, whatever device they name
+            yield storage, tensor.device
+
+
+def stored(tensor: Tensor) -> float:
+    """Return the bytes of a tensor's storages; 0 where it holds no memory."""
+    return float(sum(storage.nbytes() for storage, _ in _storages(tensor)))
 
 
 def _short(op: str) -> str:

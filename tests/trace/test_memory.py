@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils.checkpoint import checkpoint
 
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.trace import memory, memory_host, memory_plot
-from ocrlab.trace.memory_live import Live
+from ocrlab.trace.memory_live import Live, stored
 from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import OUTSIDE, Block, summarise
 from ocrlab.trace.memory_snapshot import read_snapshot
@@ -206,6 +208,21 @@ def test_sparse_and_empty_tensors_pass() -> None:
         torch.empty(0).sum()
         seen.step()
     assert seen.steps[0].end["gradients"] > 0
+
+
+def test_what_a_compiler_only_thinks_of_is_no_memory() -> None:
+    """torch.compile leaves fake tensors behind, whose sizes may be symbols and whose device is a lie."""
+    real, net, peaks = torch.randn(2048, 1024), nn.Linear(4, 2), []
+    symbols = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * 2)
+    held: list[torch.Tensor] = []
+    for fakes in (None, FakeTensorMode(), FakeTensorMode(shape_env=ShapeEnv())):
+        if fakes is not None:
+            held.append(fakes.from_tensor(real, symbolic_context=symbols if fakes.shape_env else None))
+        with memory.watch(net) as seen:
+            net(torch.ones(3, 4)).sum().backward()
+        peaks.append(seen.steps[-1].peak.bytes)
+    assert max(peaks) - min(peaks) < stored(real) == 8 * 1024**2
+    assert [stored(one) for one in held] == [0, 0] and stored(real.to_sparse()) > 0
 
 
 def test_the_timeline_adds_up_and_is_drawn() -> None:
