@@ -27,6 +27,13 @@ def any_compiled() -> bool:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     if not counters.get("stats", {}).get("unique_graphs"):
         return False
+    if not _lives():
+        return False
+    gc.collect()  # it may be garbage
+    return _lives()
+
+
+def _lives() -> bool:
     return any(itself_compiled(one) for one in gc.get_objects() if issubclass(type(one), nn.Module))
 
 

@@ -117,6 +117,8 @@ class Followed(Live):
     come, and `ends` the ends of optimiser steps.
     """
 
+    counts_fakes = True
+
     def __init__(self, where: Callable[[], tuple[str, str]]) -> None:
         super().__init__(where)
         self.scratch: list[tuple[int, int]] = []  # event, bytes

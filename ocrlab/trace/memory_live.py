@@ -23,6 +23,8 @@ CHANGED = (
 class Live(TorchDispatchMode):
     """Follows the storages that operators make; `where` says (module, phase), `stack` the caller's lines or nothing."""
 
+    counts_fakes = False
+
     def __init__(
         self, where: Callable[[], tuple[str, str]], stack: Callable[[], tuple[str, ...]] | None = None
     ) -> None:
@@ -55,7 +57,7 @@ class Live(TorchDispatchMode):
     def know(self, tensor: Tensor, kind: str, owner: str = "", op: str = "") -> Block | None:
         """Return the block of a tensor, which is added where it is not known yet; None where it holds no memory."""
         block = None
-        for storage, device in _storages(tensor):
+        for storage, device in self._held(tensor):
             block = self.blocks.get(storage._cdata)
             if block is None:
                 block = self._add(storage, device, owner or OUTSIDE, op, "", kind)
@@ -66,7 +68,7 @@ class Live(TorchDispatchMode):
     def saved(self, tensor: Tensor, module: str) -> tuple[Any, ...]:
         """Count what autograd saves for the module that saves it, and return what `unsaved` gives back."""
         versions: list[tuple[Any, int]] = []
-        for storage, device in _storages(tensor):
+        for storage, device in self._held(tensor):
             block = self.blocks.get(storage._cdata) or self._add(storage, device, module, "", "", "input")
             if block is not None and block.kind == "workspace":
                 block.kind, block.owner = "activations", module
@@ -81,14 +83,20 @@ class Live(TorchDispatchMode):
         self._refs.clear()
         self._made.clear()
 
+    def _held(self, tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
+        """Yield the storages of a tensor that are memory."""
+        for storage, device in _storages(tensor):
+            if self.counts_fakes or not is_fake(storage):
+                yield storage, device
+
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         for tensor in _tensors((args, tuple(kwargs.values()))):
-            for storage, device in _storages(tensor):
+            for storage, device in self._held(tensor):
                 if storage._cdata not in self.blocks:
                     self._add(storage, device, OUTSIDE, "", "", "input")
         place: tuple[str, str] | None = None
         for tensor in _tensors((out,)):
-            for storage, device in _storages(tensor):
+            for storage, device in self._held(tensor):
                 known = self.blocks.get(storage._cdata)
                 if known is None:
                     place = place or self.where()
@@ -184,16 +192,19 @@ def _storages(tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
         yield from _storages(tensor._values())
     elif tensor.layout is torch.strided and tensor.device.type != "meta":
         try:
-            storage = tensor.untyped_storage()
+            yield tensor.untyped_storage(), tensor.device
         except RuntimeError:
             return  # a tensor without storage: of a functional transform, of a back end that has none
-        if storage.device.type != "meta":  # which a compiler's fake tensors have, whatever device they name
-            yield storage, tensor.device
 
 
 def stored(tensor: Tensor) -> float:
     """Return the bytes of a tensor's storages; 0 where it holds no memory."""
-    return float(sum(storage.nbytes() for storage, _ in _storages(tensor)))
+    return float(sum(storage.nbytes() for storage, _ in _storages(tensor) if not is_fake(storage)))
+
+
+def is_fake(storage: Any) -> bool:
+    """Tell whether a storage is one that a compiler only thinks of, whatever device its tensor names."""
+    return bool(storage.device.type == "meta")
 
 
 def _short(op: str) -> str:

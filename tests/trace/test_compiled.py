@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,9 @@ def test_a_compiled_module_is_found_while_it_lives_and_a_plain_one_never() -> No
     graph = torch.compile(nn.Sequential(nn.Linear(2, 2)), backend="eager")
     graph(torch.ones(1, 2))
     assert any_compiled()
-    del graph
-    gc.collect()
+    circle = [graph]
+    circle.append(circle)  # type: ignore[arg-type]
+    del graph, circle
     assert not any_compiled()
 
 
