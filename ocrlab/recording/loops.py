@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from ocrlab.flight.ring_layout import States
-from ocrlab.recording import generators, loading, usual
+from ocrlab.recording import beginning, generators, loading, usual
 from ocrlab.recording.batches import Batches
 from ocrlab.recording.counters import Counters
 from ocrlab.recording.harmless import say
@@ -261,6 +261,7 @@ def recording(
             if tape.snapshots_on:
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
                 tape.learning = Learning(whole, held.optimizers, held.extra, tape.stages)
+            beginning.note(tape.folder, tape.rank, tape.start)
         except Exception as error:
             if loading.worker_ended(error):
                 raise
@@ -308,3 +309,6 @@ def current_rank() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)) or 0)
+
+
+beginning.imported()

@@ -7,7 +7,6 @@ the record, bit for bit; `out/result.json` is written after every step, and the 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import struct
@@ -15,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import refused_last
-from ocrlab.recording import counters, generators, names, snapshots, walks
+from ocrlab.recording import beginning, counters, generators, names, own, snapshots, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -51,8 +51,10 @@ class Restored:
         last = int(job["last_step"])
         self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
         pending = self._pending(last)
-        self._check(first, pending)
-        self.first_epoch = self.steps[0].epoch if self.steps else 0
+        self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
+        if not self.whole:
+            self._check(first, pending)
+        self.first_epoch = self.steps[0].epoch if self.steps and not self.whole else 0
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
         self.waiting = len(pending)  # batches that the run never got
@@ -61,8 +63,9 @@ class Restored:
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
         ours = not pending and last > self.steps[-1].number  # it ended outside of its loop over the batches
-        self.feeding = Feed(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
-        self.index = -1
+        made = partial(own.Own, done=self.is_done) if self.whole else Feed
+        self.feeding = made(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
+        self.index = -1 - (self.steps[0].micro if self.whole else 0)
         self.now: Step | None = None
         self.batch: Any = None
         self.seen: float | None = None
@@ -135,6 +138,8 @@ class Restored:
         """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
         self.trace = replayed.Tracer(model, self.job, self.writer, optimizers=optimizers)
         torch.save = _not_saved
+        if self.whole:
+            beginning.put(self.folder, self.rank, self.recorded.start)
         os.environ.update(TRACKERS)
         for name in TRACKED:
             if getattr(sys.modules.get(name), "run", None) is not None:
@@ -142,7 +147,7 @@ class Restored:
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
-        return fed(loader, self.feeding)
+        return self.feeding.watched(loader) if isinstance(self.feeding, own.Own) else fed(loader, self.feeding)
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
@@ -163,7 +168,7 @@ class Restored:
 
     def count(self, step: Step, models: Sequence[Any]) -> None:
         """Let the program's own counting go on where it was, once, when its first batch is fed."""
-        if self.index == 0:
+        if self.index == 0 and not self.whole:
             counters.begins(int(step.order.get("position", 0)))
             if (self.job.get("cell") or {}).get("counters", True):
                 counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
@@ -181,7 +186,8 @@ class Restored:
     def start_loop(self, held: Any) -> None:
         """Get ready to replay a hand-written loop."""
         self.held, self.home = held, threading.get_ident()
-        counters.listen()
+        if not self.whole:
+            counters.listen()
         self.start(held.models, held.optimizers)
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:
@@ -191,6 +197,11 @@ class Restored:
         """
         self.index += 1
         self.fetching = threading.get_ident()
+        self.seen = self.tensor = None
+        if self.index < 0:
+            self.now, self.batch = own.before(self.steps, self.steps[0].micro + self.index), batch
+            self.writer.begin(replace(self.now, phase="forward"))
+            return self.now
         if self.index >= len(self.steps):
             self.over()
             last = self.steps[-1] if self.steps else Step(-1, -1)
@@ -199,8 +210,8 @@ class Restored:
             self.now = self.steps[self.index]
             if micro is not None and micro != self.now.micro:
                 raise DataError("The program is at another step", got=f"micro-batch {micro}", need=self.now.micro)
-            generators.put(self.now.random)
-        self.seen = self.tensor = None
+            if not self.whole:
+                generators.put(self.now.random)
         self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
         now = self.now
         anew = lambda: self.feeding.apart(now)  # noqa: E731
@@ -211,12 +222,16 @@ class Restored:
         """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
         is `leaving` that.
         """
+        if leaving and isinstance(self.feeding, own.Own):
+            self.feeding.left()
         if leaving and self.feeding.is_behind:
             self.trace.behind()
-            return
-        waiting = 0 if self.feeding.is_short else self.waiting
-        if self.now is None and len(self.results) >= len(self.steps) + waiting:
+        elif self.now is None and self.is_done():
             self.finish()
+
+    def is_done(self) -> bool:
+        """Tell whether the recorded steps are done, and the batches that the run never got."""
+        return len(self.results) >= len(self.steps) + (0 if self.feeding.is_short else self.waiting)
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
@@ -245,7 +260,7 @@ class Restored:
         try:
             for number, batch in enumerate(loader):
                 told = Loaded() if watched is None else watched.told()
-                anew = functools.partial(parts, loader, told.base, generators.whole(told.states))
+                anew = partial(parts, loader, told.base, generators.whole(told.states))
                 yield self.validate(batch, names.of_batch(batch) or told.samples, number, anew)
         finally:
             if watched is not None:
@@ -265,6 +280,9 @@ class Restored:
         step = self.now
         if step is None:
             return
+        self.now = None
+        if self.index < 0:
+            return
         self.trace.end(self.tensor if self.tensor is not None else self.seen)
         self.tensor = None
         self.results.append(
@@ -277,7 +295,6 @@ class Restored:
                 "samples": step.samples,
             }
         )
-        self.now = None
         self._write(finished=False)
 
     def failed(self, error: BaseException) -> None:
@@ -327,7 +344,7 @@ class Restored:
         """Return what may make this replay another computation than the run was."""
         left_out = self.state["left_out"] if self.state else []
         found = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
-        if self.state is None and not any(step.micro for step in self.steps[:1]):
+        if self.state is None and not self.whole and not any(step.micro for step in self.steps[:1]):
             found.append("no snapshot: the weights are those that the program begins with")
         return found
 

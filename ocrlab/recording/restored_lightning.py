@@ -23,6 +23,8 @@ def start(replay: Restored, trainer: Any, model: nn.Module) -> None:
     trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Checkpoint)]
     trainer.loggers = [DummyLogger() for _ in trainer.loggers]
     trainer.save_checkpoint = lambda *_args, **_kwargs: None
+    if replay.whole:
+        return
     trainer.num_sanity_val_steps = 0
     if replay.validated is None:
         trainer.limit_val_batches = 0

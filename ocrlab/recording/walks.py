@@ -16,7 +16,9 @@ from ocrlab.recording import generators
 from ocrlab.recording.loading import Loaded
 from ocrlab.records import from_json
 
-KEPT = 4  # walks whose beginning is kept
+KEPT = 32  # walks whose beginning is kept
+BEGINNING, IMPORT = -1, -2  # in place of a walk's number: where the recorder began, and where it was imported
+NAMES = {BEGINNING: "beginning", IMPORT: "import"}
 BASE = {"kind": "walk"}
 TEXT = ring_layout.batch_of([], BASE)
 
@@ -79,16 +81,16 @@ class Counted:
         """Nothing has to be taken out of the loader."""
 
 
-def note(folder: Path, rank: int, start: int, walk: int) -> None:
-    """Write down the random states before a walk; raises OSError."""
-    states = {name: state.hex() for name, state in generators.take(cuda=False).items()}
+def note(folder: Path, rank: int, start: int, walk: int, states: Any = None) -> None:
+    """Write down the random states before a walk, those of now where no others are given; raises OSError."""
+    states = {name: state.hex() for name, state in (states or generators.take(cuda=False)).items()}
     told = {"schema": 1, "start": start, "walk": walk, "states": states}
-    write_json(folder / f"walk-{rank}-{walk % KEPT}.json", told, private=True)
+    write_json(_file(folder, rank, walk), told, private=True)
 
 
 def noted(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
     """Return the random states before a walk; raises DataError where they were not kept."""
-    path = folder / f"walk-{rank}-{walk % KEPT}.json"
+    path = _file(folder, rank, walk)
     try:
         told = from_json(path.read_bytes(), source=str(path))
     except OSError as error:
@@ -96,6 +98,10 @@ def noted(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
     if (told["start"], told["walk"]) != (start, walk):
         raise DataError(f"{path} is of another walk over the data", got=told["walk"], need=walk)
     return {name: bytes.fromhex(state) for name, state in told["states"].items()}
+
+
+def _file(folder: Path, rank: int, walk: int) -> Path:
+    return folder / f"walk-{rank}-{NAMES.get(walk, walk % KEPT)}.json"
 
 
 def was_noted(folder: Path, rank: int, start: int, walk: int) -> bool:

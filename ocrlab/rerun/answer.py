@@ -67,9 +67,19 @@ def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
 
 
 def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return the fault of the first cell that has one, of an earlier step where one was found."""
-    faults = [outcome.fault for outcome in outcomes if outcome.fault is not None]
-    return min(faults, key=lambda fault: (int(fault.get("step", 0)), cells.is_kept(fault)), default=None)
+    """Return the fault of the first cell that has one, of an earlier step where one was found; where some cells went
+    another way than the run, of one that did not.
+    """
+    faults = [(outcome.fault, outcome.strays) for outcome in outcomes if outcome.fault is not None]
+    faults = [(fault, strays) for fault, strays in faults if not strays] or faults
+    order = lambda found: (int(found[0].get("step", 0)), cells.is_kept(found[0]))  # noqa: E731
+    return min(faults, key=order, default=(None, False))[0]
+
+
+def _shown(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the first cell that shows the fault, the first of all where none does."""
+    fault = decided(outcomes)
+    return next((one for one in outcomes if fault is not None and one.fault is fault), outcomes[0])
 
 
 def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -157,7 +167,7 @@ def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
     """Return what may make the replay another computation than the run was, each once."""
     told = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
     if decided(outcomes) is not None and _equal(outcomes) is False:
-        told.append(_losses(outcomes[0]).removeprefix("no fault, but "))
+        told.append(_losses(_shown(outcomes)).removeprefix("no fault, but "))
     if any(outcome.compiled for outcome in outcomes):
         told.append("the model is compiled, and was run without torch.compile: its losses need not be equal")
     return list(dict.fromkeys(told))
@@ -285,14 +295,14 @@ def _losses(outcome: Outcome) -> str:
         why = "the model is compiled, and was run without torch.compile"
     elif outcome.world > 1 and wrong is not known[0]:
         why = f"as it must: gradients are those of one rank, and the run took the mean over {outcome.world}"
+    again, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
     return (
-        f"no fault, but the loss differs from the record at step {wrong['number']}: {wrong['loss']!r}, recorded "
-        f"{wrong['recorded']!r}; {why}"
+        f"no fault, but the loss differs from the record at step {wrong['number']}: {again}, recorded {recorded}; {why}"
     )
 
 
 def _equal(outcomes: Sequence[Outcome]) -> bool | None:
-    known = [step["equal"] for outcome in outcomes[:1] for step in outcome.steps if step.get("equal") is not None]
+    known = [step["equal"] for step in _shown(outcomes).steps if step.get("equal") is not None] if outcomes else []
     return all(known) if known else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 import time
@@ -21,6 +22,7 @@ from ocrlab.rerun.subject import Subject, find
 TIMEOUT = 600.0  # seconds for all cells together
 ENOUGH = 60.0  # seconds after which, on a CPU, nothing is run only to tell a placed fault apart
 KEPT = 3  # folders of replays in a run's flight/
+SLOWER = 1.5  # times longer that a whole run may take when it is made again
 EACH = (6.0, 8.0)  # seconds for one sample by itself at least, and times a recorded step
 Say = Callable[[str], None]
 
@@ -55,10 +57,13 @@ def replay(
         raise ConfigError("--timeout is no time", got=timeout, need="seconds, more than 0")
     began = time.monotonic()
     subject = find(run, number, rank)
+    if subject.is_whole and _seconds(subject) > timeout:
+        got, do = "no snapshot that leads to it", f"--timeout {math.ceil(_seconds(subject) + ENOUGH)}"
+        raise ConfigError(f"{run} can only be run again from its beginning", got=got, do=do)
     place = _place(run)
     outcomes: list[Outcome] = []
     try:
-        for cell in _sequence(subject, outcomes, began):
+        for cell in _sequence(subject, outcomes, began, began + timeout):
             left = began + timeout - time.monotonic()
             if left < 1:
                 outcomes.append(Outcome(cell, broken="the time was over"))
@@ -76,12 +81,12 @@ def replay(
     return Replayed(said, answer.rows(outcomes), told, path, fault is not None, done)
 
 
-def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterator[Cell]:
+def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: float) -> Iterator[Cell]:
     """Yield cell after cell, each chosen by what those before have shown; ends when the question is answered."""
     before = cells.earlier(subject.number, subject.seconds)
     early = subject.began_earlier and not subject.cuda
     for cell in [cells.widened(before)] if early else cells.first(subject.cuda):
-        yield cell
+        yield cells.begun(cell) if subject.is_whole else cell
         if outcomes[-1].fault is not None:
             break
     shown = outcomes[-1]
@@ -90,9 +95,9 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
     if shown.fault is None and not shown.broken and not subject.cuda and failed:
         yield cells.AS_IT_WAS  # tracing may have hidden it
         shown = outcomes[-1]
-    if shown.fault is None and (outcomes[0].strays or failed):
-        yield from _otherwise(subject, outcomes)
-        shown = outcomes[-1]
+    if not subject.is_whole and ((shown.fault is None and failed) or (outcomes[0].strays and not subject.cuda)):
+        yield from _otherwise(subject, outcomes, began, until if shown.fault is None else began + ENOUGH)
+        shown = outcomes[-1] if outcomes[-1].fault is not None else shown
     fault = shown.fault
     unplaced = cells.spoilt(fault) if fault is not None else subject.step is None and not shown.broken
     if unplaced and not early:
@@ -120,17 +125,24 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float) -> Iterat
             return
 
 
-def _otherwise(subject: Subject, outcomes: list[Outcome]) -> Iterator[Cell]:
+def _otherwise(subject: Subject, outcomes: list[Outcome], began: float, until: float) -> Iterator[Cell]:
     """Yield what is left where a snapshot does not lead to the fault, as it lacks something that the program keeps."""
-    traced, steps = outcomes[0], subject.flight.steps
-    whole = bool(steps) and steps[0].micro == 0 and len(steps) * subject.seconds <= ENOUGH
-    if subject.snapshot is not None and whole:
-        snapshot, subject.snapshot = subject.snapshot, None
+    traced = outcomes[0]
+    if subject.whole is not None and _seconds(subject) <= until - time.monotonic():
+        snapshot, subject.snapshot, subject.is_whole = subject.snapshot, None, True
         yield cells.begun(traced.cell)
-        if outcomes[-1].fault is None and outcomes[-1].strays:  # it does not begin with the weights of then
-            subject.snapshot = snapshot
-    if outcomes[-1].fault is None and traced.strays and subject.snapshot is not None:
+        if outcomes[-1].fault is None:
+            subject.snapshot, subject.is_whole = snapshot, False
+    elif subject.whole is not None:
+        wanted = math.ceil(_seconds(subject) + time.monotonic() - began)
+        subject.warnings.append(f"it was not run again from its beginning, which needs --timeout {wanted}")
+    if not any(outcome.fault for outcome in outcomes) and traced.strays and subject.snapshot is not None:
         yield cells.uncounted(traced.cell)
+
+
+def _seconds(subject: Subject) -> float:
+    """Return how long it may take to make a whole run again."""
+    return SLOWER * (subject.whole or 0.0)
 
 
 def _place(run: Path) -> Path:

@@ -40,6 +40,7 @@ class Subject:
     snapshot: Path | None
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
+    is_whole: bool = False  # it is made again from the beginning of its program on, with the batches of its own loader
 
     @property
     def samples(self) -> list[str]:
@@ -99,6 +100,15 @@ class Subject:
         return max(int(environment.get(name) or 1) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
 
     @property
+    def whole(self) -> float | None:
+        """How many seconds the run took up to its newest step; None where it cannot be made again from its beginning:
+        one rank of several, and a training of ours, whose snapshots hold all there is.
+        """
+        if self.world > 1 or not self.flight.steps or self.program.get("kind") == "ocrlab train":
+            return None
+        return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0))
+
+    @property
     def seconds(self) -> float:
         """What a recorded step takes: the median of the last ones, in which a validation counts little."""
         times = [step.time for step in self.flight.steps[-20:]]
@@ -146,10 +156,12 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     chosen = _chosen(found, number, _ended(run))
     step = next((step for step in found.steps if step.number == chosen), None)
     before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
-    reachable = [shot for shot in before if is_whole(shot.path)]
+    reachable = [shot for shot in before if shot.micro >= found.steps[0].micro and is_whole(shot.path)]
     subject = Subject(run, found, program, chosen, step, None, _ended(run))
     if reachable:
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
+    elif not any(step.micro == 0 for step in found.steps) and subject.whole is not None:
+        subject.is_whole = True
     elif not any(step.micro == 0 for step in found.steps):
         raise ConfigError(
             f"Step {chosen} cannot be reached again",

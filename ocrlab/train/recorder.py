@@ -20,7 +20,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.recording import feed, generators, loading, names, restored_lightning, usual
+from ocrlab.recording import beginning, feed, generators, loading, names, restored_lightning, usual
 from ocrlab.recording.counters import Counters
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
@@ -31,6 +31,7 @@ from ocrlab.recording.stages import unwrapped
 from ocrlab.recording.tape import Tape
 
 random.setstate(BEFORE)
+beginning.imported()
 
 __all__ = ["Recorder", "recording"]
 
@@ -101,6 +102,7 @@ class Recorder(lightning.Callback):
             if trainer.global_rank == 0:
                 say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
         self.tape.hear(self._model(module))
+        beginning.note(self.tape.folder, self.tape.rank, self.tape.start)
         if self.kind == "lightning" and trainer.global_rank == 0:
             say(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")
 

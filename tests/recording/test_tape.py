@@ -160,7 +160,7 @@ def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
     assert len(counted) == 2
     assert set(walks.noted(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
     with pytest.raises(DataError, match="another walk"):
-        walks.noted(tmp_path, 0, 0, 4)
+        walks.noted(tmp_path, 0, 0, walks.KEPT)
 
 
 def test_parts_that_changed_are_refused_in_words():

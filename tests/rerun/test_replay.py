@@ -382,10 +382,10 @@ def test_a_value_that_a_validation_had_kept_is_looked_for_from_its_first_batch_o
     kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "step": 3, "micro": 7, "samples": None}
     made = {**kept, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
     about = SimpleNamespace(number=3, seconds=0.1, cuda=False, began_earlier=False, ended="failure", step=None)
-    about.flight = SimpleNamespace(steps=[])
+    about.flight, about.is_whole = SimpleNamespace(steps=[]), False
     outcomes: list[Outcome] = []
     asked = []
-    for cell in replaying._sequence(about, outcomes, time.monotonic()):  # type: ignore[arg-type]
+    for cell in replaying._sequence(about, outcomes, 0.0, 0.0):  # type: ignore[arg-type]
         asked.append((cell.name, cell.options.get("validate")))
         outcomes.append(Outcome(cell, fault=kept if len(asked) == 1 else made, count=8))
     assert asked == [("traced", None), ("whole validation", 0)]
