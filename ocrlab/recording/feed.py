@@ -212,11 +212,27 @@ def fed(loader: Any, feed: Feed) -> Any:
     """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
     if can_be_watched(loader):
         entry = Loader(loader, feed.place)
-        entry.feed = lambda: feed.batches(loader)
+        entry.feed = lambda: Turns(lambda: feed.batches(loader))
         entry.start()
         loader._ocrlab_entry = entry  # lives as long as the loader
         return loader
     return Fed(loader, feed)
+
+
+class Turns:
+    """An iterator of a loader that may keep it for all its walks, as with persistent workers, and begin it anew."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self.begin, self.inner = begin, begin()
+
+    def __iter__(self) -> Turns:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.inner)
+
+    def _reset(self, _loader: Any, first_iter: bool = False) -> None:
+        self.inner = self.begin()
 
 
 class Fed:

@@ -17,8 +17,11 @@ from ocrlab.errors import CheckpointError
 from ocrlab.recording.restored import Restored
 
 
-def start(replay: Restored, trainer: Any, model: nn.Module) -> None:
-    """Make a Lightning trainer, in its `setup` hook, resume from the replay's snapshot and write nothing."""
+def start(replay: Restored, trainer: Any, model: nn.Module, *, validates: bool = True) -> None:
+    """Make a Lightning trainer, in its `setup` hook, resume from the replay's snapshot and write nothing.
+
+    It `validates` between epochs where something may depend on it: a learning rate, a callback that stops early.
+    """
     replay.start(model, ())
     trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Checkpoint)]
     trainer.loggers = [DummyLogger() for _ in trainer.loggers]
@@ -26,7 +29,7 @@ def start(replay: Restored, trainer: Any, model: nn.Module) -> None:
     if replay.whole:
         return
     trainer.num_sanity_val_steps = 0
-    if replay.validated is None:
+    if replay.validated is None and not validates:
         trainer.limit_val_batches = 0
     connector = trainer._checkpoint_connector
     if replay.state is None:

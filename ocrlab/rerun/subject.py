@@ -156,7 +156,8 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     chosen = _chosen(found, number, _ended(run))
     step = next((step for step in found.steps if step.number == chosen), None)
     before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
-    reachable = [shot for shot in before if shot.micro >= found.steps[0].micro and is_whole(shot.path)]
+    whole = [shot for shot in before if is_whole(shot.path)]
+    reachable = [shot for shot in whole if shot.micro >= found.steps[0].micro]
     subject = Subject(run, found, program, chosen, step, None, _ended(run))
     if reachable:
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
@@ -170,7 +171,7 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
             need="a snapshot before it",
             do=f"The newest steps can: ocrlab replay {run}",
         )
-    subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in reachable]
+    subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in whole]
     subject.warnings += _warnings(subject)
     return subject
 

@@ -76,7 +76,8 @@ class Recorder(lightning.Callback):
             return
         self.replay = Restored.asked()
         if self.replay is not None:  # what goes wrong in a replay must be seen
-            restored_lightning.start(self.replay, trainer, self._model(pl_module))
+            validates = self.kind == "lightning"
+            restored_lightning.start(self.replay, trainer, self._model(pl_module), validates=validates)
             self._see_loaders(trainer)
             return
         try:
