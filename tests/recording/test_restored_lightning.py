@@ -1,4 +1,4 @@
-"""A replay inside a Lightning trainer: its steps get other batches than its hooks, and it may pass the end of an epoch."""
+"""A replay inside a Lightning trainer: steps get other batches than its hooks, and epochs may end on the way."""
 
 from __future__ import annotations
 
