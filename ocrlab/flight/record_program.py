@@ -19,6 +19,10 @@ SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PRI
 SHELL = ("_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "PS4", "LS_COLORS")
 OURS = ("OCRLAB_REPLAY", "OCRLAB_WATCH", "OCRLAB_HEARTBEAT")  # of this start only
 LONGEST = 8192  # characters of one variable
+try:
+    HERE = os.getcwd()  # when the recorder was imported
+except OSError:  # it is gone
+    HERE = os.sep
 
 
 def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
@@ -32,7 +36,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "kind": kind,
         "argv": list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv],
         "executable": sys.executable,
-        "cwd": os.getcwd(),
+        "cwd": started_in(),
         "host": socket.gethostname(),
         "environment": kept,
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
@@ -42,6 +46,27 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         **more,
     }
     write_json(Path(folder, NAME if rank == 0 else f"program-{rank}.json"), told, private=True)
+
+
+def started_in() -> str:
+    """Return the folder that this program was started in, which it may have left since; raises OSError.
+
+    Its script is found there by the words of its start: it is that of the import, that of the shell, or the one of now.
+    """
+    now, main = os.getcwd(), getattr(sys.modules.get("__main__"), "__file__", None)
+    words = list(getattr(sys, "orig_argv", []))[1:]
+    script = next((word for word in words if main and os.path.basename(word) == os.path.basename(main)), None)
+    if script is None:
+        return HERE if Path(HERE).is_dir() else now
+    found = (here for here in (HERE, os.environ.get("PWD", now), now) if _same(Path(here, script), Path(str(main))))
+    return next(found, now)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def read(run: Path | str, rank: int = 0) -> dict[str, Any]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ocrlab.errors import RunError
 from ocrlab.flight import record_program
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_command_and_the_environment_are_kept_but_no_secret(tmp_path, monkeypatch):
@@ -37,3 +41,20 @@ def test_a_replay_is_told_by_its_job(tmp_path, monkeypatch):
     (tmp_path / "job.json").write_text(json.dumps({"schema": 1, "last_step": 3}))
     monkeypatch.setenv(record_program.REPLAY, str(tmp_path / "job.json"))
     assert record_program.job()["last_step"] == 3
+
+
+def test_the_folder_is_the_one_of_the_start_also_where_the_program_has_left_it(tmp_path):
+    """As Hydra does."""
+    program = "import os\n{}from ocrlab.flight import record_program\n{}record_program.write('..', 'loop')\n"
+    (tmp_path / "wd").mkdir()
+    away = "os.chdir('wd')\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PWD": str(tmp_path)}
+    for text in (program.format("", away), program.format(away, "")):
+        (tmp_path / "train.py").write_text(text)
+        subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, check=True, timeout=60)
+        assert record_program.read(tmp_path)["cwd"] == str(tmp_path)
+        (tmp_path / "program.json").unlink()
+    subprocess.run(
+        [sys.executable, "-m", "train"], cwd=tmp_path, env=environment | {"PWD": "/"}, check=True, timeout=60
+    )
+    assert record_program.read(tmp_path)["cwd"] == str(tmp_path / "wd"), "nobody knows better"
