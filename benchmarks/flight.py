@@ -103,6 +103,13 @@ def faults(options: argparse.Namespace, details: list[str]) -> list[Row]:
     return [(what, "every one, 60 s", measured, bool(found) and right == len(found))]
 
 
+def keeping(options: argparse.Namespace, details: list[str]) -> list[Row]:
+    """Faults that depend on what the program keeps."""
+    import flight_keeping
+
+    return [flight_keeping.row(options.smoke, details)]
+
+
 def bisect(options: argparse.Namespace, details: list[str]) -> list[Row]:
     """Failing programs bisected."""
     import flight_bisect
@@ -170,6 +177,7 @@ ROWS: dict[str, Callable[[argparse.Namespace, list[str]], list[Row]]] = {
     "kills": kills,
     "losses": losses,
     "faults": faults,
+    "keeping": keeping,
     "bisect": bisect,
     "cost": cost,
     "hooks": hooks,
