@@ -19,6 +19,8 @@ from typing import Any
 
 from torch import nn
 
+from ocrlab.recording import turns
+
 MOST = 16  # frames of the program that are looked at, the innermost first
 KINDS = (int, float, bool)
 OTHERS = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -48,7 +50,7 @@ class Counters:
 
 def taken(frame: FrameType | None, models: Sequence[nn.Module]) -> Numbers:
     """Return the numbers of a program that called what runs in `frame`, by place and name."""
-    found = {place: {n: v for n, v in held.items() if _counts(n, v)} for place, held, _ in _places(frame, models)}
+    found = {place: dict(_numbers(held)) for place, held, _ in _places(frame, models)}
     for one in _frames(frame):
         _let_go(one)
     return {place: numbers for place, numbers in found.items() if numbers}
@@ -70,10 +72,19 @@ def put(numbers: Mapping[str, Mapping[str, Any]], frame: FrameType | None, model
         fitting = {name: value for name, value in told.items() if name in held and _fits(held[name], value)}
         if fitting:
             write(fitting)
+        for name, value in told.items():
+            if type(held.get(name)) is turns.COUNT and type(value) is int:
+                turns.advance(held[name], value)
+    turns.move(numbers)
 
 
-def _counts(name: Any, value: Any) -> bool:
-    return type(value) in KINDS and isinstance(name, str) and not name.startswith("__")
+def _numbers(held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in held.items():
+        if isinstance(name, str) and not name.startswith("__"):
+            if type(value) in KINDS:
+                yield name, value
+            elif type(value) is turns.COUNT and (left := turns.left(value)) is not None:
+                yield name, left
 
 
 def _fits(there: Any, value: Any) -> bool:
@@ -114,12 +125,15 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frames of the program itself: neither ours nor those of libraries."""
     left = MOST
     while frame is not None and left:
-        name, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
-        library = file.startswith(OTHERS) or file.startswith("<frozen") or name.split(".")[0] == "ocrlab"
-        if not library:
+        if _is_own(frame):
             left -= 1
             yield frame
         frame = frame.f_back
+
+
+def _is_own(frame: FrameType) -> bool:
+    name, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
+    return not (file.startswith(OTHERS) or file.startswith("<frozen") or name.split(".")[0] == "ocrlab")
 
 
 def _has_locals(code: CodeType) -> bool:
@@ -176,6 +190,7 @@ def listen() -> None:
     """Have whoever enumerates the batches of a replay begin at the place of the first one."""
     Enumerate.fed = -1
     builtins.enumerate = Enumerate  # type: ignore[assignment, misc]
+    turns.listen(_is_own, lambda: Enumerate.fed)
 
 
 def begins(position: int) -> None:
@@ -183,3 +198,4 @@ def begins(position: int) -> None:
     if Enumerate.fed < 0:
         Enumerate.fed = max(0, position)
         builtins.enumerate = Enumerate.usual  # type: ignore[misc]
+        turns.stop()

@@ -1,0 +1,267 @@
+"""The `for` loops of a program go on where they were: `range`, `itertools.count`, and a `zip` of them with the batches.
+
+A replay begins the program anew, and its loops with it. Their variables are put back when the first batch is fed
+(counters.py), but the next turn of `for epoch in range(20)` would be turn 1 again. So, until then, a range in a loop's
+header in the program itself is one that can be moved: behind the number that its variable has in the record.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import copyreg
+import dis
+import functools
+import itertools
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+ENDS = (
+    "RETURN",
+    "POP_TOP",
+    "YIELD",
+    "JUMP",
+    "POP_JUMP",
+    "RAISE",
+    "BEFORE_WITH",
+    "DELETE",
+    "STORE_ATTR",
+    "STORE_SUBSCR",
+)
+BARS = ("trange", "tnrange")  # functions of tqdm that call range for their caller
+Names = tuple[str, ...]
+RANGE, COUNT, ZIP = builtins.range, itertools.count, builtins.zip
+is_own: Callable[[FrameType], bool] = lambda _frame: False  # noqa: E731  # whether a frame is of the program itself
+living: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+@functools.cache
+def bound(code: CodeType, at: int) -> Names:
+    """Return the names that a `for` loop binds in whose header the call at an offset is made; none where it is in none.
+
+    The header may have been given a name before: `bar = tqdm(range(20))`.
+    """
+    steps = [
+        one for one in dis.get_instructions(code) if one.offset > at and one.opname not in ("CACHE", "EXTENDED_ARG")
+    ]
+    for number, step in enumerate(steps):
+        if step.opname == "FOR_ITER":
+            return _stored(steps[number + 1 :])
+        if step.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL"):
+            return _later(steps[number + 1 :], step.argval)
+        if step.opname.startswith(ENDS):
+            return ()
+    return ()
+
+
+def _later(steps: Sequence[dis.Instruction], name: str) -> Names:
+    """Return the names that the first loop over a variable binds."""
+    for number, step in enumerate(steps[:-2]):
+        loads = step.opname.startswith("LOAD_") and step.argval == name
+        if loads and [one.opname for one in steps[number + 1 : number + 3]] == ["GET_ITER", "FOR_ITER"]:
+            return _stored(steps[number + 3 :])
+    return ()
+
+
+def _stored(steps: Sequence[dis.Instruction]) -> Names:
+    """Return the variables into which values go first, as a loop does with each of its items."""
+    names: list[str] = []
+    for step in steps:
+        if step.opname.startswith("UNPACK"):
+            continue
+        if step.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"):
+            names.append(str(step.argval))
+        elif step.opname.startswith("STORE_FAST_"):  # two in one: Python 3.13
+            names += [str(one) for one in step.argval][: 2 if step.opname.endswith("STORE_FAST") else 1]
+            if not step.opname.endswith("STORE_FAST"):
+                break
+        else:
+            break
+    return tuple(names)
+
+
+def _header(frame: FrameType | None) -> tuple[str, str] | None:
+    """Return the place, as in counters.py, and the name of the loop variable that a call in this frame is made for."""
+    try:
+        if frame is not None and frame.f_code.co_name in BARS:
+            frame = frame.f_back
+        if frame is None or not is_own(frame):
+            return None
+        names = bound(frame.f_code, frame.f_lasti)
+        if not names:
+            return None
+        is_function = bool(frame.f_code.co_flags & 1)  # CO_OPTIMIZED
+        place = f"locals {frame.f_code.co_qualname}" if is_function else f"globals {frame.f_globals.get('__name__')}"
+        return place, names[0]
+    except Exception:  # what cannot be told stays as it is
+        return None
+
+
+class Turns:
+    """An iterator over a range, or a count, that can be moved."""
+
+    def __init__(self, items: Any, place: tuple[str, str]) -> None:
+        self.items, self.place, self.taken = items, place, 0  # a range; of a count one without an end
+        self.inner = iter(items)
+        living.add(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self.inner)
+        self.taken += 1
+        return item
+
+    def __length_hint__(self) -> int:
+        return max(0, len(self.items) - self.taken)
+
+    def move(self, number: Any) -> None:
+        """Go on behind a number that is one of them."""
+        if self.taken and type(number) is int and number in self.items:
+            self.taken = self.items.index(number) + 1
+            self.inner = iter(self.items[self.taken :])
+
+    def ahead(self, item: Any, turns: int) -> Any:
+        """Return what comes some turns behind an item, which was the last one, and go on behind it; the item itself
+        where there are not so many.
+        """
+        at = self.items.index(item) + turns
+        if at >= len(self.items):
+            return item
+        self.move(self.items[at])
+        return self.items[at]
+
+
+class Kind(abc.ABCMeta):
+    """Makes both kinds of range one."""
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, RANGE) or type(one) is cls
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return kind is cls or issubclass(kind, RANGE)
+
+
+class Range(Sequence[int], metaclass=Kind):
+    """Takes the place of `range`; in the header of a loop of the program's its iterator can be moved."""
+
+    range: Any
+    place: tuple[str, str]
+
+    def __new__(cls, *args: Any) -> Any:
+        place = _header(sys._getframe(1))
+        if place is None:
+            return RANGE(*args)
+        one = super().__new__(cls)
+        one.range, one.place = RANGE(*args), place
+        return one
+
+    def __getattr__(self, name: str) -> Any:  # start, stop, step
+        if name in ("range", "place") or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.range, name)
+
+    def __iter__(self) -> Iterator[int]:
+        return Turns(self.range, self.place)
+
+    def __len__(self) -> int:
+        return len(self.range)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.range[index]
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.range
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self.range)
+
+    def __eq__(self, other: Any) -> bool:
+        return bool(self.range == (other.range if type(other) is Range else other))
+
+    def __hash__(self) -> int:
+        return hash(self.range)
+
+    def __repr__(self) -> str:
+        return repr(self.range)
+
+    def __reduce__(self) -> Any:
+        return reduced(self.range)
+
+
+def reduced(one: Any) -> Any:
+    """Return how a range is pickled, as pickle finds Python's own no more by its name."""
+    return made, (one.start, one.stop, one.step)
+
+
+def made(*args: int) -> Any:
+    """Return one of Python's own ranges."""
+    return RANGE(*args)
+
+
+def count(start: Any = 0, step: Any = 1) -> Any:
+    """Take the place of `itertools.count`."""
+    place = _header(sys._getframe(1)) if type(start) is type(step) is int and step else None
+    last = sys.maxsize if step > 0 else -sys.maxsize
+    return COUNT(start, step) if place is None else Turns(RANGE(start, last, step), place)
+
+
+class Zip:
+    """Takes the place of `zip`: what counts beside the first batch that is fed counts from its place."""
+
+    fed: Callable[[], int] = lambda: -1  # the place of the first batch in its walk, once that was fed
+
+    def __init__(self, *parts: Any, **strict: Any) -> None:
+        self.parts = [iter(part) for part in parts]
+        self.inner, self.waits = ZIP(*self.parts, **strict), True
+
+    def __iter__(self) -> Zip:
+        return self
+
+    def __next__(self) -> Any:
+        unfed = self.waits and Zip.fed() < 0
+        items = next(self.inner)
+        self.waits = False
+        if unfed and Zip.fed() >= 0:
+            pairs = ZIP(self.parts, items)
+            items = tuple(one.ahead(item, Zip.fed()) if type(one) is Turns else item for one, item in pairs)
+        return items
+
+
+def listen(own: Callable[[FrameType], bool], fed: Callable[[], int]) -> None:
+    """Have the loops that begin from now on move, until `stop`."""
+    global is_own
+    is_own, Zip.fed = own, staticmethod(fed)  # type: ignore[assignment]
+    builtins.range, builtins.zip, itertools.count = Range, Zip, count  # type: ignore[misc, assignment]
+    copyreg.pickle(RANGE, reduced)
+
+
+def stop() -> None:
+    """Put back what everybody else uses."""
+    builtins.range, builtins.zip, itertools.count = RANGE, ZIP, COUNT  # type: ignore[misc]
+    copyreg.dispatch_table.pop(RANGE, None)
+
+
+def move(numbers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Have each loop that runs go on behind the number that its variable is recorded with."""
+    for turns in list(living):
+        place, name = turns.place
+        turns.move(numbers.get(place, {}).get(name))
+
+
+def left(value: Any) -> int | None:
+    """Return what a count will give next, which it goes on to give; None where it is of no whole numbers."""
+    text = repr(value)[len("count(") : -1].split(",")[0]
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def advance(value: Any, to: int) -> None:
+    """Have a count go on with a number that it comes to."""
+    now, _, step = repr(value)[len("count(") : -1].partition(", ")
+    turns, rest = divmod(to - int(now), int(step or 1))
+    if turns > 0 and not rest:
+        next(itertools.islice(value, turns - 1, None), None)
