@@ -137,7 +137,9 @@ def _asks(code: CodeType) -> bool:
     found = ASKING.intersection(code.co_names)
     if found != {"eval"}:
         return bool(found)
-    return any(one.argval == "eval" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in dis.get_instructions(code))
+    return any(
+        one.argval == "eval" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in dis.get_instructions(code)
+    )
 
 
 def _let_go(frame: FrameType) -> None:

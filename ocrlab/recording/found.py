@@ -14,21 +14,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from torch import nn
 
 from ocrlab.errors import CheckpointError
 from ocrlab.recording import counters
-from ocrlab.recording.pictures import STANDARD, Given, Picture
+from ocrlab.recording.pictures import STANDARD, Given, Picture, is_programs, plain
 from ocrlab.recording.pictures_back import Back, UnfitError
 from ocrlab.recording.snapshots import Snapshots, weigh
 
 PLAIN = 16 << 20  # bytes that may be found at least; as many as the given models have, where that is more
 MOST = 256  # things that are looked at
 ELEMENTS = 1 << 15  # of all of them, in one snapshot
-LARGE, LOOKS = 256, 4  # a thing of more elements that has not changed in so many looks is not looked at again
+LARGE, LOOKS = 256, 4  # a thing of more elements that has not changed in so many looks is looked at ever more seldom
 COUNTED = (int, float, bool)  # which `counters` sees to
 Place = tuple[str, Mapping[str, Any], Callable[[dict[str, Any]], None]]
 Nodes = dict[str, Any]
@@ -50,12 +50,13 @@ class Thing:
         self.has_changed = self.has_changed or (
             now.text != self.text or now.places() != self.places or now.values() != self.values
         )
-        self.looks += 1
         return self.has_changed
 
     def is_quiet(self) -> bool:
-        """Tell whether it is not worth another look."""
-        return not self.has_changed and self.size > LARGE and self.looks >= LOOKS
+        """Tell whether it is not worth a look this time."""
+        self.looks += 1
+        often = self.looks <= LOOKS or self.looks & (self.looks - 1) == 0
+        return not self.has_changed and self.size > LARGE and not often
 
 
 @dataclass
@@ -93,32 +94,33 @@ class Found:
 
     def _pictures(self, frame: FrameType | None, given: Given) -> dict[tuple[str, str], Picture]:
         """Return the pictures of all that has changed, by place and name."""
-        known, first = self.first, {}
+        known = self.first
+        first: dict[str, dict[str, Thing]] = {}
         left, things = ELEMENTS, MOST
+        seen: dict[int, Any] = {}
         found: dict[tuple[str, str], Picture] = {}
-        for place, held, _ in places(frame, given.models):
-            names = known.get(place, {}) if known is not None else [*held]
-            for name in names:
-                if not isinstance(name, str) or name.startswith("__") or type(held.get(name)) in COUNTED:
-                    continue
-                thing = known[place][name] if known is not None else None
-                if name not in held or (thing is not None and thing.is_quiet()):
-                    continue
-                picture = Picture(held[name], given)
-                left -= picture.size
-                if left < 0 or picture.is_empty:
-                    continue
-                if thing is None and things:
-                    things -= 1
-                    seen = Thing(picture.text, picture.places(), picture.values(), size=picture.size)
-                    first.setdefault(place, {})[name] = seen
-                elif thing is not None and thing.changes(picture):
-                    found[place, name] = picture
+        for place, name, value in _values(frame, given, known):
+            thing = known[place][name] if known is not None else None
+            if thing is not None and thing.is_quiet():
+                seen[id(value)] = value
+                continue
+            picture = Picture(value, given, seen)
+            left -= picture.size
+            if left < 0 or picture.is_empty:
+                continue
+            if thing is None and things:
+                things -= 1
+                thing = Thing(picture.text, picture.places(), picture.values(), size=picture.size)
+                first.setdefault(place, {})[name] = thing
+            elif thing is not None and thing.changes(picture):
+                found[place, name] = picture
         if known is None:
             self.first = first
         return found
 
-    def _kept(self, pictures: Mapping[tuple[str, str], Picture], given: Given, room: Callable[[int], Any] | None) -> Nodes:
+    def _kept(
+        self, pictures: Mapping[tuple[str, str], Picture], given: Given, room: Callable[[int], Any] | None
+    ) -> Nodes:
         """Return pictures as a snapshot keeps them: their tensors together, each once; the smallest first."""
         kept: dict[str, dict[str, Any]] = {}
         tensors: list[Any] = []
@@ -148,6 +150,20 @@ class Found:
                 return False
             self.largest = size
         return True
+
+
+def _values(
+    frame: FrameType | None, given: Given, known: Mapping[str, Mapping[str, Thing]] | None
+) -> list[tuple[str, str, Any]]:
+    """Return what a program keeps by place and name; functions last, as what they hold has better names elsewhere."""
+    values = []
+    for place, held, _ in places(frame, given.models):
+        for name in list(held) if known is None else known.get(place, ()):
+            if isinstance(name, str) and name in held and not name.startswith("__"):
+                values.append((place, name, held[name]))
+    return sorted(
+        (each for each in values if type(each[2]) not in COUNTED), key=lambda each: type(each[2]) is FunctionType
+    )
 
 
 def put(found: Mapping[str, Any], frame: FrameType | None, given: Given) -> None:
@@ -182,13 +198,15 @@ def _fits(now: Any, new: Any) -> bool:
 
 def places(frame: FrameType | None, models: Sequence[nn.Module]) -> Iterator[Place]:
     """Yield where a program keeps things: the place's name, what is there, and what writes into it."""
+    for place, held, write in counters._places(frame, ()):
+        if not place.startswith("attributes ") or is_programs(str(held.get("__module__"))):
+            yield place, held, write
     for number, model in enumerate(models):
         for path, module in nn.Module.named_modules(model):
-            held = vars(module)
-            own = [name for name in held if name not in STANDARD]
-            if own:
-                yield f"module {number} {path}", {name: held[name] for name in own}, held.update
-    yield from counters._places(frame, ())
+            if not plain(module):
+                held = vars(module)
+                own = {name: value for name, value in held.items() if name not in STANDARD}
+                yield f"module {number} {path}", own, held.update
 
 
 def names(state: Mapping[str, Any]) -> Iterable[str]:

@@ -1,11 +1,11 @@
-"""A value that a program keeps, as text and tensors that a snapshot can hold; `pictures_back.py` makes it of them again.
+"""A value that a program keeps, as text and tensors that a snapshot can hold; `pictures_back.py` makes it again.
 
 Only its type is asked what a value is, and of the program's own code no more is called than `state_dict`. What cannot
 be put back is left out of its picture: data sets, what libraries keep, losses with a graph, all that was given to the
 recorder already.
 
 A picture is JSON: numbers, texts and None are themselves, a list begins with its kind, {"t": 3} is the fourth tensor,
-{} is left out, {"n": 70000} is too many.
+{} is left out, {"n": 70000} is too many, {"s": 1} is what another picture shows already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEAVES = (type(None), bool, int, float, str)
 DEPTH = 6  # of things in things
 ELEMENTS = 1 << 13  # of one value
 STATES = 1 << 17  # of a state_dict, which is flat
-LONG = 1 << 16  # numbers in a list of nothing else
+LONG = 1 << 15  # numbers in a list of nothing else
 PACKED = 64  # from so many on they are a tensor
 LETTERS = 1 << 14
 WHOLE = 1 << 20  # bytes of which all are compared
@@ -79,8 +79,9 @@ class Given:
 class Picture:
     """One value as text and tensors; `size` are the elements that it was looked at for."""
 
-    def __init__(self, value: Any, given: Given) -> None:
+    def __init__(self, value: Any, given: Given, seen: dict[int, Any] | None = None) -> None:
         self.given, self.left = given, ELEMENTS
+        self.seen = {} if seen is None else seen  # of all pictures, by identity, which others must not take over
         self.tensors: list[Tensor] = []
         self.made: set[int] = set()  # tensors that are of this picture alone, or NumPy's
         self.shared = 0  # tensors that were given already
@@ -89,7 +90,7 @@ class Picture:
         node = self.of(value)
         self.is_empty = node is LEFT_OUT
         self.text = "" if self.is_empty else json.dumps(node)
-        self.size = ELEMENTS - self.left
+        self.size = ELEMENTS - self.left + 2 * len(self.tensors)
 
     def of(self, value: Any, depth: int = 0) -> Any:
         """Return the picture of a value, LEFT_OUT for one that has none."""
@@ -99,9 +100,14 @@ class Picture:
         tell = _teller(kind)
         if tell is None or depth > DEPTH or id(value) in self.given.ids or id(value) in self.around:
             return LEFT_OUT
+        if id(value) in self.seen:
+            return {"s": 1}
         self.around.add(id(value))
         try:
-            return tell(self, value, depth)
+            node = tell(self, value, depth)
+            if node is not LEFT_OUT and kind is not tuple:
+                self.seen[id(value)] = value
+            return node
         except Exception:  # it refuses to be looked at, which costs nothing but itself
             return LEFT_OUT
         finally:
@@ -109,9 +115,7 @@ class Picture:
 
     def places(self) -> list[tuple[int, int]]:
         """Return where its tensors lie, and how often torch knows them to be written to (not behind `.data`)."""
-        return [
-            (t.data_ptr(), 0 if t.is_inference() else t._version) for t in self.tensors if id(t) not in self.made
-        ]
+        return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in self.tensors if id(t) not in self.made]
 
     def values(self) -> list[Any]:
         """Return some values of its tensors, all of small ones; those on a device are waited for once."""
@@ -207,9 +211,7 @@ class Picture:
         return key if type(key) in LEAVES else LEFT_OUT
 
     def _attributes(self, held: dict[Any, Any], depth: int, without: Iterable[str] = ()) -> dict[str, Any]:
-        found = {
-            n: self.of(v, depth + 1) for n, v in [*held.items()] if isinstance(n, str) and n not in without
-        }
+        found = {n: self.of(v, depth + 1) for n, v in [*held.items()] if isinstance(n, str) and n not in without}
         return {name: node for name, node in found.items() if node is not LEFT_OUT}
 
     def _object(self, value: Any, depth: int) -> Any:
@@ -250,24 +252,25 @@ class Picture:
             return LEFT_OUT
         if node is not LEFT_OUT and node[-1]:
             return ["p", called(type(value)), node]
-        return self._object(value, depth) if _is_programs(type(value)) else LEFT_OUT
+        return self._object(value, depth) if is_programs(type(value).__module__) else LEFT_OUT
 
     def _module(self, value: nn.Module, depth: int) -> Any:
         """Return weights, buffers, modes and attributes of a module, without those that were given with another."""
         weights: dict[str, Any] = {}
         kept: dict[str, Any] = {}
-        modes: dict[str, bool] = {}
+        modes = ""
         wraps = False
         for path, part in nn.Module.named_modules(value):
             if id(part) in self.given.ids:
                 wraps = True
+                modes += " "
                 continue
             held = vars(part)
             for name, tensor in (*held["_parameters"].items(), *held["_buffers"].items()):
                 if type(tensor) in (Tensor, nn.Parameter) and (node := self._tensor(tensor, 0)) is not LEFT_OUT:
                     weights[f"{path}.{name}"] = node
-            modes[path] = part.training
-            if nodes := self._attributes(held, max(depth, 2), STANDARD):
+            modes += str(int(part.training))
+            if not plain(part) and (nodes := self._attributes(held, max(depth, 2), STANDARD)):
                 kept[path] = nodes
         return LEFT_OUT if wraps and not weights else ["m", called(type(value)), weights, kept, modes]
 
@@ -304,15 +307,22 @@ def _chosen(kind: type) -> Teller | None:
     if len(named) == 2:
         return Picture._stateful if kind.__module__.split(".")[0] != "ocrlab" else None
     plain = kind in (types.SimpleNamespace, argparse.Namespace)
-    return Picture._object if plain or all(part in BARE or _is_programs(part) for part in kind.__mro__) else None
+    return (
+        Picture._object if plain or all(part in BARE or is_programs(part.__module__) for part in kind.__mro__) else None
+    )
 
 
-def _is_programs(kind: type) -> bool:
-    """Tell whether a class is of the program itself."""
-    if kind.__module__ == "__main__":
+def is_programs(module: str) -> bool:
+    """Tell whether what is defined in a module is of the program itself."""
+    if module == "__main__":
         return True
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return bool(file) and not str(file).startswith(OTHERS) and kind.__module__.split(".")[0] != "ocrlab"
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return bool(file) and not str(file).startswith(OTHERS) and module.split(".")[0] != "ocrlab"
+
+
+def plain(module: nn.Module) -> bool:
+    """Tell whether a module is one of torch's, which keep nothing by themselves but what they were made with."""
+    return type(module).__module__.startswith("torch.nn.")
 
 
 def called(kind: type) -> str:

@@ -66,11 +66,11 @@ class Back:
     def _tensor(self, node: dict[str, Any], there: Any) -> Tensor:
         told = self._told(node)
         like = isinstance(there, Tensor)
-        if like and there.shape == told.shape and there.dtype == told.dtype and there.grad_fn is None:
-            if not self.given.holds(there):
-                with torch.no_grad():
-                    there.copy_(told)
-                return there  # type: ignore[no-any-return]
+        fits = like and there.shape == told.shape and there.dtype == told.dtype and there.grad_fn is None
+        if fits and not self.given.holds(there):
+            with torch.no_grad():
+                there.copy_(told)
+            return there  # type: ignore[no-any-return]
         made = told.to(there.device if like else node.get("on", "cpu"), copy=True)
         made.requires_grad_(bool(node.get("grad")))
         return nn.Parameter(made, made.requires_grad) if isinstance(there, nn.Parameter) else made
@@ -79,7 +79,7 @@ class Back:
         values = np.array(node[3], dtype=np.dtype(node[1])).reshape(node[2])
         return self._array(values, there)
 
-    def _A(self, node: Any, there: Any) -> Any:  # noqa: N802  # the letter of the picture
+    def _A(self, node: Any, there: Any) -> Any:
         raw = self._told(node[3]).numpy()
         return self._array(np.frombuffer(raw.tobytes(), dtype=np.dtype(node[1])).reshape(node[2]).copy(), there)
 
@@ -183,10 +183,10 @@ class Back:
                     held[name] = self._tensor(told, held[name])
         for path, nodes in node[3].items():
             if path in modules:
-                self.held(vars(modules[path]), nodes)
-        for path, mode in node[4].items():
-            if path in modules:
-                modules[path].training = mode
+                self.held(modules[path].__dict__, nodes)
+        for module, mode in zip(modules.values(), node[4], strict=False):
+            if mode != " ":
+                module.training = mode == "1"
         return there
 
 
