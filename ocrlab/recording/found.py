@@ -12,7 +12,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any
@@ -21,7 +21,7 @@ from torch import nn
 
 from ocrlab.errors import CheckpointError
 from ocrlab.recording import counters
-from ocrlab.recording.pictures import STANDARD, Given, Picture, is_programs, plain
+from ocrlab.recording.pictures import Given, Picture, is_programs, own
 from ocrlab.recording.pictures_back import Back, UnfitError
 from ocrlab.recording.snapshots import Snapshots, weigh
 
@@ -157,7 +157,7 @@ def _values(
 ) -> list[tuple[str, str, Any]]:
     """Return what a program keeps by place and name; functions last, as what they hold has better names elsewhere."""
     values = []
-    for place, held, _ in places(frame, given.models):
+    for place, held, _ in places(frame, given):
         for name in list(held) if known is None else known.get(place, ()):
             if isinstance(name, str) and name in held and not name.startswith("__"):
                 values.append((place, name, held[name]))
@@ -170,7 +170,7 @@ def put(found: Mapping[str, Any], frame: FrameType | None, given: Given) -> None
     """Give a program back what was found; what it has otherwise now stays."""
     kept = found.get("kept", {})
     back = Back(found.get("tensors", ()), given)
-    for place, held, write in places(frame, given.models) if kept else ():
+    for place, held, write in places(frame, given) if kept else ():
         for name, told in kept.get(place, {}).items():
             if name not in held or id(held[name]) in given.ids:
                 continue
@@ -196,17 +196,17 @@ def _fits(now: Any, new: Any) -> bool:
     return now is None or new is None or type(now) is type(new) or {type(now), type(new)} == {int, float}
 
 
-def places(frame: FrameType | None, models: Sequence[nn.Module]) -> Iterator[Place]:
+def places(frame: FrameType | None, given: Given) -> Iterator[Place]:
     """Yield where a program keeps things: the place's name, what is there, and what writes into it."""
+    if given.callbacks:
+        yield "callbacks", given.callbacks, lambda _: None
     for place, held, write in counters._places(frame, ()):
         if not place.startswith("attributes ") or is_programs(str(held.get("__module__"))):
             yield place, held, write
-    for number, model in enumerate(models):
+    for number, model in enumerate(given.models):
         for path, module in nn.Module.named_modules(model):
-            if not plain(module):
-                held = vars(module)
-                own = {name: value for name, value in held.items() if name not in STANDARD}
-                yield f"module {number} {path}", own, held.update
+            if held := own(module):
+                yield f"module {number} {path}", held, vars(module).update
 
 
 def names(state: Mapping[str, Any]) -> Iterable[str]:

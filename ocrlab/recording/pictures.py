@@ -52,8 +52,10 @@ LEFT_OUT: dict[str, Any] = {}
 class Given:
     """What the recorder was given, by identity, and where its tensors lie."""
 
-    def __init__(self, models: Sequence[nn.Module], others: Iterable[Any]) -> None:
+    def __init__(self, models: Sequence[nn.Module], others: Iterable[Any], callbacks: Iterable[Any] = ()) -> None:
         self.models, self.others = models, [*others]
+        own = [each for each in callbacks if is_programs(type(each).__module__)]  # a trainer has them, no variable
+        self.callbacks = {f"{i} {called(type(each))}": each for i, each in enumerate(own)}
         modules = [part for model in models for part in nn.Module.modules(model)]
         usual = [torch.default_generator, random._inst, np.random.mtrand._rand]  # type: ignore[attr-defined]
         usual += torch.cuda.default_generators
@@ -210,8 +212,8 @@ class Picture:
             return ["u", list(key)]
         return key if type(key) in LEAVES else LEFT_OUT
 
-    def _attributes(self, held: dict[Any, Any], depth: int, without: Iterable[str] = ()) -> dict[str, Any]:
-        found = {n: self.of(v, depth + 1) for n, v in [*held.items()] if isinstance(n, str) and n not in without}
+    def _attributes(self, held: dict[Any, Any], depth: int) -> dict[str, Any]:
+        found = {n: self.of(v, depth + 1) for n, v in [*held.items()] if isinstance(n, str)}
         return {name: node for name, node in found.items() if node is not LEFT_OUT}
 
     def _object(self, value: Any, depth: int) -> Any:
@@ -229,7 +231,7 @@ class Picture:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # it is empty
                 around[name] = cell.cell_contents
-        nodes = self._attributes(around, depth), self._attributes(value.__dict__, depth, ("__wrapped__",))
+        nodes = self._attributes(around, depth), self._attributes(value.__dict__, depth)
         return ["c", *nodes] if any(nodes) else LEFT_OUT
 
     def _generator(self, value: Any, _depth: int) -> Any:
@@ -270,7 +272,7 @@ class Picture:
                 if type(tensor) in (Tensor, nn.Parameter) and (node := self._tensor(tensor, 0)) is not LEFT_OUT:
                     weights[f"{path}.{name}"] = node
             modes += str(int(part.training))
-            if not plain(part) and (nodes := self._attributes(held, max(depth, 2), STANDARD)):
+            if nodes := self._attributes(own(part), max(depth, 2)):
                 kept[path] = nodes
         return LEFT_OUT if wraps and not weights else ["m", called(type(value)), weights, kept, modes]
 
@@ -320,9 +322,13 @@ def is_programs(module: str) -> bool:
     return bool(file) and not str(file).startswith(OTHERS) and module.split(".")[0] != "ocrlab"
 
 
-def plain(module: nn.Module) -> bool:
-    """Tell whether a module is one of torch's, which keep nothing by themselves but what they were made with."""
-    return type(module).__module__.startswith("torch.nn.")
+def own(module: nn.Module) -> dict[str, Any]:
+    """Return what a module keeps beside weights and buffers; torch's own keep nothing but what they were made with."""
+    kinds = type(module).__mro__
+    if kinds[0].__module__.startswith("torch.nn."):
+        return {}
+    private = any(kind.__name__ == "LightningModule" for kind in kinds)  # it says there where it is at the moment
+    return {n: v for n, v in vars(module).items() if n not in STANDARD and not (private and n.startswith("_"))}
 
 
 def called(kind: type) -> str:
