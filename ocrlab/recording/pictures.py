@@ -40,6 +40,7 @@ STATES = 1 << 17  # of a state_dict, which is flat
 LONG = 1 << 15  # numbers in a list of nothing else
 PACKED = 64  # from so many on they are a tensor
 LETTERS = 1 << 14
+ARRAY = 16 << 20  # bytes
 WHOLE = 1 << 20  # bytes of which all are compared
 SAMPLED = 16  # values of a larger tensor
 STANDARD = frozenset(vars(nn.Module()))  # what torch keeps in each module
@@ -75,7 +76,6 @@ class Given:
                 yield from nn.Module.buffers(part)
             elif isinstance(part, torch.optim.Optimizer):
                 yield from (t for state in part.state.values() for t in state.values())
-                yield from (t for group in part.param_groups for t in group["params"])
 
 
 class Picture:
@@ -121,7 +121,7 @@ class Picture:
 
     def values(self) -> list[Any]:
         """Return some values of its tensors, all of small ones; those on a device are waited for once."""
-        there = [_some(t) for t in self.tensors if t.is_cuda and t.numel()]
+        there = [] if capturing() else [_some(t) for t in self.tensors if t.is_cuda and t.numel()]
         found: list[Any] = torch.cat(there).tolist() if there else []
         for t in self.tensors:
             if t.device.type == "cpu" and t.numel():
@@ -166,7 +166,10 @@ class Picture:
             return LEFT_OUT
         if value.size <= 1024:
             return ["a", value.dtype.str, list(value.shape), value.ravel().tolist()]
-        plain = np.ascontiguousarray(value)
+        if value.nbytes > ARRAY:
+            self.too_many.append(f"an array of {value.nbytes >> 20} MiB")
+            return {"n": value.nbytes}
+        plain = value if value.flags.c_contiguous and value.flags.writeable else value.copy()  # torch warns otherwise
         return ["A", value.dtype.str, list(value.shape), self._own(torch.from_numpy(plain.view(np.uint8).reshape(-1)))]
 
     def _number(self, value: Any, _depth: int) -> Any:
@@ -277,6 +280,11 @@ class Picture:
         return LEFT_OUT if wraps and not weights else ["m", called(type(value)), weights, kept, modes]
 
 
+def capturing() -> bool:
+    """Tell whether a CUDA graph is being captured: nothing may be waited for then."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 Teller = Callable[[Picture, Any, int], Any]
 _tellers: weakref.WeakKeyDictionary[type, Teller | None] = weakref.WeakKeyDictionary()
 
@@ -338,8 +346,10 @@ def called(kind: type) -> str:
 
 def _some(tensor: Tensor) -> Tensor:
     """Return a few values of a tensor, evenly spread."""
-    flat = tensor.detach().reshape(-1)
-    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    flat = tensor.detach()
+    if not flat.is_contiguous():
+        flat = flat[(0,) * (flat.ndim - 1)]  # to put all of it in one row would copy it
+    flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
     return flat[:: max(1, flat.numel() // SAMPLED)].double()
 
 

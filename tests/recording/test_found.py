@@ -172,6 +172,28 @@ def running(folder):
     trained(folder, net, sgd(net), lambda x: net(x - mean).square().mean() + (best or 0) + float(seen.sum()), after)
 
 
+def own_weight(folder):
+    net = net_of()
+    heat = torch.zeros(1, requires_grad=True)  # trained, and no weight of the model
+    optimizer = torch.optim.Adam([*net.parameters(), heat], lr=0.1)
+    trained(folder, net, optimizer, lambda x: net(x).square().mean() * heat.exp() - heat.sum() / 9)
+
+
+def reverting(folder):
+    net = net_of()
+    best, low, notes = None, 1e9, {"net": net, "steps": []}
+
+    def after(loss):
+        nonlocal best, low
+        if loss.item() < low:
+            low, best = loss.item(), copy.deepcopy(net.state_dict())
+        notes["steps"].append({"loss": loss.item(), "of": ("step", len(notes["steps"]))})
+        if len(notes["steps"]) % 5 == 0:
+            net.load_state_dict(best)
+
+    trained(folder, net, sgd(net), lambda x: net(x).square().mean() * (1 + len(notes["steps"])), after)
+
+
 @dataclass
 class State:
     losses: list = field(default_factory=list)
@@ -225,7 +247,7 @@ class Trainer:
 
 
 PROGRAMS = [own_average, teacher, averaged_model, schedulers, adversary, spikes, generators, closures, running]
-PROGRAMS += [lambda folder: Trainer(folder).train()]
+PROGRAMS += [own_weight, reverting, lambda folder: Trainer(folder).train()]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -76,6 +76,10 @@ def test_a_long_list_of_numbers_is_a_tensor():
     assert picture.text == '["l", {"t": 0}]' and picture.tensors[0].dtype == torch.float64
     assert Picture([1] * 1000, NOTHING).tensors[0].dtype == torch.int64
     assert not Picture([1, 0.5] * 100, NOTHING).tensors and not Picture([1 << 70] * 100, NOTHING).tensors
+    assert Picture(np.zeros(5 << 20), NOTHING).too_many == ["an array of 40 MiB"]
+    frozen = np.zeros((60, 60)).T
+    frozen.flags.writeable = False  # of which torch would warn
+    assert Picture(frozen, NOTHING).bytes() == 28_800
     assert Picture(np.zeros(2000), NOTHING).text == '["A", "<f8", [2000], {"t": 0}]'
 
 
@@ -95,6 +99,7 @@ def test_what_was_given_is_in_no_picture():
 
 def test_changes_of_values_are_seen_however_they_are_made():
     net, numbers, large = nn.Linear(3, 3), np.zeros(5000), torch.zeros(100_000)
+    last = torch.zeros(8, 8, 8, 8).to(memory_format=torch.channels_last)
 
     def marks(value):
         picture = Picture(value, NOTHING)
@@ -106,6 +111,7 @@ def test_changes_of_values_are_seen_however_they_are_made():
         (numbers, lambda: numbers.__setitem__(77, 1.0)),
         (large, lambda: large.data.add_(1)),
         (large, lambda: large[77].add_(1)),
+        (last, lambda: last.data.add_(1)),
     ):
         before = marks(value)
         assert marks(value) == before
