@@ -223,8 +223,7 @@ class Picture:
         held = object.__getattribute__(value, "__dict__")
         if type(held) is not dict or self._long(held) is not None:
             return LEFT_OUT
-        nodes = self._attributes(held, depth)
-        return ["o", called(type(value)), nodes] if nodes else LEFT_OUT
+        return ["o", called(type(value)), self._attributes(held, depth)]
 
     def _function(self, value: Any, depth: int) -> Any:
         """Return what a function of the program keeps: variables around it, attributes."""

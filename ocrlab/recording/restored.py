@@ -13,7 +13,7 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -152,7 +152,7 @@ class Restored:
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self._fed(loader):
-            self.give_back(loop.held.given())
+            self.give_back(loop.held.given)
             step = self.begin(batch)
             self.count(step, loop.held.models)
             now = loop.now
@@ -169,10 +169,10 @@ class Restored:
             if (self.job.get("cell") or {}).get("counters", True):
                 counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
 
-    def give_back(self, given: Any) -> None:
+    def give_back(self, given: Callable[[], Any]) -> None:
         """Put back, once, what the program keeps by itself; the random states of the first step come after it."""
         if self.index < 0 and (self.job.get("cell") or {}).get("counters", True):
-            found.put((self.state or {"state": {}})["state"].get("found", {}), sys._getframe(1), given)
+            found.put((self.state or {"state": {}})["state"].get("found", {}), sys._getframe(1), given())
 
     def _fed(self, loader: Any) -> Iterator[Any]:
         """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""

@@ -152,7 +152,7 @@ class Recorder(lightning.Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
-            self.replay.give_back(given(trainer, pl_module))
+            self.replay.give_back(lambda: given(trainer, pl_module))
             self.replay.count(self.replay.begin(batch, micro), [pl_module])
             self._hand_over(pl_module, "training_step", batch, self.replay.batch)
             return

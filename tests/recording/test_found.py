@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
+import weakref
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
@@ -369,6 +370,18 @@ def test_an_object_that_raises_costs_nothing_but_itself():
     assert names_of(keeps_what_refuses(history)[0]) == ["history"]
     assert history == [1.0, 2.0]
     assert found.Found().changed(None) == {}  # type: ignore[arg-type]  # nothing can be looked at
+
+
+def keeps_a_batch():
+    batch, history, own = torch.zeros(4), [Average(nn.Linear(1, 1))], Average(nn.Linear(1, 1))
+    held = [weakref.ref(batch), weakref.ref(own)]
+    looked_at_twice(lambda: history.append(1.0), Given([], []))
+    del batch, own
+    return [ref() for ref in held]
+
+
+def test_nothing_of_the_program_lives_on_because_it_was_looked_at():
+    assert keeps_a_batch() == [None, None]
 
 
 def test_a_thing_that_is_large_and_still_is_looked_at_seldom():

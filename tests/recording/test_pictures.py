@@ -36,9 +36,9 @@ class OwnList(list):
     "value",
     [
         logging.getLogger("x"), Colour.RED, Own, pytest, len, lambda: 3, OwnList([1]), ValueError("x"), 1j, b"bytes",
-        TensorDataset(torch.zeros(2)), DataLoader([1, 2]), Own(), [Own, len], {Own: 1}, (x for x in "abc"), "x" * 20000,
+        TensorDataset(torch.zeros(2)), DataLoader([1, 2]), [Own, len], {Own: 1}, (x for x in "abc"), "x" * 20000,
         np.array(["text"]), np.array([1j]), torch.zeros(2, device="meta"), torch.zeros(2, requires_grad=True) * 2,
-        torch.eye(2).to_sparse(), {Own()}, torch.default_generator, nn.Linear(1, 1).register_forward_hook(len),
+        torch.eye(2).to_sparse(), {len}, torch.default_generator, nn.Linear(1, 1).register_forward_hook(len),
     ],
 )  # fmt: skip
 def test_what_cannot_be_put_back_has_no_picture(value):
@@ -59,6 +59,7 @@ def test_what_cannot_be_put_back_has_no_picture(value):
         (np.float32(0.5), '["n", "<f4", 0.5]'),
         (np.array([[1, 2]], dtype=np.int16), '["a", "<i2", [1, 2], [1, 2]]'),
         (types.SimpleNamespace(a=1, b=len), '["o", "types.SimpleNamespace", {"a": 1}]'),
+        (Own(), f'["o", "{__name__}.Own", {{}}]'),  # it may be given attributes later
         (torch.zeros(2), '{"t": 0}'),
         (nn.Parameter(torch.zeros(2)), '{"t": 0, "grad": true}'),
         ({"net": len, "a": 1}, '["k", [["net", {}], ["a", 1]]]'),
