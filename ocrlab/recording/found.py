@@ -38,7 +38,7 @@ Nodes = dict[str, Any]
 class Thing:
     """What one name stood for at the first snapshot."""
 
-    text: str
+    mark: bytes
     places: list[tuple[int, int]]
     values: list[Any]
     has_changed: bool = False
@@ -48,7 +48,7 @@ class Thing:
     def changes(self, now: Picture) -> bool:
         """Tell whether it is another one now, or has been at some snapshot."""
         self.has_changed = self.has_changed or (
-            now.text != self.text or now.places() != self.places or now.values() != self.values
+            now.mark != self.mark or now.places() != self.places or now.values() != self.values
         )
         return self.has_changed
 
@@ -110,7 +110,7 @@ class Found:
                 continue
             if thing is None and things:
                 things -= 1
-                thing = Thing(picture.text, picture.places(), picture.values(), size=picture.size)
+                thing = Thing(picture.mark, picture.places(), picture.values(), size=picture.size)
                 first.setdefault(place, {})[name] = thing
             elif thing is not None and thing.changes(picture):
                 found[place, name] = picture

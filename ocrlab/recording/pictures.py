@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import enum
 import json
+import marshal
 import random
 import sys
 import types
@@ -33,7 +34,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ocrlab.recording.counters import OTHERS
 from ocrlab.recording.generators import KINDS
 
-LEAVES = (type(None), bool, int, float, str)
+NUMBERS = frozenset({type(None), bool, int, float})  # and what stands for none
+LEAVES = (*NUMBERS, str)
 DEPTH = 6  # of things in things
 ELEMENTS = 1 << 13  # of one value
 STATES = 1 << 17  # of a state_dict, which is flat
@@ -90,9 +92,14 @@ class Picture:
         self.around: set[int] = set()
         self.too_many: list[str] = []
         node = self.of(value)
-        self.is_empty = node is LEFT_OUT
-        self.text = "" if self.is_empty else json.dumps(node)
+        self.node, self.is_empty = node, node is LEFT_OUT
+        self.mark = marshal.dumps(node, 2)  # the same for the same picture, and faster than text; nobody reads it
         self.size = ELEMENTS - self.left + 2 * len(self.tensors)
+
+    @property
+    def text(self) -> str:
+        """The picture as a snapshot keeps it."""
+        return json.dumps(self.node)
 
     def of(self, value: Any, depth: int = 0) -> Any:
         """Return the picture of a value, LEFT_OUT for one that has none."""
@@ -184,7 +191,7 @@ class Picture:
                 return [kind, packed, *more]
         if (long := self._long(value)) is not None:
             return long
-        nodes = [self.of(part, depth + 1) for part in value]
+        nodes = [part if type(part) in NUMBERS else self.of(part, depth + 1) for part in value]
         whole = kind in "sz"
         if nodes and (any if whole else all)(node is LEFT_OUT for node in nodes):
             return LEFT_OUT
@@ -205,7 +212,10 @@ class Picture:
     def _mapping(self, value: Any, depth: int) -> Any:
         if (long := self._long(value)) is not None:
             return long
-        pairs = [[self._key(key), self.of(part, depth + 1)] for key, part in value.items()]
+        pairs = [
+            [key if type(key) is str else self._key(key), part if type(part) in NUMBERS else self.of(part, depth + 1)]
+            for key, part in value.items()
+        ]
         if pairs and (any(key is LEFT_OUT for key, _ in pairs) or all(part is LEFT_OUT for _, part in pairs)):
             return LEFT_OUT
         return [MAPPINGS[type(value)], pairs]

@@ -385,7 +385,7 @@ def test_nothing_of_the_program_lives_on_because_it_was_looked_at():
 
 
 def test_a_thing_that_is_large_and_still_is_looked_at_seldom():
-    thing = found.Thing("", [], [], size=1000)
+    thing = found.Thing(b"", [], [], size=1000)
     assert [look for look in range(1, 40) if not thing.is_quiet()] == [1, 2, 3, 4, 8, 16, 32]
     thing.has_changed = True
     assert not thing.is_quiet()
