@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import dis
+import functools
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -140,7 +142,18 @@ def _has_locals(code: CodeType) -> bool:
     """Tell whether a function's variables may be looked at. Before PEP 667 they are a copy that its frame keeps, and
     who has asked for that before would find other things in it.
     """
-    return bool(code.co_flags & CO_OPTIMIZED) and (PROXIES or not ASKING.intersection(code.co_names))
+    return bool(code.co_flags & CO_OPTIMIZED) and (PROXIES or not _asks(code))
+
+
+@functools.lru_cache(64)
+def _asks(code: CodeType) -> bool:
+    """Tell whether a function may ask for its own variables; `model.eval()` does not."""
+    found = ASKING.intersection(code.co_names)
+    if found != {"eval"}:
+        return bool(found)
+    return any(
+        one.argval == "eval" and one.opname in ("LOAD_GLOBAL", "LOAD_NAME") for one in dis.get_instructions(code)
+    )
 
 
 def _let_go(frame: FrameType) -> None:

@@ -29,6 +29,7 @@ from ocrlab.flight.ring_layout import States
 from ocrlab.recording import beginning, generators, loading, usual
 from ocrlab.recording.batches import Batches
 from ocrlab.recording.counters import Counters
+from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
@@ -53,7 +54,7 @@ class Loop:
         self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
-        self.counters = Counters()
+        self.counters, self.found = Counters(), Found()
         self.epoch_count: int | None = None
 
     @property
@@ -195,8 +196,9 @@ class Loop:
             recorder.phase(name)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of all parts, in this epoch, with what the program has counted by itself."""
-        return {**self.held.state(self.now.epoch), "counters": self.counters.changed(self.held.models)}
+        """Return the state of all parts, in this epoch, with what the program has counted and keeps by itself."""
+        state = self.held.state(self.now.epoch) | {"counters": self.counters.changed(self.held.models)}
+        return state | self.found.beside(state, self.held.given(), None if self.tape is None else self.tape.snapshots)
 
     def _stepping(self, *_: Any) -> None:
         self._say_phase("optimiser")

@@ -12,7 +12,7 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import refused_last
-from ocrlab.recording import beginning, counters, generators, names, own, snapshots, walks
+from ocrlab.recording import beginning, counters, found, generators, names, own, snapshots, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -157,6 +157,7 @@ class Restored:
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self._fed(loader):
+            self.give_back(loop.held.given)
             step = self.begin(batch)
             self.count(step, loop.held.models)
             now = loop.now
@@ -172,6 +173,11 @@ class Restored:
             counters.begins(int(step.order.get("position", 0)))
             if (self.job.get("cell") or {}).get("counters", True):
                 counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
+
+    def give_back(self, given: Callable[[], Any]) -> None:
+        """Put back, once, what the program keeps by itself; the random states of the first step come after it."""
+        if self.index < 0 and not self.whole and (self.job.get("cell") or {}).get("counters", True):
+            found.put((self.state or {"state": {}})["state"].get("found", {}), sys._getframe(1), given())
 
     def _fed(self, loader: Any) -> Iterator[Any]:
         """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""
@@ -342,11 +348,11 @@ class Restored:
 
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
-        left_out = self.state["left_out"] if self.state else []
-        found = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
+        left_out = [*self.state["left_out"], *found.names(self.state["state"])] if self.state else []
+        told = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
         if self.state is None and not self.whole and not any(step.micro for step in self.steps[:1]):
-            found.append("no snapshot: the weights are those that the program begins with")
-        return found
+            told.append("no snapshot: the weights are those that the program begins with")
+        return told
 
 
 def leave() -> NoReturn:

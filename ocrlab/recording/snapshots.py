@@ -85,7 +85,7 @@ class Snapshots:
         first = self.last < 0
         left_out: list[str] = []
         if first:
-            self._room(weigh(content))
+            self.room(weigh(content))
         held: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
         held["state"] = self._copied(content, "state", left_out)
         held["left_out"] = left_out
@@ -129,7 +129,8 @@ class Snapshots:
         self.thread = threading.Thread(target=self._write, args=(held, copying), name="ocrlab snapshot", daemon=True)
         self.thread.start()
 
-    def _room(self, size: int) -> None:
+    def room(self, size: int) -> None:
+        """Raise CheckpointError where snapshots of so many bytes have no room on the disk, or in memory."""
         free = shutil.disk_usage(self.folder).free
         if 3 * size > 0.9 * free:
             raise CheckpointError(

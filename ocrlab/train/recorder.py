@@ -22,10 +22,12 @@ from torch import nn
 
 from ocrlab.recording import beginning, feed, generators, loading, names, restored_lightning, usual
 from ocrlab.recording.counters import Counters
+from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loading import Loaded
 from ocrlab.recording.loops import left, recording
+from ocrlab.recording.pictures import Given
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.stages import unwrapped
 from ocrlab.recording.tape import Tape
@@ -60,7 +62,7 @@ class Recorder(lightning.Callback):
         model_of: Callable[[Any], nn.Module] | None = None,
     ) -> None:
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
-        self.counters = Counters()
+        self.counters, self.found = Counters(), Found()
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.tape: Tape | None = None
         self.replay: Restored | None = None
@@ -153,6 +155,7 @@ class Recorder(lightning.Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
+            self.replay.give_back(lambda: given(trainer, pl_module))
             self.replay.count(self.replay.begin(batch, micro), [pl_module])
             self._hand_over(pl_module, "training_step", batch, self.replay.batch)
             return
@@ -169,7 +172,14 @@ class Recorder(lightning.Callback):
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > tape.snapshots.quiet:
-            tape.snapshot(number, lambda: resume_state(trainer) | {"counters": self.counters.changed([pl_module])})
+            tape.snapshot(number, lambda: self._state(trainer, pl_module))
+
+    def _state(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+        """Return the trainer's resume state, and what the program has counted and keeps by itself."""
+        state = resume_state(trainer) | {"counters": self.counters.changed([module])}
+        return state | self.found.beside(
+            state, given(trainer, module), self.tape.snapshots if self.tape is not None else None
+        )
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
@@ -288,6 +298,12 @@ def rate(optimizers: Any) -> float | None:
                 return None
             return None if value is None else float(value)
     return None
+
+
+def given(trainer: Trainer, module: LightningModule) -> Given:
+    """Return what tells of other things whether they are in the resume state already."""
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    return Given([module], [*trainer.optimizers, *schedulers], trainer.callbacks)  # type: ignore[attr-defined]
 
 
 def resume_state(trainer: Trainer) -> dict[str, Any]:

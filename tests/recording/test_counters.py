@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 import sys
 import weakref
@@ -145,7 +146,18 @@ def test_nothing_of_the_program_is_kept_or_changed_by_looking():
         looked_at()
         return [*config], step
 
+    def evaluating():
+        step = nn.Linear(1, 1).eval().in_features
+        return looked_at()[f"locals {evaluating.__qualname__}"], eval.__name__, step
+
+    def only_methods():
+        step = nn.Linear(1, 1).eval().in_features
+        return looked_at()[f"locals {only_methods.__qualname__}"], step
+
     assert training() == (None, {"step": 3}, 3)
+    assert only_methods() == ({"step": 1}, 1)
+    with contextlib.suppress(KeyError):  # before PEP 667
+        assert evaluating()[0] == {"step": 1}
     assert asking() == ([], 3)
 
 
