@@ -24,6 +24,7 @@ class LeftOut(BaseException):
 
 
 passing: list[int] = []  # the cell that is executed now, if its recording is not the one to replay
+begun: list[bool] = []  # filled when the replay has begun
 
 
 def note(folder: Path, rank: int) -> None:
@@ -68,6 +69,7 @@ def begins() -> None:
     """Say that a recording begins in a replay; raises LeftOut where it is not the one to replay."""
     if passing:
         raise LeftOut
+    begun.append(True)
 
 
 def shortened(value: Any, place: Path) -> Any:

@@ -12,6 +12,7 @@ import ast
 import builtins
 import codeop
 import contextlib
+import importlib
 import os
 import sys
 import types
@@ -57,7 +58,7 @@ class Shell:
         if name == "time":
             return self._time(line)
         if name == "cd":
-            os.chdir(os.path.expanduser(line.strip().strip("'\"") or "~"))
+            os.chdir(os.path.expanduser(line.strip().removeprefix("-q").strip(" '\"") or "~"))
         elif name in ("env", "set_env") and len(words) == 2:
             os.environ[words[0]] = words[1]
         return None
@@ -183,10 +184,12 @@ def execute(cells: Mapping[int, str], began: set[int], out: Path, space: dict[st
         except executed.LeftOut:
             warn(f"In [{number}] was executed up to its recording only")
         except BaseException as error:
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            if is_last and executed.warned and not executed.begun:
+                raise RunError(f"In [{number}] raised {said}", got="; ".join(executed.warned)) from error
             if is_last or isinstance(error, KeyboardInterrupt):
                 raise
             if not isinstance(error, SyntaxError):
-                said = f"{type(error).__name__}: {error}".partition("\n")[0]
                 warn(f"In [{number}] raised {said}; the next cell was executed, as in a notebook")
 
 
@@ -198,6 +201,4 @@ def warn(text: str) -> None:
 
 
 if __name__ == "__main__":  # by its name, so that its own frames are not taken for the program's
-    from ocrlab.recording import executed_again
-
-    executed_again.start(Path(sys.argv[1]))
+    importlib.import_module("ocrlab.recording.executed_again").start(Path(sys.argv[1]))

@@ -12,6 +12,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from ocrlab.errors import RunError
 from ocrlab.recording import executed, executed_again
 from ocrlab.rerun.replay import replay
 
@@ -90,6 +91,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     kept: list[str] = []
     monkeypatch.setattr(executed, "warned", kept)
     monkeypatch.setattr(executed, "passing", [])
+    monkeypatch.setattr(executed, "begun", [])
     return kept
 
 
@@ -102,14 +104,17 @@ def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Pa
 
 
 def test_a_cell_that_raised_goes_on_and_the_last_one_does_not(tmp_path: Path, warned: list[str]) -> None:
-    space: dict[str, Any] = {}
+    space: dict[str, Any] = {"begins": executed.begins}
     cells = {1: "from __future__ import annotations", 2: "x = 1\n1 / 0", 3: "def f(", 4: "def f(a: gone): ..."}
     with pytest.raises(KeyError) as raised:
-        executed_again.execute({**cells, 5: "\n\nraise KeyError(x)"}, {5}, tmp_path, space)
+        executed_again.execute({**cells, 5: "begins()\n\nraise KeyError(x)"}, {5}, tmp_path, space)
     last = raised.traceback[-1]
     assert (Path(str(last.path)).name, last.lineno + 1) == ("cell-5.py", 3)
     assert space["x"] == 1 and "f" in space
     assert warned == ["In [2] raised ZeroDivisionError: division by zero; the next cell was executed, as in a notebook"]
+    executed.begun.clear()
+    with pytest.raises(RunError, match=r"In \[5\] raised NameError.*Given: In \[2\] raised ZeroDivisionError"):
+        executed_again.execute({5: "gone"}, {5}, tmp_path, space)  # before its recording: why is in the answer
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,7 @@ def test_magics_measure_and_set_and_start_nothing(
     vars(main).update(get_ipython=lambda: shell, sys=sys)
     cells = {
         1: "get_ipython().system('touch gone')\nfiles = get_ipython().getoutput('ls')",
-        2: "get_ipython().run_line_magic('cd', 'sub')\nget_ipython().run_line_magic('env', 'OCRLAB_TRIED=yes=1')",
+        2: "get_ipython().run_line_magic('cd', '-q sub')\nget_ipython().run_line_magic('env', 'OCRLAB_TRIED=yes=1')",
         3: "get_ipython().run_line_magic('time', 'y = 3')\nx = get_ipython().run_line_magic('time', '1 + y')",
         4: executed_again.opened("\nget_ipython().run_cell_magic('time', '', 'line = sys._getframe().f_lineno\\n')"),
         5: "get_ipython().run_cell_magic('bash', '', 'touch gone')",
