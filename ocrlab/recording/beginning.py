@@ -11,7 +11,7 @@ from typing import Any
 
 from ocrlab.errors import OcrlabError
 from ocrlab.flight import record_program
-from ocrlab.recording import generators, walks
+from ocrlab.recording import executed, generators, walks
 
 AT_IMPORT: dict[str, Any] = {}
 
@@ -25,9 +25,10 @@ def imported() -> None:
 
 
 def note(folder: Path, rank: int, start: int) -> None:
-    """Write down those states, and those of now, where the recorder begins; raises OSError."""
+    """Write down those states, those of now, and the cells of a notebook, where the recorder begins; raises OSError."""
     walks.note(folder, rank, start, walks.IMPORT, AT_IMPORT.get("states"))
     walks.note(folder, rank, start, walks.BEGINNING)
+    executed.note(folder, rank)
 
 
 def put(folder: Path, rank: int, start: int) -> None:

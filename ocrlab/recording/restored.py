@@ -26,7 +26,7 @@ from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import refused_last
-from ocrlab.recording import beginning, counters, found, generators, names, own, snapshots, walks
+from ocrlab.recording import beginning, counters, executed, found, generators, names, own, snapshots, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -85,7 +85,10 @@ class Restored:
     def asked(cls) -> Restored | None:
         """Return the replay that this process is, None for a normal training; raises what a job can have wrong."""
         job = record_program.job()
-        return None if job is None else cls(job)
+        if job is None:
+            return None
+        executed.begins()
+        return cls(job)
 
     def _ring(self) -> Path:
         wanted = self.job.get("start")
@@ -349,7 +352,7 @@ class Restored:
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
         left_out = [*self.state["left_out"], *found.names(self.state["state"])] if self.state else []
-        told = [*self.running, *(f"not in the snapshot: {what}" for what in left_out)]
+        told = [*executed.warned, *self.running, *(f"not in the snapshot: {what}" for what in left_out)]
         if self.state is None and not self.whole and not any(step.micro for step in self.steps[:1]):
             told.append("no snapshot: the weights are those that the program begins with")
         return told

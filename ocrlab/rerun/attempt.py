@@ -23,6 +23,7 @@ from ocrlab.errors import OcrlabError
 from ocrlab.flight import ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.probes import stacks, tree
+from ocrlab.recording import executed
 from ocrlab.records import SCHEMA, from_json
 from ocrlab.rerun import cells
 from ocrlab.rerun.cells import BEHIND, Cell
@@ -110,6 +111,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     outcome = Outcome(cell, seconds=time.monotonic() - began)
     _stopped(ended, place)
     _gather(outcome, subject, place, ended, guard)
+    outcome.fault = executed.shortened(outcome.fault, place)
     return outcome
 
 

@@ -21,6 +21,7 @@ from ocrlab.flight import ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
 from ocrlab.flight.ring_worker import refused_last
 from ocrlab.flight.seal import is_whole
+from ocrlab.recording import executed
 from ocrlab.rerun import changes
 
 VALIDATED = re.compile(r"validation batch (\d+)")
@@ -182,6 +183,8 @@ def command(subject: Subject, job: Path) -> list[str]:
     argv = [str(word) for word in program.get("argv") or ()]
     if program.get("kind") == "ocrlab train" and _is_ours(argv):
         return [sys.executable, "-m", "ocrlab.train.step", str(job)]
+    if cells := _cells(subject):
+        return cells
     if program.get("interactive") or len(argv) < 2 or argv[1] == "-":
         raise RunError(
             f"{subject.run} cannot be started again",
@@ -194,11 +197,32 @@ def command(subject: Subject, job: Path) -> list[str]:
     if script is not None and "-c" not in argv[1:4] and not Path(folder, script).is_file():
         got, need = str(Path(folder, script)), "the script that the run was started with, where it was"
         raise RunError(f"The program of {subject.run} is gone", got=got, need=need)
-    executable = str(program.get("executable") or argv[0])
+    words = [_executable(subject), *argv[1:]]
+    return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
+
+
+def _executable(subject: Subject) -> str:
+    """Return the Python that the run was started with; raises RunError where it is gone."""
+    executable = str(subject.program.get("executable") or subject.program["argv"][0])
     if not os.access(executable, os.X_OK):
         raise RunError(f"The Python of {subject.run} is gone", got=executable, need="the one that it was run with")
-    words = [executable, *argv[1:]]
-    return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
+    return executable
+
+
+def _cells(subject: Subject) -> list[str]:
+    """Return the words that execute the cells of a notebook again, none where they were not kept; raises RunError."""
+    program = subject.program
+    found = executed.find(subject.run, subject.flight.rank, program.get("pid")) if program.get("interactive") else None
+    if found is None:
+        return []
+    path, told = found
+    if not told.get("cells"):
+        got = f"a notebook that has executed {int(told.get('size') or 0) / 1e6:.1f} MB of cells"
+        need = f"{executed.LIMIT / 1e6:.0f} MB of cells at most, or a program in a file"
+        raise RunError(f"{subject.run} cannot be started again", got=got, need=need)
+    words = [_executable(subject), "-m", "ocrlab.recording.executed_again", str(path)]
+    folder = str(told.get("cwd") or program.get("cwd") or "")
+    return [*CHANGE_DIRECTORY, folder, *words] if Path(folder).is_dir() else words
 
 
 def environment(subject: Subject, job: Path) -> dict[str, str]:
