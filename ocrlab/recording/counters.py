@@ -72,12 +72,13 @@ def put(numbers: Mapping[str, Mapping[str, Any]], frame: FrameType | None, model
     for place, held, write in _places(frame, models) if numbers else ():
         told = numbers.get(place, {})
         fitting = {name: value for name, value in told.items() if name in held and _fits(held[name], value)}
+        for name, value in fitting.items():
+            turns.move(place, name, held[name], value)
         if fitting:
             write(fitting)
         for name, value in told.items():
             if type(held.get(name)) is turns.COUNT and type(value) is int:
                 turns.advance(held[name], value)
-    turns.move(numbers)
 
 
 def _numbers(held: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

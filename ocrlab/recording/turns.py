@@ -15,9 +15,9 @@ import functools
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 ENDS = (
     "RETURN",
@@ -47,9 +47,11 @@ def bound(code: CodeType, at: int) -> Names:
     steps = [
         one for one in dis.get_instructions(code) if one.offset > at and one.opname not in ("CACHE", "EXTENDED_ARG")
     ]
-    for number, step in enumerate(steps):
+    for number, step in enumerate(steps[:-1]):
         if step.opname == "FOR_ITER":
             return _stored(steps[number + 1 :])
+        if step.opname == "GET_ITER" and steps[number + 1].opname != "FOR_ITER":
+            return ()  # of a comprehension
         if step.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL"):
             return _later(steps[number + 1 :], step.argval)
         if step.opname.startswith(ENDS):
@@ -83,8 +85,16 @@ def _stored(steps: Sequence[dis.Instruction]) -> Names:
     return tuple(names)
 
 
-def _header(frame: FrameType | None) -> tuple[str, str] | None:
-    """Return the place, as in counters.py, and the name of the loop variable that a call in this frame is made for."""
+class Header(NamedTuple):
+    """The place, as in counters.py, the name of the loop's variable, and the code that the loop is in."""
+
+    place: str
+    name: str
+    code: CodeType
+
+
+def _header(frame: FrameType | None) -> Header | None:
+    """Return the loop in whose header a call in this frame is made."""
     try:
         if frame is not None and frame.f_code.co_name in BARS:
             frame = frame.f_back
@@ -95,23 +105,27 @@ def _header(frame: FrameType | None) -> tuple[str, str] | None:
             return None
         is_function = bool(frame.f_code.co_flags & 1)  # CO_OPTIMIZED
         place = f"locals {frame.f_code.co_qualname}" if is_function else f"globals {frame.f_globals.get('__name__')}"
-        return place, names[0]
+        return Header(place, names[0], frame.f_code)
     except Exception:  # what cannot be told stays as it is
         return None
 
 
 class Turns:
-    """An iterator over a range, or a count, that can be moved."""
+    """An iterator over a range, or a count, that can be moved; but not if a function of the program is in between."""
 
-    def __init__(self, items: Any, place: tuple[str, str]) -> None:
-        self.items, self.place, self.taken = items, place, 0  # a range; of a count one without an end
+    def __init__(self, items: Any, header: Header) -> None:
+        self.items, self.header, self.taken = items, header, 0  # a range; of a count one without an end
         self.inner = iter(items)
+        self.direct: bool | None = None
         living.add(self)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        if self.direct is None:
+            frame = sys._getframe(1)
+            self.direct = frame.f_code is self.header.code or not is_own(frame)
         item = next(self.inner)
         self.taken += 1
         return item
@@ -137,7 +151,13 @@ class Turns:
 
 
 class Kind(abc.ABCMeta):
-    """Makes both kinds of range one."""
+    """Makes both kinds of range one, also for who looks one of them up (numba compiles what it finds in a table)."""
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is RANGE
+
+    def __hash__(cls) -> int:
+        return hash(RANGE)
 
     def __instancecheck__(cls, one: Any) -> bool:
         return isinstance(one, RANGE) or type(one) is cls
@@ -150,23 +170,23 @@ class Range(Sequence[int], metaclass=Kind):
     """Takes the place of `range`; in the header of a loop of the program's its iterator can be moved."""
 
     range: Any
-    place: tuple[str, str]
+    header: Header
 
     def __new__(cls, *args: Any) -> Any:
-        place = _header(sys._getframe(1))
-        if place is None:
+        header = _header(sys._getframe(1))
+        if header is None:
             return RANGE(*args)
         one = super().__new__(cls)
-        one.range, one.place = RANGE(*args), place
+        one.range, one.header = RANGE(*args), header
         return one
 
     def __getattr__(self, name: str) -> Any:  # start, stop, step
-        if name in ("range", "place") or name.startswith("__"):
+        if name in ("range", "header") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.range, name)
 
     def __iter__(self) -> Iterator[int]:
-        return Turns(self.range, self.place)
+        return Turns(self.range, self.header)
 
     def __len__(self) -> int:
         return len(self.range)
@@ -205,9 +225,9 @@ def made(*args: int) -> Any:
 
 def count(start: Any = 0, step: Any = 1) -> Any:
     """Take the place of `itertools.count`."""
-    place = _header(sys._getframe(1)) if type(start) is type(step) is int and step else None
+    header = _header(sys._getframe(1)) if type(start) is type(step) is int and step else None
     last = sys.maxsize if step > 0 else -sys.maxsize
-    return COUNT(start, step) if place is None else Turns(RANGE(start, last, step), place)
+    return COUNT(start, step) if header is None else Turns(RANGE(start, last, step), header)
 
 
 class Zip:
@@ -246,11 +266,12 @@ def stop() -> None:
     copyreg.dispatch_table.pop(RANGE, None)
 
 
-def move(numbers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Have each loop that runs go on behind the number that its variable is recorded with."""
+def move(place: str, name: str, now: Any, recorded: Any) -> None:
+    """Have the loop that has given a variable what it is now go on behind what it is in the record."""
     for turns in list(living):
-        place, name = turns.place
-        turns.move(numbers.get(place, {}).get(name))
+        known = turns.direct and (turns.header.place, turns.header.name) == (place, name)
+        if known and turns.taken and turns.items[turns.taken - 1] == now:
+            turns.move(recorded)
 
 
 def left(value: Any) -> int | None:

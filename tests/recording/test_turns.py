@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm, trange
 
 from ocrlab.flight import ring
 from ocrlab.recording import turns
@@ -36,15 +37,8 @@ def feed(frame, **numbers):
     global place
     place = 3
     turns.stop()
-    turns.move({f"locals {frame.f_code.co_qualname}": numbers})
-
-
-def bar(items):
-    yield from items
-
-
-def trange(*args):
-    return bar(range(*args))
+    for name, recorded in numbers.items():
+        turns.move(f"locals {frame.f_code.co_qualname}", name, frame.f_locals.get(name), recorded)
 
 
 def plain():
@@ -62,21 +56,21 @@ def down():
 
 
 def barred():
-    for epoch in bar(range(10)):
+    for epoch in tqdm(range(10), disable=True):
         yield epoch
         if epoch == 0:
             feed(sys._getframe(), epoch=6)
 
 
 def barred_by_its_own_range():
-    for epoch in trange(10):
+    for epoch in trange(10, disable=True):
         yield epoch
         if epoch == 0:
             feed(sys._getframe(), epoch=6)
 
 
 def named():
-    shown = bar(range(10))
+    shown = tqdm(range(10), disable=True)
     for epoch in shown:
         yield epoch
         if epoch == 0:
@@ -124,6 +118,25 @@ def of_another_variable():
             feed(sys._getframe(), other=2)
 
 
+def through_another():
+    for double in (2 * one for one in range(10)):
+        yield double
+        if double == 0:
+            feed(sys._getframe(), double=8)
+
+
+def twice(numbers):
+    for number in numbers:
+        yield 2 * number
+
+
+def through_a_function():
+    for double in twice(range(10)):
+        yield double
+        if double == 0:
+            feed(sys._getframe(), double=8)
+
+
 def out_of_range():
     for epoch in range(3):
         yield epoch
@@ -141,6 +154,8 @@ GOES_ON = [
     (counted, [2, 8, 9, 10]),
     (zipped, [(3, "a"), (4, "b"), (5, "c")]),
     (of_another_variable, [0, 1, 2]),
+    (through_another, list(turns.RANGE(0, 20, 2))),
+    (through_a_function, list(turns.RANGE(0, 20, 2))),
     (out_of_range, [0, 1, 2]),
 ]
 
@@ -155,6 +170,7 @@ def test_what_is_in_no_header_is_a_range_as_ever():
     assert type(kept) is type(range(3)) is turns.RANGE and list(range(3)) == [0, 1, 2]
     assert random.Random(0).sample(range(50), 2) == random.Random(0).sample(turns.RANGE(50), 2)
     assert [one * 2 for one in range(3)] == [0, 2, 4] and max(range(4)) == 3
+    assert {turns.RANGE: 1}[range] == 1
     assert isinstance(kept, range) and issubclass(turns.RANGE, range) and not isinstance([], range)
     assert list(zip("ab", range(2), strict=True)) == [("a", 0), ("b", 1)] and next(itertools.count(3)) == 3
     with pytest.raises(ValueError, match="shorter"):
