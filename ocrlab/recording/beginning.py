@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import OcrlabError
-from ocrlab.flight import record_program
+from ocrlab.flight import aside, record_program
 from ocrlab.recording import executed, generators, walks
 
 AT_IMPORT: dict[str, Any] = {}
@@ -20,6 +20,7 @@ def imported() -> None:
     """Keep the states of now, at the end of an import; in a replay put them to those of the run where it noted them."""
     with contextlib.suppress(OcrlabError, OSError, KeyError, ValueError):  # a replay says later what is wrong with it
         if (job := record_program.job()) is not None:
+            aside.begin()  # of a Python that reads no PYTHONPATH
             generators.put(walks.noted(Path(job["run"], "flight"), int(job["rank"]), job["start"], walks.IMPORT))
     AT_IMPORT["states"] = generators.take(cuda=False)
 

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+import shutil
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -17,13 +18,15 @@ from ocrlab import flight
 from ocrlab.diagnose import read
 from ocrlab.diagnose.ranks import first
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
-from ocrlab.flight import ranks, record_program, ring
+from ocrlab.flight import aside, ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
 from ocrlab.flight.ring_worker import refused_last
 from ocrlab.flight.seal import is_whole
 from ocrlab.recording import executed
 from ocrlab.rerun import changes
+from ocrlab.watch import hook
 
+ASIDE = "_ocrlab_aside"
 VALIDATED = re.compile(r"validation batch (\d+)")
 QUIET = {"PYTHONFAULTHANDLER": "1", "WANDB_MODE": "disabled", "COMET_START_ONLINE": "0"}  # a replay is no new run
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
@@ -233,7 +236,17 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     single |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
     single |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     known = {name: value for name, value in single.items() if name in recorded}
-    return {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
+    found = {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
+    return found | _aside(job.parent, found.get("PYTHONPATH"))
+
+
+def _aside(place: Path, before: str | None) -> dict[str, str]:
+    """Return the variables that make each Python of a program put what it writes aside, in the folder of its replay."""
+    first = place / "first"
+    first.mkdir(exist_ok=True)
+    shutil.copyfile(aside.__file__, first / f"{ASIDE}.py")
+    flight.write_text(first / "sitecustomize.py", hook.FIRST.replace(hook.MODULE, ASIDE))
+    return {aside.VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
 
 
 def _guilty(run: Path) -> int:

@@ -1,0 +1,124 @@
+"""A replayed program finds what it has written, and nothing of the user's is written over or removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.flight import aside
+from ocrlab.watch import hook
+
+PROGRAM = """
+import glob, io, os, pathlib, shutil, subprocess, sys, tempfile
+import numpy as np
+
+shutil.rmtree("run")
+os.makedirs("run/checkpoints")
+log = open("run/log.csv", "w")
+log.write("0,1\\n")
+log.close()
+assert pathlib.Path("run/log.csv").read_text() == "0,1\\n" and os.path.getsize("run/log.csv") == 4
+with open("notes.txt", "a") as notes:
+    notes.write("more")
+assert open("notes.txt").read() == "mine, more"
+with io.open("notes.txt", "r+") as notes:
+    notes.write("here")
+assert open("notes.txt").read() == "here, more"
+np.save("array.npy", np.zeros(3))
+assert np.load("array.npy").shape == (3,)
+with open("best.tmp", "w") as best:
+    best.write("new")
+os.replace("best.tmp", "best.txt")
+assert open("best.txt").read() == "new" and not os.path.exists("best.tmp")
+os.rename("old.txt", "older.txt")
+assert open("older.txt").read() == "old"
+for path in glob.glob("checkpoint-*"):
+    os.remove(path)
+    pathlib.Path(path).unlink()  # what is still seen may be removed again
+try:
+    open("best.txt", "x")
+except FileExistsError:
+    print("exclusive")
+try:
+    os.remove("nothing")
+except FileNotFoundError:
+    print("missing")
+pathlib.Path("deep/er").mkdir(parents=True)
+pathlib.Path("deep/er/file").write_bytes(b"1")
+os.truncate("notes.txt", 1)
+assert open("notes.txt").read() == "h"
+os.chmod("array.npy", 0o600)
+os.chmod("kept.txt", 0o000)
+os.truncate("kept.txt", 0)
+descriptor = os.open("kept.txt", os.O_WRONLY | os.O_TRUNC)
+os.write(descriptor, b"gone")
+os.close(descriptor)
+with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile(dir=folder) as file:
+    file.write(b"1")
+assert not os.path.exists(folder)
+class Keeps:
+    read, remove = open, os.remove
+Keeps().read("kept.txt").close()
+shutil.rmtree("nowhere", ignore_errors=True)
+code = "open('kept.txt', 'w').write('child'); import os; os.remove('array.npy')"
+subprocess.run([sys.executable, "-c", code], check=True)
+print("done")
+"""
+FILES = {"run/log.csv": "a whole night", "run/flight/ring": "steps", "notes.txt": "mine, ", "old.txt": "old"}
+FILES |= {"checkpoint-1.pt": "1", "checkpoint-2.pt": "2", "kept.txt": "kept", "best.txt": "best", "array.npy": "array"}
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / "users" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "users" / name).write_text(text)
+    return tmp_path / "users"
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_nothing_of_the_users_is_written_over_or_removed(tmp_path: Path, users: Path, temporary: bool) -> None:
+    first, out, other = tmp_path / "first", tmp_path / "out", tmp_path / "other"
+    for folder in (first, out, other):
+        folder.mkdir()
+    shutil.copyfile(aside.__file__, first / "_aside.py")
+    (first / "sitecustomize.py").write_text(hook.FIRST.replace(hook.MODULE, "_aside"))
+    (users / "program.py").write_text(PROGRAM)
+    before = {path: path.stat().st_mode for path in users.rglob("*")}
+    environment = {**os.environ, aside.VARIABLE: str(out), "PYTHONPATH": str(first)}
+    environment |= {"TMPDIR": str(tmp_path if temporary else other)}
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=users,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["exclusive", "missing", "done"], done.stderr
+    assert {name: (users / name).read_text() for name in FILES} == FILES
+    now = {path: path.stat().st_mode for path in users.rglob("*")}
+    assert {path: now.get(path) for path in before} == before
+    new = {str(path.relative_to(users)) for path in now.keys() - before.keys() if path.is_file()}
+    assert new <= ({"deep/er/file", "best.tmp", "older.txt"} if temporary else set())
+    assert (out / "aside" / str(users / "kept.txt").lstrip("/")).read_text() == "child"
+
+
+def test_without_its_variable_everything_is_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(aside.VARIABLE, raising=False)
+    aside.begin()
+    assert open is aside.OPEN and os.remove is aside.REMOVE and shutil.rmtree is aside.RMTREE
+
+
+def test_a_large_file_that_is_changed_in_place_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "place", {"aside": str(tmp_path / "aside"), "temporary": "/nowhere"})
+    monkeypatch.setattr(aside, "LARGE", 3)
+    (tmp_path / "data").write_text("four")
+    assert aside.to_write(str(tmp_path / "data"), keeps=True, new=False) == str(tmp_path / "data")
+    assert aside.to_write(str(tmp_path / "data"), keeps=False, new=False).endswith("aside" + str(tmp_path / "data"))
