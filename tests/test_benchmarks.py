@@ -36,6 +36,7 @@ PARTS = (
     "memory_leaks",
     "memory_oom",
     "flight_kills",
+    "flight_keeping",
     "flight_replays",
     "flight_bisect",
     "flight_cost",

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import CO_OPTIMIZED
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -135,8 +135,11 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_own(frame: FrameType) -> bool:
-    name, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
-    return not (file.startswith(OTHERS) or file.startswith("<frozen") or name.split(".")[0] == "ocrlab")
+    return not _is_library(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")))
+
+
+def _is_library(file: str, name: str) -> bool:
+    return file.startswith(OTHERS) or file.startswith("<frozen") or name.split(".")[0] == "ocrlab"
 
 
 def _has_locals(code: CodeType) -> bool:
@@ -173,7 +176,7 @@ def _write(frame: FrameType, new: dict[str, Any]) -> None:
 
 
 class Enumerate:
-    """Takes the place of `enumerate` until the first batch of a replay is fed; who waited for it counts from its place.
+    """Takes the place of `enumerate` until the first batch of a replay is fed: who waited for it counts from its place.
 
     Everything else is numbered as ever.
     """
@@ -203,13 +206,21 @@ class Enumerate:
 def listen() -> None:
     """Have whoever enumerates the batches of a replay begin at the place of the first one."""
     Enumerate.fed = -1
-    builtins.enumerate = Enumerate  # type: ignore[assignment, misc]
-    turns.listen(_is_own, lambda: Enumerate.fed)
+    turns.listen(_is_own, lambda: Enumerate.fed, list(_scopes()), enumerate=Enumerate)
+
+
+def _scopes() -> Iterator[dict[str, Any]]:
+    """Yield the globals of the program's own modules, and of those of tqdm that call range for it."""
+    for module in list(sys.modules.values()):
+        held = module.__dict__ if type(module) is ModuleType else {}
+        name, file = str(held.get("__name__")), held.get("__file__")
+        bars = name.startswith("tqdm.") and any(bar in held for bar in turns.BARS)
+        if bars or name == "__main__" or (type(file) is str and not _is_library(file, name)):
+            yield held
 
 
 def begins(position: int) -> None:
     """Say the place of the first batch in its walk, when it is fed."""
     if Enumerate.fed < 0:
         Enumerate.fed = max(0, position)
-        builtins.enumerate = Enumerate.usual  # type: ignore[misc]
         turns.stop()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import builtins
-import copyreg
 import dis
 import functools
 import itertools
@@ -36,6 +35,7 @@ Names = tuple[str, ...]
 RANGE, COUNT, ZIP = builtins.range, itertools.count, builtins.zip
 is_own: Callable[[FrameType], bool] = lambda _frame: False  # noqa: E731  # whether a frame is of the program itself
 living: weakref.WeakSet[Turns] = weakref.WeakSet()
+replaced: list[tuple[dict[str, Any], str, Any]] = []  # names of modules, and what they were; this list for nothing
 
 
 @functools.cache
@@ -210,17 +210,7 @@ class Range(Sequence[int], metaclass=Kind):
         return repr(self.range)
 
     def __reduce__(self) -> Any:
-        return reduced(self.range)
-
-
-def reduced(one: Any) -> Any:
-    """Return how a range is pickled, as pickle finds Python's own no more by its name."""
-    return made, (one.start, one.stop, one.step)
-
-
-def made(*args: int) -> Any:
-    """Return one of Python's own ranges."""
-    return RANGE(*args)
+        return self.range.__reduce__()
 
 
 def count(start: Any = 0, step: Any = 1) -> Any:
@@ -252,18 +242,33 @@ class Zip:
         return items
 
 
-def listen(own: Callable[[FrameType], bool], fed: Callable[[], int]) -> None:
-    """Have the loops that begin from now on move, until `stop`."""
+def listen(
+    own: Callable[[FrameType], bool], fed: Callable[[], int], scopes: Sequence[dict[str, Any]], **more: Any
+) -> None:
+    """Have the loops that begin from now on move, until `stop`, by other names in the modules of the program.
+
+    `more` are further ones. Nobody else sees them: what compiles, pickles or looks one up finds Python's own.
+    """
     global is_own
     is_own, Zip.fed = own, staticmethod(fed)  # type: ignore[assignment]
-    builtins.range, builtins.zip, itertools.count = Range, Zip, count  # type: ignore[misc, assignment]
-    copyreg.pickle(RANGE, reduced)
+    names = {"range": Range, "zip": Zip, **more}
+    for scope in scopes:
+        counts = {name: count for name, value in scope.items() if value is COUNT}
+        for name, value in {**{n: v for n, v in names.items() if n not in scope}, **counts}.items():
+            replaced.append((scope, name, scope.get(name, replaced)))
+            scope[name] = value
+    itertools.count = count  # type: ignore[misc, assignment]
 
 
 def stop() -> None:
-    """Put back what everybody else uses."""
-    builtins.range, builtins.zip, itertools.count = RANGE, ZIP, COUNT  # type: ignore[misc]
-    copyreg.dispatch_table.pop(RANGE, None)
+    """Take everything back."""
+    itertools.count = COUNT  # type: ignore[misc]
+    while replaced:
+        scope, name, before = replaced.pop()
+        if before is replaced:
+            scope.pop(name, None)
+        else:
+            scope[name] = before
 
 
 def move(place: str, name: str, now: Any, recorded: Any) -> None:

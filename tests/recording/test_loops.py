@@ -3,7 +3,6 @@
 # ruff: noqa: NPY002  # the global generator is what is tested
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import random
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from ocrlab.errors import ShapeError
 from ocrlab.flight import record_program, ring
-from ocrlab.recording import restored, snapshots
+from ocrlab.recording import restored, snapshots, turns
 from ocrlab.recording.loops import recording
 
 
@@ -109,9 +108,9 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
             patch.setenv(name, "")
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
-        patch.setattr(builtins, "enumerate", enumerate)
         with pytest.raises((Ended, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)):
             again()
+    turns.stop()  # where no batch was fed
     signal.signal(signal.SIGCHLD, handler)
     return json.loads((out / "result.json").read_text())
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from tqdm import std as tqdm_std
 from tqdm import tqdm, trange
 
 from ocrlab.flight import ring
@@ -27,10 +28,11 @@ place = -1  # of the first batch in its walk, once it was fed
 def listening():
     global place
     place = -1
-    turns.listen(lambda frame: frame.f_code.co_filename == __file__, lambda: place)
+    turns.listen(lambda frame: frame.f_code.co_filename == __file__, lambda: place, [globals(), vars(tqdm_std)])
+    assert builtins.range is turns.RANGE and builtins.zip is turns.ZIP and range is turns.Range
     yield
     turns.stop()
-    assert builtins.range is turns.RANGE and builtins.zip is turns.ZIP and itertools.count is turns.COUNT
+    assert itertools.count is turns.COUNT and not {"range", "zip"} & globals().keys()
 
 
 def feed(frame, **numbers):
@@ -92,6 +94,16 @@ def counted():
             feed(sys._getframe(), number=7)
         if number > 9:
             return
+
+
+def test_names_that_the_program_has_itself_stay_its_own():
+    turns.stop()
+    before = {"range": 1, "tally": turns.COUNT}
+    scope = dict(before)
+    turns.listen(lambda _: True, lambda: -1, [scope], enumerate=list)
+    assert scope == {"range": 1, "tally": turns.count, "zip": turns.Zip, "enumerate": list}
+    turns.stop()
+    assert scope == before
 
 
 def stream():
@@ -170,7 +182,7 @@ def test_what_is_in_no_header_is_a_range_as_ever():
     assert type(kept) is type(range(3)) is turns.RANGE and list(range(3)) == [0, 1, 2]
     assert random.Random(0).sample(range(50), 2) == random.Random(0).sample(turns.RANGE(50), 2)
     assert [one * 2 for one in range(3)] == [0, 2, 4] and max(range(4)) == 3
-    assert {turns.RANGE: 1}[range] == 1
+    assert {turns.RANGE: 1}[range] == 1, "as numba looks it up"
     assert isinstance(kept, range) and issubclass(turns.RANGE, range) and not isinstance([], range)
     assert list(zip("ab", range(2), strict=True)) == [("a", 0), ("b", 1)] and next(itertools.count(3)) == 3
     with pytest.raises(ValueError, match="shorter"):
@@ -191,9 +203,8 @@ def test_the_range_of_a_header_is_one_in_all_else():
     assert made[1:] == turns.RANGE(5, 11, 3) and made == turns.RANGE(2, 9, 3) and made != turns.RANGE(3)
     assert hash(made) == hash(turns.RANGE(2, 9, 3)) and (made.start, made.stop, made.step) == (2, 9, 3)
     assert list(reversed(made)) == [8, 5, 2] and repr(made) == "range(2, 9, 3)"
-    for one in (made, turns.RANGE(2, 9, 3)):  # as a data set is that goes to its workers
-        again = pickle.loads(pickle.dumps(one))
-        assert type(again) is turns.RANGE and again == one
+    again = pickle.loads(pickle.dumps(made))  # as a data set does that goes to its workers
+    assert type(again) is turns.RANGE and again == made
 
 
 def test_a_count_in_a_variable_is_read_without_being_used_and_advanced():
