@@ -18,18 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-ENDS = (
-    "RETURN",
-    "POP_TOP",
-    "YIELD",
-    "JUMP",
-    "POP_JUMP",
-    "RAISE",
-    "BEFORE_WITH",
-    "DELETE",
-    "STORE_ATTR",
-    "STORE_SUBSCR",
-)
+ENDS = ("RETURN", "POP_TOP", "YIELD", "JUMP", "POP_JUMP", "RAISE", "BEFORE_WITH", "DELETE", "STORE")  # no header
+FILLING = ("CACHE", "EXTENDED_ARG")
+FAR = 1 << 61  # turns of a count
 BARS = ("trange", "tnrange")  # functions of tqdm that call range for their caller
 Names = tuple[str, ...]
 RANGE, COUNT, ZIP = builtins.range, itertools.count, builtins.zip
@@ -44,9 +35,7 @@ def bound(code: CodeType, at: int) -> Names:
 
     The header may have been given a name before: `bar = tqdm(range(20))`.
     """
-    steps = [
-        one for one in dis.get_instructions(code) if one.offset > at and one.opname not in ("CACHE", "EXTENDED_ARG")
-    ]
+    steps = [one for one in dis.get_instructions(code) if one.offset > at and one.opname not in FILLING]
     for number, step in enumerate(steps[:-1]):
         if step.opname == "FOR_ITER":
             return _stored(steps[number + 1 :])
@@ -216,8 +205,7 @@ class Range(Sequence[int], metaclass=Kind):
 def count(start: Any = 0, step: Any = 1) -> Any:
     """Take the place of `itertools.count`."""
     header = _header(sys._getframe(1)) if type(start) is type(step) is int and step else None
-    last = sys.maxsize if step > 0 else -sys.maxsize
-    return COUNT(start, step) if header is None else Turns(RANGE(start, last, step), header)
+    return COUNT(start, step) if header is None else Turns(RANGE(start, start + FAR * step, step), header)
 
 
 class Zip:

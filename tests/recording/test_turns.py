@@ -123,6 +123,21 @@ def zipped_without_end():
     yield from ((number, name) for number, (name, _) in zip(itertools.count(), stream(), strict=False))
 
 
+def zipped_below_zero():
+    yield from ((number, name) for number, name in zip(itertools.count(-5, 2), "ab", strict=False))
+    for number, (name, _) in zip(itertools.count(-5, 2), stream(), strict=False):
+        yield number, name
+
+
+def kept_by_another():
+    numbers = list(range(3))
+    shown = [lambda: numbers]  # a variable of another function too, which no loop reads
+    for epoch in shown[0]():
+        yield epoch
+        if epoch == 0:
+            feed(sys._getframe(), epoch=1)
+
+
 def of_another_variable():
     for epoch in range(3):
         yield epoch
@@ -165,6 +180,8 @@ GOES_ON = [
     (nested, [(0, 0), (0, 4), (2, 0), (2, 1), (2, 2), (2, 3), (2, 4)]),
     (counted, [2, 8, 9, 10]),
     (zipped, [(3, "a"), (4, "b"), (5, "c")]),
+    (zipped_below_zero, [(-5, "a"), (-3, "b"), (1, "a"), (3, "b"), (5, "c")]),
+    (kept_by_another, [0, 1, 2]),
     (of_another_variable, [0, 1, 2]),
     (through_another, list(turns.RANGE(0, 20, 2))),
     (through_a_function, list(turns.RANGE(0, 20, 2))),
