@@ -187,7 +187,7 @@ class Range(Sequence[int], metaclass=Kind):
         return item in self.range
 
     def __reversed__(self) -> Iterator[int]:
-        return reversed(self.range)
+        return Turns(self.range[::-1], self.header)
 
     def __eq__(self, other: Any) -> bool:
         return bool(self.range == (other.range if type(other) is Range else other))

@@ -79,6 +79,13 @@ def named():
             feed(sys._getframe(), epoch=6)
 
 
+def backwards():
+    for epoch in reversed(range(10)):
+        yield epoch
+        if epoch == 9:
+            feed(sys._getframe(), epoch=3)
+
+
 def nested():
     for epoch in range(3):
         for number in range(5):
@@ -174,6 +181,7 @@ def out_of_range():
 GOES_ON = [
     (plain, [0, 7, 8, 9]),
     (down, [20, 8, 6, 4, 2]),
+    (backwards, [9, 2, 1, 0]),
     (barred, [0, 7, 8, 9]),
     (barred_by_its_own_range, [0, 7, 8, 9]),
     (named, [0, 7, 8, 9]),
