@@ -26,7 +26,7 @@ from ocrlab.errors import DataError
 from ocrlab.flight import record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import refused_last
-from ocrlab.recording import beginning, counters, executed, found, generators, names, own, snapshots, walks
+from ocrlab.recording import beginning, counters, executed, found, generators, names, own, snapshots, turns, walks
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -154,6 +154,7 @@ class Restored:
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
+        turns.stop()  # the loops around it have begun; what loads may compile ranges of its own
         self._leave_step()
         if not self.is_loaded and self.held is not None:
             self.is_loaded = True

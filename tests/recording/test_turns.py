@@ -278,6 +278,7 @@ def test_losses_that_depend_on_loops_are_equal_bit_for_bit(tmp_path, monkeypatch
         with recording(tmp_path, net, optimizer, snapshot_every=6, steps=30) as rec:
 
             def step(batch, factor):
+                assert range is turns.RANGE, "nothing that runs in a step has another one"
                 optimizer.zero_grad()
                 rec.loss(net(batch[0]).square().mean() * factor).backward()
                 optimizer.step()
