@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import marshal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ from ocrlab.errors import CheckpointError
 from ocrlab.recording import counters
 from ocrlab.recording.pictures import Given, Picture, is_programs, own
 from ocrlab.recording.pictures_back import Back, UnfitError
+from ocrlab.recording.pictures_since import differing
 from ocrlab.recording.snapshots import Snapshots, weigh
 
 PLAIN = 16 << 20  # bytes that may be found at least; as many as the given models have, where that is more
@@ -113,6 +115,7 @@ class Found:
                 thing = Thing(picture.mark, picture.places(), picture.values(), size=picture.size)
                 first.setdefault(place, {})[name] = thing
             elif thing is not None and thing.changes(picture):
+                picture.node = differing(picture.node, marshal.loads(thing.mark))
                 found[place, name] = picture
         if known is None:
             self.first = first
