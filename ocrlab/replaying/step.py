@@ -141,7 +141,7 @@ class Step:
         with self.guarded():
             here = self.here(name)
             place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
-            place["inputs"] = [kind(tensor) for tensor in inputs[:SHOWN]]
+            place["inputs"] = self.shapes(inputs)
             where = {pointer(tensor) for tensor in inputs}
             self.seen |= where
             place["drawn"] = not where.isdisjoint(self.values.drawn)
@@ -209,17 +209,22 @@ class Step:
         return f"{path or 'the model'} ({module}), `{operator}`" if module else f"`{operator}`"
 
     def sources(self, inputs: Sequence[Tensor]) -> list[str]:
-        """Return of each tensor its shape and who made it: a module, a weight, the batch."""
+        """Return of each tensor its shape and who made it: a module, a weight, the batch; weights last."""
         told = []
-        for tensor in inputs[:SHOWN]:
+        for tensor in sorted(inputs, key=self._kept)[:SHOWN]:
             where = pointer(tensor)
-            who = self.makers.get(where) or self.values.known.get(where)
+            name = self.values.known.get(where)
+            who = name if self._kept(tensor) else self.makers.get(where) or name
             told.append(f"{kind(tensor)} from {who}" if who else kind(tensor))
         return told
 
     def shapes(self, inputs: Sequence[Tensor]) -> list[str]:
-        """Return shape and number format of each tensor."""
-        return [kind(tensor) for tensor in inputs[:SHOWN]]
+        """Return shape and number format of each tensor, weights last: an operator may take its bias first."""
+        return [kind(tensor) for tensor in sorted(inputs, key=self._kept)[:SHOWN]]
+
+    def _kept(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is a weight, or what else is kept from step to step."""
+        return not self.values.known.get(pointer(tensor), "input").startswith("input")
 
     def _tell(self, place: Place) -> None:
         self.place = place

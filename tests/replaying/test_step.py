@@ -79,3 +79,17 @@ def test_a_kernel_of_the_users_own_is_placed(
     if where == "forward":
         assert fault["op"] == "Kernel"
     assert not str(fault.get("op", "")).startswith("aten::")
+
+
+def test_what_an_operator_works_on_comes_before_its_bias_and_weights_are_called_weights(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    job = {"out": str(tmp_path), "last_step": 0, "cell": {"trace": True}}
+    with pytest.raises(RuntimeError), traced(net, job) as trace:
+        trace.begin(torch.ones(2, 4), ["a", "b"], 0, 0)
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()  # which writes into the weights
+        net(torch.ones(2, 7))
+    fault = json.loads((tmp_path / "trace.json").read_text())["fault"]
+    assert fault["op"] == "aten::addmm" and fault["inputs"][0] == "(2, 7) fp32"
+    assert fault["given"][1:] == ["(3,) fp32 from weight 0.bias", "(4, 3) fp32 from weight 0.weight"]
