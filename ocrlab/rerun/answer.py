@@ -275,6 +275,10 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         )
     strayed = next((outcome.broken for outcome in outcomes if outcome.strayed), "")
     outside += f"; {strayed}" if strayed else ""
+    error, where = subject.error
+    if error and not outside:
+        outside = f"; the run ended with {shorten(error, MESSAGE, placeholder=' …').rstrip('.')}"
+        outside += f", at `{short(where)}`" if where else ""
     if subject.step is None:  # it may be that there was none
         last = done[0].steps[-1]["number"] if done[0].steps else "none"
         return f"could not be reproduced: the steps up to {last} ran {times}, {losses}; nothing failed then{outside}."

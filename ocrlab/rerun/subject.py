@@ -113,6 +113,18 @@ class Subject:
         return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0))
 
     @property
+    def error(self) -> tuple[str, str]:
+        """The error that the run said it ended with, as `OSError: No space left`, and where: `checkpoint.py:44 save`;
+        nothing where it said none.
+        """
+        with contextlib.suppress(OcrlabError, OSError):
+            told = flight.status(self.run)
+            if told.status == "failure" and (error := told.error or {}).get("type"):
+                text = " ".join(f"{error['type']}: {error.get('message') or ''}".split())
+                return text, str(error.get("where") or "")
+        return "", ""
+
+    @property
     def seconds(self) -> float:
         """What a recorded step takes: the median of the last ones, in which a validation counts little."""
         times = [step.time for step in self.flight.steps[-20:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,16 @@ def test_a_step_that_the_run_has_left_behind_had_no_fault_to_reproduce() -> None
     assert answer.sentence(of, found).startswith("step 212 was run again 2 times: no fault, loss equal bit for bit")
     of.flight.steps[0].loss = math.nan
     assert answer.sentence(of, found).startswith("could not be reproduced")
+
+
+def test_what_comes_not_again_is_told_with_the_error_that_the_run_ended_with(tmp_path: Path) -> None:
+    of = subject()
+    of.run = tmp_path
+    error = {"type": "OSError", "message": "[Errno 28] No space left on device: 'last.ckpt'", "where": "save.py:4 save"}
+    (tmp_path / ".FAILURE").write_text(json.dumps({"schema": 1, "status": "failure", "started": "", "error": error}))
+    said = answer.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
+    assert said.endswith(
+        "; the run ended with OSError: [Errno 28] No space left on device: 'last.ckpt', at `save.py:4 save`."
+    )
+    (tmp_path / ".FAILURE").write_text("no JSON")
+    assert "ended with" not in answer.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
