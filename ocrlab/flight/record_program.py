@@ -34,7 +34,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
     told = {
         "schema": SCHEMA,
         "kind": kind,
-        "argv": list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv],
+        "argv": started_with(),
         "executable": sys.executable,
         "cwd": started_in(),
         "host": socket.gethostname(),
@@ -48,13 +48,22 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
     write_json(Path(folder, NAME if rank == 0 else f"program-{rank}.json"), told, private=True)
 
 
+def started_with() -> list[str]:
+    """Return the words that this program was started with; a process that it has spawned has those of another start."""
+    words = list(getattr(sys, "orig_argv", []))
+    if words and "--multiprocessing-fork" not in words:
+        return words
+    named = getattr(getattr(sys.modules.get("__mp_main__"), "__spec__", None), "name", None)
+    return [sys.executable, *(["-m", named, *sys.argv[1:]] if named else sys.argv)]
+
+
 def started_in() -> str:
     """Return the folder that this program was started in, which it may have left since; raises OSError.
 
     Its script is found there by the words of its start: it is that of the import, that of the shell, or the one of now.
     """
     now, main = os.getcwd(), getattr(sys.modules.get("__main__"), "__file__", None)
-    words = list(getattr(sys, "orig_argv", []))[1:]
+    words = started_with()[1:]
     script = next((word for word in words if main and os.path.basename(word) == os.path.basename(main)), None)
     if script is None:
         return HERE if Path(HERE).is_dir() else now
@@ -86,6 +95,11 @@ def job() -> dict[str, Any] | None:
     """Return the job of a replay where this process is one, None where it is not; raises DataError, OSError."""
     path = os.environ.get(REPLAY)
     return from_json(Path(path).read_bytes(), source=path) if path else None
+
+
+def is_replay() -> bool:
+    """Tell whether this process is a replay, in which nothing is recorded."""
+    return bool(os.environ.get(REPLAY))
 
 
 def secret(name: str, value: str = "") -> bool:

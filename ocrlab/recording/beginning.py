@@ -6,14 +6,18 @@ Nobody need have seeded them: torch, Python and NumPy each begin with other numb
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import OcrlabError
 from ocrlab.flight import aside, record_program
-from ocrlab.recording import executed, generators, walks
+from ocrlab.recording import executed, generators, one_rank, walks
 
 AT_IMPORT: dict[str, Any] = {}
+STARTED = time.monotonic()
+began: Counter[int | None] = Counter()  # recordings, by the cell of a notebook; those of a program together
 
 
 def imported() -> None:
@@ -21,8 +25,23 @@ def imported() -> None:
     with contextlib.suppress(OcrlabError, OSError, KeyError, ValueError):  # a replay says later what is wrong with it
         if (job := record_program.job()) is not None:
             aside.begin()  # of a Python that reads no PYTHONPATH
+            one_rank.begin(job)
             generators.put(walks.noted(Path(job["run"], "flight"), int(job["rank"]), job["start"], walks.IMPORT))
     AT_IMPORT["states"] = generators.take(cuda=False)
+
+
+def counted() -> int:
+    """Return how many recordings began before this one, in this program or this cell of a notebook; a replay leaves as
+    many alone.
+    """
+    cell = executed.cell()
+    began[cell] += 1
+    return began[cell] - 1
+
+
+def told() -> dict[str, Any]:
+    """Return what a replay must know: how many recordings came before this one, the seconds until it began, ranks."""
+    return {"nth": counted(), "after": time.monotonic() - STARTED, "world": one_rank.world()}
 
 
 def note(folder: Path, rank: int, start: int) -> None:

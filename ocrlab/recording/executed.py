@@ -27,6 +27,18 @@ passing: list[int] = []  # the cell that is executed now, if its recording is no
 begun: list[bool] = []  # filled when the replay has begun
 
 
+def cell() -> int | None:
+    """Return the number of the cell that this IPython shell executes, None where there is no shell."""
+    with contextlib.suppress(Exception):
+        module = sys.modules.get("IPython")
+        shell = None if module is None else module.get_ipython()
+        if shell is not None:
+            return (
+                len(shell.history_manager.input_hist_parsed) - 1
+            )  # execution_count is the next one's in newer IPython
+    return None
+
+
 def note(folder: Path, rank: int) -> None:
     """Write down what this IPython shell, if it is one, has executed, the cell at hand included; never raises."""
     with contextlib.suppress(Exception):
@@ -66,7 +78,7 @@ def find(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:
 
 
 def begins() -> None:
-    """Say that a recording begins in a replay; raises LeftOut where it is not the one to replay."""
+    """Say that a recording begins in a replay; raises LeftOut in a cell before the one that is replayed."""
     if passing:
         raise LeftOut
     begun.append(True)

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ocrlab.flight import record_program
 from ocrlab.flight.ring_layout import States
 from ocrlab.recording import beginning, generators, loading, usual
 from ocrlab.recording.batches import Batches
@@ -251,7 +252,7 @@ def recording(
     held = Held(model, optimizer, scheduler, scaler, extra)
     replay = Restored.asked()
     tape = None
-    if replay is None:
+    if replay is None and not record_program.is_replay():
         try:
             rank = rank if rank is not None else current_rank()
             every = snapshot_every
@@ -282,6 +283,7 @@ def recording(
         if replay is not None:
             replay.failed(error)
         if tape is not None:
+            tape.member.end("failed", error=error)
             tape.failed(error)
         raise
     finally:

@@ -83,12 +83,14 @@ class Restored:
 
     @classmethod
     def asked(cls) -> Restored | None:
-        """Return the replay that this process is, None for a normal training; raises what a job can have wrong."""
+        """Return the replay that this process is; None in a normal training, and in a replay for what the program
+        records before the run that is replayed. Raises what a job can have wrong.
+        """
         job = record_program.job()
         if job is None:
             return None
         executed.begins()
-        return cls(job)
+        return cls(job) if "nth" not in job or beginning.counted() == job["nth"] else None
 
     def _ring(self) -> Path:
         wanted = self.job.get("start")

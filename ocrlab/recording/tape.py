@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ocrlab.flight import handover, learned, record_program, ring, ring_layout
 from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
-from ocrlab.recording import generators, loading, names, sent, usual, walks
+from ocrlab.recording import beginning, generators, loading, names, one_rank, sent, usual, walks
 from ocrlab.recording.harmless import harmless, say
 from ocrlab.recording.learning import MANY, Learning
 from ocrlab.recording.loading import Loaded, Loader, Place
@@ -47,12 +47,12 @@ class Tape:
         every: int | None = None,
         steps: int = 512,
     ) -> None:
-        self.folder = Path(folder, "flight")
+        told, self.folder = beginning.told(), Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.on = self.snapshots_on = self.cuda = True
-        self.rank = rank
+        self.rank, self.member = rank, one_rank.member(self.folder, rank, kind)
         self.writer, self.start = ring.create(self.folder, rank=rank, slots=steps)
-        record_program.write(self.folder, kind, rank=rank)
+        record_program.write(self.folder, kind, rank=rank, **told)
         if rank == 0:
             handover.tell_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))

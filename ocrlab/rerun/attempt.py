@@ -86,6 +86,8 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
     told |= {"whole": True} if subject.is_whole else {}
+    told |= {"nth": subject.nth} if subject.nth else {}
+    told |= {"world": subject.world} if subject.world > 1 else {}
     told |= {} if subject.validated is None else {"validate": subject.validated}
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]

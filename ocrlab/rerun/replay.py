@@ -57,8 +57,12 @@ def replay(
         raise ConfigError("--timeout is no time", got=timeout, need="seconds, more than 0")
     began = time.monotonic()
     subject = find(run, number, rank)
-    if subject.is_whole and _seconds(subject) > timeout:
-        got, do = "no snapshot that leads to it", f"--timeout {math.ceil(_seconds(subject) + ENOUGH)}"
+    needed = _seconds(subject) if subject.is_whole else SLOWER * subject.after
+    if needed > timeout:
+        got = (
+            f"{subject.nth} trainings of the same program before it" if subject.nth else "no snapshot that leads to it"
+        )
+        do = f"--timeout {math.ceil(needed + ENOUGH)}"
         raise ConfigError(f"{run} can only be run again from its beginning", got=got, do=do)
     place = _place(run)
     outcomes: list[Outcome] = []

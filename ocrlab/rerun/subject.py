@@ -101,7 +101,18 @@ class Subject:
     def world(self) -> int:
         """How many ranks the run had, of which one is made again."""
         environment = self.program.get("environment") or {}
-        return max(int(environment.get(name) or 1) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+        told = [environment.get(name) for name in ("WORLD_SIZE", "SLURM_NTASKS")]
+        return max(int(number or 1) for number in (*told, self.program.get("world")))
+
+    @property
+    def nth(self) -> int:
+        """How many trainings the program had recorded before this one, which are made again without being looked at."""
+        return 0 if self.program.get("kind") == "ocrlab train" else int(self.program.get("nth") or 0)
+
+    @property
+    def after(self) -> float:
+        """How many seconds these took."""
+        return float(self.program.get("after") or 0.0) if self.nth and not self.program.get("interactive") else 0.0
 
     @property
     def whole(self) -> float | None:
@@ -110,7 +121,7 @@ class Subject:
         """
         if self.world > 1 or not self.flight.steps or self.program.get("kind") == "ocrlab train":
             return None
-        return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0))
+        return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0)) + self.after
 
     @property
     def error(self) -> tuple[str, str]:

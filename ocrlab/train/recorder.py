@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.recording import beginning, feed, generators, loading, names, restored_lightning, usual
+from ocrlab.errors import OcrlabError
+from ocrlab.flight import record_program
+from ocrlab.recording import beginning, feed, generators, loading, names, one_rank, restored_lightning, usual
 from ocrlab.recording.counters import Counters
 from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
@@ -34,6 +37,10 @@ from ocrlab.recording.tape import Tape
 
 random.setstate(BEFORE)
 beginning.imported()
+with contextlib.suppress(OcrlabError, OSError, ValueError):  # a replay says later what is wrong with its job
+    one_rank.trainers(
+        record_program.job() or {}, Trainer, getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
+    )
 
 __all__ = ["Recorder", "recording"]
 
@@ -81,6 +88,8 @@ class Recorder(lightning.Callback):
             validates = self.kind == "lightning"
             restored_lightning.start(self.replay, trainer, self._model(pl_module), validates=validates)
             self._see_loaders(trainer)
+            return
+        if record_program.is_replay():  # of another of its trainings
             return
         try:
             self._open(trainer, pl_module)
@@ -247,6 +256,7 @@ class Recorder(lightning.Callback):
             self.replay.failed(exception)
         if self.tape is not None:
             self._ended(trainer, exception)
+            self.tape.member.end("failed", error=exception)
             self.tape.failed(exception)
             self.tape.finish()
         self._leave()
