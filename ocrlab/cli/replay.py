@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, say=say)
     parts = [table(done.rows), ""]
+    parts += [done.agreement] if done.agreement else []
     parts += [f"warning: {text}" for text in done.record["warnings"]]
     parts.append(done.sentence)
     if done.path is not None:

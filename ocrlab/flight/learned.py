@@ -14,11 +14,20 @@ from ocrlab.records import from_json
 NAME = re.compile(r"learned-(\d+)\.json")
 
 
-def write(folder: Path, rank: int, start: int, lines: Sequence[str], weights: Mapping[int, int], *, cut: bool) -> None:
+def write(
+    folder: Path,
+    rank: int,
+    start: int,
+    lines: Sequence[str],
+    weights: Mapping[int, int],
+    *,
+    cut: bool,
+    end: Mapping[str, Any] | None = None,
+) -> None:
     """Write the sentences of one rank into its flight/; `weights` are sums of all bits by micro-batch, `cut` tells that
-    the program ended itself in the middle. Raises OSError."""
+    the program ended itself in the middle, `end` how the training did: {"how", "error"}. Raises OSError."""
     told = {"schema": 1, "start": start, "lines": list(lines), "weights": {str(k): v for k, v in weights.items()}}
-    write_json(folder / f"learned-{rank}.json", {**told, "cut": cut}, private=True)
+    write_json(folder / f"learned-{rank}.json", {**told, "cut": cut, "end": end}, private=True)
 
 
 def forget(folder: Path, rank: int) -> None:
@@ -41,6 +50,12 @@ def read(run_folder: Path) -> list[str] | None:
 def cut(run_folder: Path) -> bool:
     """Tell whether the program was seen to end itself, without an error, in the middle of its training."""
     return any(bool(told.get("cut")) for told in _ranks(run_folder).values())
+
+
+def end(run_folder: Path, rank: int) -> dict[str, Any] | None:
+    """Return how the training of a rank ended, {"how": "success" or "failed", "error"}; None where nobody said it."""
+    told = _ranks(run_folder).get(rank, {}).get("end")
+    return dict(told) if isinstance(told, dict) else None
 
 
 def _said(line: str, found: Mapping[int, Mapping[str, Any]], rank: int) -> bool:

@@ -51,6 +51,7 @@ def member(flight: Path, rank: int, kind: str) -> Member:
     made = Member(Ranks(rank, world() if kind != "ocrlab train" else 1))
     made.begin()
     made.keep(flight)
+    made.told.setdefault("end", None)  # of one rank it is only held
     return made
 
 

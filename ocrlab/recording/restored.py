@@ -12,6 +12,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -52,17 +53,20 @@ class Restored:
         self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
         pending = self._pending(last)
         self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
-        if not self.whole:
+        # The batch of a validation from which on it is looked at, -1 for none of them.
+        self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
+        self.is_before = self.validated is not None and not self.recorded.steps  # of a validation before all training
+        if not self.whole and not self.is_before:
             self._check(first, pending)
         self.first_epoch = self.steps[0].epoch if self.steps and not self.whole else 0
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
         self.waiting = len(pending)  # batches that the run never got
-        # The batch of a validation from which on it is looked at, -1 for none of them.
-        self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
-        ours = not pending and last > self.steps[-1].number  # it ended outside of its loop over the batches
+        ours = (
+            bool(self.steps) and not pending and last > self.steps[-1].number
+        )  # it ended outside of its loop over the batches
         made = partial(own.Own, done=self.is_done) if self.whole else Feed
         self.feeding = made(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
         self.index = -1 - (self.steps[0].micro if self.whole else 0)
@@ -212,7 +216,7 @@ class Restored:
         self.seen = self.tensor = None
         if self.index < 0:
             self.now, self.batch = own.before(self.steps, self.steps[0].micro + self.index), batch
-            self.writer.begin(replace(self.now, phase="forward"))
+            self.writer.begin(replace(self.now, phase="forward", time=time.time()))
             return self.now
         if self.index >= len(self.steps):
             self.over()
@@ -224,7 +228,8 @@ class Restored:
                 raise DataError("The program is at another step", got=f"micro-batch {micro}", need=self.now.micro)
             if not self.whole:
                 generators.put(self.now.random)
-        self.writer.begin(replace(self.now, phase="forward", random={}, loaded={}, order={}, loss=None))
+        more: dict[str, Any] = {"random": {}, "loaded": {}, "order": {}, "loss": None, "time": time.time()}
+        self.writer.begin(replace(self.now, phase="forward", **more))
         now = self.now
         anew = lambda: self.feeding.apart(now)  # noqa: E731
         self.batch = self.trace.begin(batch, now.samples, now.number, now.micro, anew=anew)
@@ -258,7 +263,7 @@ class Restored:
         """
         if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
             return batch
-        last = self.steps[-1]
+        last = self.steps[-1] if self.steps else Step(0, -1)
         micro = last.micro + 1 + number
         return self.trace.begin(batch, samples, last.number, micro, phase="validation", anew=anew)
 
@@ -356,7 +361,7 @@ class Restored:
         """Return what may make this replay another computation than the run was."""
         left_out = [*self.state["left_out"], *found.names(self.state["state"])] if self.state else []
         told = [*executed.warned, *self.running, *(f"not in the snapshot: {what}" for what in left_out)]
-        if self.state is None and not self.whole and not any(step.micro for step in self.steps[:1]):
+        if self.state is None and not (self.whole or self.is_before) and not any(step.micro for step in self.steps[:1]):
             told.append("no snapshot: the weights are those that the program begins with")
         return told
 

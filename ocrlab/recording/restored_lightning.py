@@ -28,7 +28,8 @@ def start(replay: Restored, trainer: Any, model: nn.Module, *, validates: bool =
     trainer.save_checkpoint = lambda *_args, **_kwargs: None
     if replay.whole:
         return
-    trainer.num_sanity_val_steps = 0
+    if not replay.is_before:
+        trainer.num_sanity_val_steps = 0
     if replay.validated is None and not validates:
         trainer.limit_val_batches = 0
     connector = trainer._checkpoint_connector

@@ -56,8 +56,7 @@ class Tape:
         if rank == 0:
             handover.tell_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
-        self.snapshots.written = self.saved
-        self.snapshots.cuda = lambda: self.cuda
+        self.snapshots.written, self.snapshots.cuda = self.saved, lambda: self.cuda
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
         self.memory = Memory()
@@ -87,8 +86,7 @@ class Tape:
 
         Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
         """
-        known = self.loaders.get(number)
-        if known is not None and known.holds(loader):
+        if (known := self.loaders.get(number)) is not None and known.holds(loader):
             return known
         on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
         entry: Loader | Counted
@@ -319,7 +317,8 @@ class Tape:
             return
         entry, told = self.loaders.get(0), self.learning.told
         lines = self.learning.sentences(entry.loader() if isinstance(entry, Loader) else None)
-        learned.write(self.folder, self.rank, self.start, lines, told.weights, cut=bool(told.ended))
+        more = {"cut": bool(told.ended), "end": self.member.told["end"]}
+        learned.write(self.folder, self.rank, self.start, lines, told.weights, **more)
         for line in lines if self.rank == 0 else ():
             say(line)
 
@@ -357,6 +356,7 @@ class Tape:
     def finish(self) -> None:
         """Take every hook out, and wait for what is being written."""
         self.stop_waiting()
+        self.member.end("success")
         self.stages.detach()
         for entry in self.loaders.values():
             entry.stop()

@@ -119,7 +119,8 @@ def same(told: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
         inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
         return bool(told["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
     if kind == "crash":
-        return bool(told["signal"]) and _near(told.get("place") or {}, like)
+        ended = told["signal"] or (told["exit_code"] and not found)  # killed, or it has ended itself
+        return bool(ended) and _near(told.get("place") or {}, like)
     if not found:
         return not like and bool(told["hung"] or told["signal"] or told["exit_code"])
     if like.get("exception") and found.get("exception"):

@@ -214,6 +214,8 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         pixel = f" at pixel {tuple(fault['pixel'])}" if fault.get("pixel") else f" at {list(fault.get('index') or ())}"
         return [f"{fault.get('tensor')} is {fault.get('value')}{pixel}, allowed {fault.get('allowed')}"]
     if kind == "crash":
+        if fault.get("status") is not None:
+            return [f"the process ended itself there, with status {fault['status']}{_surfaced(fault)}"]
         return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
     if kind == "hang":
         return [f"it never returned{_surfaced(fault)}"]
@@ -308,6 +310,16 @@ def _losses(outcome: Outcome) -> str:
 def _equal(outcomes: Sequence[Outcome]) -> bool | None:
     known = [step["equal"] for step in _shown(outcomes).steps if step.get("equal") is not None] if outcomes else []
     return all(known) if known else None
+
+
+def agreement(outcomes: Sequence[Outcome]) -> str:
+    """Return in words how far a replay that shows a fault is the same computation as the run; nothing where none is."""
+    steps = _shown(outcomes).steps if decided(outcomes) is not None else []
+    count = sum(step.get("equal") is not None for step in steps)
+    if not count or not _equal(outcomes):
+        return ""
+    told = f"{count} losses are" if count > 1 else "loss is"
+    return f"the {told} equal to the record up to there, bit for bit"
 
 
 def short(text: str) -> str:

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
 import signal
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,29 +19,22 @@ from ocrlab import flight
 from ocrlab.errors import OcrlabError
 from ocrlab.flight import ring, trail
 from ocrlab.flight.ring_worker import Worker
-from ocrlab.probes import stacks, tree
 from ocrlab.recording import executed
-from ocrlab.records import SCHEMA, from_json
+from ocrlab.records import SCHEMA
 from ocrlab.rerun import cells
 from ocrlab.rerun.cells import BEHIND, Cell
+from ocrlab.rerun.guard import Guard, is_foreign, read_json
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
-LOADS = "ocrlab/recording/loading.py"  # on the stack of whoever loads
-LOADING = 3.0  # times longer that one sample may take to load
-LOOKS = 100  # places of a step that does not end: those of the last ten seconds
-SLOWER = 30.0  # times the longest time between two operators so far
-SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
 LOG_LIMIT = 1 << 20  # bytes of output kept
-STACK_SECONDS = 2.0
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
 # which the loader meets when a worker is gone before torch has noticed it
 BATCH = "batch of "  # begins what is told of a batch whose samples could not be put together
-FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
 
 
 @dataclass
@@ -112,97 +102,30 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
             guard.join()
     outcome = Outcome(cell, seconds=time.monotonic() - began)
     _stopped(ended, place)
+    if ended.status == "hung" and not guard.stacks and not _is_still(place, endless):
+        outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
+        return outcome
     _gather(outcome, subject, place, ended, guard)
     outcome.fault = executed.shortened(outcome.fault, place)
     return outcome
 
 
-class Guard(threading.Thread):
-    """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
-    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too.
-    """
-
-    def __init__(self, place: Path, patience: float, endless: float, *, loading: bool = False) -> None:
-        super().__init__(daemon=True)
-        self.place, self.patience, self.endless, self.loading = place, patience, endless, loading
-        self.stuck: set[int] = set()  # processes that were in the program's own code, and loaded nothing
-        self.loaded: tuple[Any, float] = None, 0.0  # what the pages said last, and since when
-        self.over = threading.Event()
-        self.stacks, self.frame = "", ""
-        self.is_moving = False  # operators went on, and the step did not end
-        self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
-
-    def run(self) -> None:
-        step, began = None, 0.0
-        while not self.over.wait(0.1):
-            last = trail.read(self.place / "trail.bin")
-            known = _json(self.place / "trace.json")
-            now = time.monotonic()
-            if last is None or known.get("state") != "running":
-                if self.loading and self._is_stuck(now):
-                    return
-                continue
-            if step != known.get("micro"):
-                step, began = known.get("micro"), now
-            self.places.append(last.place)
-            patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
-            self.is_moving = now - began > self.endless and now - last.time < patience
-            if self.is_moving or now - last.time > patience:
-                self._end(int(known.get("pid") or 0))
-                return
-
-    def _is_stuck(self, now: float) -> bool:
-        """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
-        with contextlib.suppress(OcrlabError, OSError):
-            seen = ring.read(self.place / "ring.bin")
-            said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
-            waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
-            if said != self.loaded[0] or waited:
-                self.loaded = said, now
-            lines = _loading([worker.pid for worker in seen.workers]) if waited else {}
-            if lines:
-                self._end(seen.pid)
-                self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
-                return True
-        return False
-
-    def _end(self, pid: int) -> None:
-        with contextlib.suppress(Exception):  # it is ended in any case
-            taken = stacks.take(tree.descendants(pid)[:1], STACK_SECONDS)
-            self.stacks = stacks.text(taken)
-            own = [frame for stack in taken for frame in _own_frames(stack)]
-            self.frame = own[0] if own else ""
-            flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _loading(pids: Sequence[int]) -> dict[int, str]:
-    """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
-    with contextlib.suppress(Exception):
-        taken = stacks.take([one for pid in pids for one in tree.descendants(pid)[:1]], STACK_SECONDS)
-        ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
-        return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
-    return {}
-
-
-def _own_frames(stack: stacks.Stack) -> list[str]:
-    """Return the lines of a main thread that are the program's own, the innermost first; of a forked worker those of
-    what it loads, none where it waits.
-    """
-    frames = [frame for thread in stack.threads[:1] for frame in thread.frames if frame.line]
-    frames = list(itertools.takewhile(lambda frame: frame.function != "_worker_loop", frames))
-    return [f"{one.file}:{one.line} {one.function}" for one in frames if not is_foreign(one.file)]
+def _is_still(place: Path, longest: float) -> bool:
+    """Tell whether the newest step of a replay lasts longer than a step may."""
+    with contextlib.suppress(OcrlabError, OSError):
+        now = ring.read(place / "ring.bin").now
+        return now is not None and time.time() - now.time > longest
+    return False
 
 
 def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
     """Read what a child has left: the record of its steps, its trace, its trail, what each sample did alone."""
-    result, trace = _json(place / "result.json"), _json(place / "trace.json")
+    result, trace = read_json(place / "result.json"), read_json(place / "trace.json")
     last = trail.read(place / "trail.bin")
     outcome.world = subject.world
     outcome.steps = list(result.get("steps") or ())
     outcome.warnings = [str(text) for text in result.get("warnings") or ()]
-    alone = _json(place / "alone.json")
+    alone = read_json(place / "alone.json")
     outcome.alone, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
     outcome.partial = bool(alone.get("partial"))
     outcome.names = [str(name) for name in trace.get("samples") or ()]
@@ -213,11 +136,11 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.broken = "" if outcome.alone else _last_line(place) or "no sample was tried"
     elif isinstance(fault, dict):
         outcome.fault = fault
-    elif last is not None and trace.get("state") == "running" and (guard.stacks or ended.status in ("hung", "killed")):
+    elif last is not None and trace.get("state") == "running" and (guard.stacks or _died(ended, result)):
         hung = bool(guard.stacks) or ended.status == "hung"
         at = _around(guard.places) if guard.is_moving else _at(last)
         outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
-        outcome.fault |= {} if hung else {"signal": ended.signal}
+        outcome.fault |= {} if hung else _end(ended)
         frame = guard.frame or _frame(place)
         outcome.fault |= {"surfaced": frame} if frame else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
@@ -227,6 +150,15 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception')})"
         outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
+
+
+def _died(ended: Ended, result: Mapping[str, Any]) -> bool:
+    """Tell whether a program was killed, hung, or ended itself without a word in a step (os._exit, exit() of C)."""
+    return ended.status in ("hung", "killed") or not (result.get("finished") or result.get("error"))
+
+
+def _end(ended: Ended) -> dict[str, Any]:
+    return {"signal": ended.signal} if ended.status == "killed" else {"status": ended.exit_code}
 
 
 def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -267,11 +199,6 @@ def _own_lines(stack: str) -> list[str]:
     return [f"{match['file']}:{match['line']} {match['function']}" for match in found]
 
 
-def is_foreign(file: str) -> bool:
-    """Tell whether a code file is of a package, of Python, or of this instrument."""
-    return bool(FOREIGN.search(file))
-
-
 def _without_a_trace(
     outcome: Outcome, subject: Subject, place: Path, ended: Ended, result: Mapping[str, Any], guard: Guard
 ) -> None:
@@ -279,10 +206,11 @@ def _without_a_trace(
     error = result.get("error")
     phase, samples, stage = "", [], ""
     number = None if subject.flight.steps else 0  # it failed at its first batch
+    seen_one = False  # step
     with contextlib.suppress(OcrlabError, OSError):
         seen = ring.read(place / "ring.bin")
         if seen.now is not None:
-            phase, number, stage = seen.now.phase, seen.now.number, seen.now.stage
+            phase, number, stage, seen_one = seen.now.phase, seen.now.number, seen.now.stage, True
         elif number == 0:
             phase = "data"
         said = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
@@ -296,16 +224,17 @@ def _without_a_trace(
             phase, stage, samples = BEHIND, "", []
         elif refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there
-    if number is None or not (error or ended.status in ("killed", "hung")):
+    if number is None or not (error or ended.status in ("killed", "hung") or (seen_one and _died(ended, result))):
         outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
         return
     kind = "hang" if guard.stacks else {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
+    kind = "crash" if kind == "exception" and not error else kind
     kind = "data" if phase == "data" and kind == "exception" else kind
     fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
     fault |= {"ahead": True} if result.get("ahead") and phase != "data" else {}
     fault |= _told(error, phase) if isinstance(error, dict) else {}
-    fault |= {"signal": ended.signal} if kind == "crash" else {}
+    fault |= _end(ended) if kind == "crash" else {}
     end = _pipe_of_the_dead(error, result) if phase == "data" else ""
     fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
     died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))
@@ -373,7 +302,7 @@ def _keeper(file: Any) -> Callable[[int, bytes], None]:
 
 def _stopped(ended: Ended, place: Path) -> None:
     """Go on with a signal that somebody sent us while the child ran."""
-    facts = _json(place / "watched" / "incident" / "facts.json")
+    facts = read_json(place / "watched" / "incident" / "facts.json")
     if facts.get("ended_by") == "user":
         raise KeyboardInterrupt
     if facts.get("ended_by") == "outside":
@@ -383,13 +312,6 @@ def _stopped(ended: Ended, place: Path) -> None:
 def _last_line(place: Path) -> str:
     """Return the last line that a child said, without the watcher's own."""
     text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
-    lines = text.partition("\nocrlab watch: ")[0].splitlines()
+    lines = f"\n{text}".partition("\nocrlab watch: ")[0].splitlines()
     said: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
     return said[-1][:300] if said else ""
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return from_json(path.read_bytes(), source=path.name)
-    except (OSError, OcrlabError):
-        return {}

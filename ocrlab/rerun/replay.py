@@ -36,6 +36,7 @@ class Replayed:
     record: dict[str, Any]
     path: Path | None
     reproduced: bool
+    agreement: str  # with the record, in words
     done: bool  # at least one cell says something
 
 
@@ -57,13 +58,7 @@ def replay(
         raise ConfigError("--timeout is no time", got=timeout, need="seconds, more than 0")
     began = time.monotonic()
     subject = find(run, number, rank)
-    needed = _seconds(subject) if subject.is_whole else SLOWER * subject.after
-    if needed > timeout:
-        got = (
-            f"{subject.nth} trainings of the same program before it" if subject.nth else "no snapshot that leads to it"
-        )
-        do = f"--timeout {math.ceil(needed + ENOUGH)}"
-        raise ConfigError(f"{run} can only be run again from its beginning", got=got, do=do)
+    _check(subject, timeout)
     place = _place(run)
     outcomes: list[Outcome] = []
     try:
@@ -82,7 +77,20 @@ def replay(
     fault = answer.decided(outcomes)
     path = _write(subject, told, fault is not None)
     done = any(not outcome.broken for outcome in outcomes)
-    return Replayed(said, answer.rows(outcomes), told, path, fault is not None, done)
+    return Replayed(said, answer.rows(outcomes), told, path, fault is not None, answer.agreement(outcomes), done)
+
+
+def _check(subject: Subject, timeout: float) -> None:
+    """Raise ConfigError where the time is too short for the way to the step."""
+    got = f"--timeout {timeout:g}; no snapshot leads to it, so that its program is run from the beginning"
+    needed = _seconds(subject)
+    if not subject.is_whole:
+        needed = SLOWER * subject.after + subject.seconds * subject.distance
+        got = f"--timeout {timeout:g}; {subject.distance} micro-batches of {subject.seconds:.2g} s from its snapshot on"
+        got += f", and {subject.nth} trainings of the same program before it" if subject.nth else ""
+    if needed > timeout:
+        do = f"Give it more: --timeout {math.ceil(needed + ENOUGH)}"
+        raise ConfigError(f"The time is too short for step {subject.number} of {subject.run}", got=got, do=do)
 
 
 def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: float) -> Iterator[Cell]:

@@ -18,7 +18,7 @@ from ocrlab import flight
 from ocrlab.diagnose import read
 from ocrlab.diagnose.ranks import first
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
-from ocrlab.flight import aside, ranks, record_program, ring
+from ocrlab.flight import aside, learned, ranks, record_program, ring
 from ocrlab.flight.ring import Flight, Step
 from ocrlab.flight.ring_worker import refused_last
 from ocrlab.flight.seal import is_whole
@@ -62,10 +62,12 @@ class Subject:
 
     @property
     def validated(self) -> int | None:
-        """The batch of a validation in which the run ended behind its newest step, -1 where that is not known; None
-        where it ended elsewhere.
+        """The batch of a validation in which the run ended behind its newest step, or before its first one, -1 where
+        that is not known; None where it ended elsewhere.
         """
         newest = self.flight.now
+        if newest is None and not self.flight.steps:
+            return _validated_first(self.flight)
         if newest is None or newest.phase != "validation" or newest.number != self.number:
             return None
         batch = VALIDATED.match(self.flight.sample)
@@ -124,16 +126,20 @@ class Subject:
         return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0)) + self.after
 
     @property
+    def distance(self) -> int:
+        """How many micro-batches are made again from the snapshot on."""
+        first = next((shot.micro for shot in self.flight.snapshots if shot.path == self.snapshot), 0)
+        return sum(first <= step.micro and step.number <= self.number for step in self.flight.steps)
+
+    @property
     def error(self) -> tuple[str, str]:
         """The error that the run said it ended with, as `OSError: No space left`, and where: `checkpoint.py:44 save`;
         nothing where it said none.
         """
         with contextlib.suppress(OcrlabError, OSError):
             told = flight.status(self.run)
-            if told.status == "failure" and (error := told.error or {}).get("type"):
-                text = " ".join(f"{error['type']}: {error.get('message') or ''}".split())
-                return text, str(error.get("where") or "")
-        return "", ""
+            return _error(told.error if told.status == "failure" else None)
+        return _error((learned.end(self.run, self.flight.rank) or {}).get("error"))
 
     @property
     def seconds(self) -> float:
@@ -174,18 +180,19 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     if found is None:
         found = ring.read(paths[0])
         streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
-        if number or not (any(worker.order for worker in found.workers) or streams):
+        begun = any(worker.order for worker in found.workers) or streams or _validated_first(found) is not None
+        if number or not begun:
             do = f"ocrlab diagnose {run} tells why it failed"
             raise RunError(f"{run} was ended before its first step", do=do)
-        subject = Subject(run, found, program, 0, None, None, _ended(run))
+        subject = Subject(run, found, program, 0, None, None, _ended(run, rank))
         subject.warnings += _warnings(subject)
         return subject
-    chosen = _chosen(found, number, _ended(run))
+    chosen = _chosen(found, number, _ended(run, rank))
     step = next((step for step in found.steps if step.number == chosen), None)
     before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
     whole = [shot for shot in before if is_whole(shot.path)]
     reachable = [shot for shot in whole if shot.micro >= found.steps[0].micro]
-    subject = Subject(run, found, program, chosen, step, None, _ended(run))
+    subject = Subject(run, found, program, chosen, step, None, _ended(run, rank))
     if reachable:
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
     elif not any(step.micro == 0 for step in found.steps) and subject.whole is not None:
@@ -326,11 +333,30 @@ def _chosen(found: Flight, number: int | None, ended: str) -> int:
     return number
 
 
-def _ended(run: Path) -> str:
-    try:
+def _error(told: dict[str, Any] | None) -> tuple[str, str]:
+    if not told or not told.get("type"):
+        return "", ""
+    return " ".join(f"{told['type']}: {told.get('message') or ''}".split()), str(
+        told.get("your_code") or told.get("where") or ""
+    )
+
+
+def _validated_first(found: Flight) -> int | None:
+    """Return the batch of a validation in which a run ended before it had trained, -1 where that could not be loaded;
+    None where it had not begun one.
+    """
+    batch = VALIDATED.match(found.sample)
+    if batch:
+        return int(batch[1])
+    return -1 if found.workers and all(worker.loader for worker in found.workers) else None
+
+
+def _ended(run: Path, rank: int = 0) -> str:
+    """Return how a run ended, as its sentinel or its recorder has it."""
+    with contextlib.suppress(OcrlabError, OSError):
         return flight.status(run).status
-    except (OcrlabError, OSError):
-        return "unknown"
+    how = (learned.end(run, rank) or {}).get("how")
+    return {"success": "success", "failed": "failure"}.get(str(how), "unknown")
 
 
 def _warnings(subject: Subject) -> list[str]:

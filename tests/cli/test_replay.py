@@ -30,7 +30,13 @@ def test_table_warnings_sentence_and_file_are_told(tmp_path: Path, monkeypatch: 
         seen.update(run=run, step=step, rank=rank, timeout=timeout)
         rows = [("cell", "what came of it", "s"), ("traced", "killed by SIGSEGV", "3.1")]
         return Replayed(
-            "first fault at step 3.", rows, {"warnings": ["one rank"]}, tmp_path / "replay.json", True, True
+            "first fault at step 3.",
+            rows,
+            {"warnings": ["one rank"]},
+            tmp_path / "replay.json",
+            True,
+            "the loss is equal",
+            True,
         )
 
     monkeypatch.setattr(replay, "replay", found)
@@ -38,11 +44,19 @@ def test_table_warnings_sentence_and_file_are_told(tmp_path: Path, monkeypatch: 
     assert seen == {"run": tmp_path, "step": 3, "rank": None, "timeout": 60.0}
     assert answer.status == 0
     assert answer.record["path"] == str(tmp_path / "replay.json")
-    for words in ("traced  killed by SIGSEGV", "warning: one rank", "first fault at step 3.", "replay.json"):
+    for words in (
+        "traced  killed by SIGSEGV",
+        "the loss is equal",
+        "warning: one rank",
+        "first fault at step 3.",
+        "replay.json",
+    ):
         assert words in answer.text
 
 
 def test_a_step_that_could_not_be_run_again_is_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Replayed("step 3 could not be run again.", [("cell", "what", "s")], {"warnings": []}, None, False, False)
+    broken = Replayed(
+        "step 3 could not be run again.", [("cell", "what", "s")], {"warnings": []}, None, False, "", False
+    )
     monkeypatch.setattr(replay, "replay", lambda *_args, **_more: broken)
     assert replay.run(parsed(str(tmp_path))).status == 1

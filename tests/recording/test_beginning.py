@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from ocrlab.flight import record_program
 from ocrlab.flight.files import write_json
 from ocrlab.recording import beginning
+from ocrlab.rerun.replay import replay
 
 
 def drawn() -> tuple[float, float, float]:
@@ -46,3 +49,44 @@ def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: 
         before = random.getstate()
         beginning.imported()
         assert random.getstate() == before
+
+
+FOLDS = """
+import torch
+from torch import nn
+from ocrlab.recording.loops import recording
+x = torch.randn(24, 4)  # nobody has seeded it
+for fold in range(3):
+    net, seen = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1)), []
+    optimizer = torch.optim.Adam(net.parameters())
+    with recording(f"fold{fold}", net, optimizer) as rec:
+        for number, batch in enumerate(rec.batches(list(x.split(4)))):
+            loss = rec.loss(net(batch).square().mean() * (1 + fold))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+            if (fold, number) == (1, 4):
+                break
+"""
+
+
+def test_of_several_trainings_in_one_program_the_one_that_was_asked_for_is_replayed(tmp_path: Path) -> None:
+    program = tmp_path / "folds.py"
+    program.write_text(FOLDS)
+    done = subprocess.run([sys.executable, program.name], cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    for fold, steps in enumerate((6, 5, 6)):
+        assert record_program.read(tmp_path / f"fold{fold}")["nth"] == fold
+        found = replay(tmp_path / f"fold{fold}")
+        assert found.record["equal"] is True, (fold, found.sentence)
+        assert sum(len(cell["steps"]) for cell in found.record["cells"]) % steps == 0
+        kept = sorted(path.name for path in tmp_path.glob(f"fold{fold}/flight/ring-*"))
+        assert kept == ["ring-0-0.bin"], "what comes before it is not recorded again"
+
+
+def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning, "began", type(beginning.began)())
+    cells = iter([3, 3, 5, None, None])
+    monkeypatch.setattr(beginning.executed, "cell", lambda: next(cells))
+    assert [beginning.counted() for _ in range(5)] == [0, 1, 0, 0, 1]

@@ -80,7 +80,7 @@ def test_without_a_snapshot_a_run_is_made_again_from_its_beginning(tmp_path: Pat
     assert "first fault at step 29, forward, `0` (Linear 4->3, call 2), op `aten::addmm`" in found.sentence
     assert [row[0] for row in found.rows[1:]] == ["traced, from the beginning", "samples alone"]
     assert found.record["equal"] is True
-    with pytest.raises(ConfigError, match=r"only be run again from its beginning.*--timeout \d+"):
+    with pytest.raises(ConfigError, match=r"time is too short.*run from the beginning.*--timeout \d+"):
         replay(folder, timeout=0.01)
 
 

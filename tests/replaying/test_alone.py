@@ -62,6 +62,9 @@ def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_
         ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
         ({"hung": True, "place": {"path": "a.cell"}}, {"kind": "hang", "path": "a"}, True),
         ({"hung": True}, {"kind": "crash"}, False),
+        ({"exit_code": 7, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, True),
+        ({"exit_code": 0, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, False),
+        ({"exit_code": 1, "fault": {"kind": "exception"}}, {"kind": "crash"}, False),
         (
             {"fault": {"exception": "ValueError: one", "path": "a"}},
             {"kind": "exception", "exception": "OSError: x"},

@@ -302,3 +302,12 @@ def test_what_comes_not_again_is_told_with_the_error_that_the_run_ended_with(tmp
     )
     (tmp_path / ".FAILURE").write_text("no JSON")
     assert "ended with" not in answer.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
+
+
+def test_how_far_a_replay_agrees_with_the_record_is_said() -> None:
+    fault = {**CONV, "kind": "exception", "exception": "ValueError: x"}
+    steps = [step(210, 1.0), step(211, 2.0), step(212, 3.0, None)]
+    told = "the 2 losses are equal to the record up to there, bit for bit"
+    assert answer.agreement([outcome(fault, steps=steps)]) == told
+    assert answer.agreement([outcome(fault, steps=[*steps, step(213, 1.0, False)])]) == ""
+    assert answer.agreement([outcome(fault)]) == answer.agreement([outcome(None, steps=steps)]) == ""

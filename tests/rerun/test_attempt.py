@@ -1,20 +1,14 @@
-"""What a child has left, read: whose loading failed and how, and a step that goes on for ever."""
+"""What a child has left, read: whose loading failed and how, and how it ended."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ocrlab.flight import ring, ring_worker, trail
+from ocrlab.flight import ring
 from ocrlab.flight.ring_worker import Worker
-from ocrlab.probes import stacks
 from ocrlab.rerun import attempt
 
 WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
@@ -56,26 +50,6 @@ def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
     assert attempt._own_lines(inner + ours) == ["a.py:3 f"]
 
 
-def test_a_step_whose_trail_moves_for_ever_is_ended(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        running = {"schema": 1, "state": "running", "micro": 3, "pid": child.pid}
-        (tmp_path / "trace.json").write_text(json.dumps(running))
-        writer = trail.Writer(tmp_path / "trail.bin")
-        guard = attempt.Guard(tmp_path, patience=30.0, endless=1.0)
-        began = time.monotonic()
-        guard.start()
-        while child.poll() is None and time.monotonic() < began + 20:
-            writer.at({"op": "aten::randint"})
-            time.sleep(0.01)
-        assert child.poll() == -9 and time.monotonic() - began > 1.0
-        guard.join(20)
-        assert not guard.is_alive()
-    finally:
-        child.kill()
-        child.wait()
-
-
 CHAIN = """Traceback (most recent call last):
   File "data.py", line 7, in load
 OSError: torn
@@ -96,20 +70,6 @@ def test_an_exception_that_was_raised_from_another_one_is_told_with_that_one_s_l
     assert attempt._told({**error, "traceback": ""}, "data")["line"] is None
 
 
-def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
-    def stack(*functions: str) -> stacks.Stack:
-        frames = [
-            stacks.Frame(name, "/lib/python3.11/queue.py" if name == "get" else "train.py", 3) for name in functions
-        ]
-        frames = [
-            replace(f, file="/lib/python3.11/site-packages/torch/w.py") if "loop" in f.function else f for f in frames
-        ]
-        return stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=frames)], "py-spy")
-
-    assert attempt._own_frames(stack("get", "_worker_loop", "<module>")) == []
-    assert attempt._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
-
-
 def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
     places = [{"step": 1, "phase": "forward", "path": path, "module": kind, "op": "aten::mm"} for path, kind in
               (("ponder.cell", "GRUCell 6->8"), ("ponder", "Ponder"), ("ponder.read", "Linear 8->1"))]  # fmt: skip
@@ -119,37 +79,18 @@ def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
     assert attempt._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
 
 
-@pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
-def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
-) -> None:
+def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
+    assert not attempt._is_still(tmp_path, 0.0), "it has begun none"
     writer = ring.Writer(tmp_path / "ring.bin", slots=4)
-    page = ring_worker.Page(tmp_path, 0, 0, 0, 0)
-    page.sample("a.png")
-    guard = attempt.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
-    ended: list[int] = []
-    monkeypatch.setattr(attempt, "_loading", lambda pids: lines)
-    monkeypatch.setattr(guard, "_end", ended.append)
-    assert not guard._is_stuck(10.0), "what is seen for the first time is new"
-    assert not guard._is_stuck(10.2) and guard._is_stuck(10.4) is bool(lines)
-    assert bool(ended) is bool(lines) and (guard.stuck, guard.frame) == (set(lines), lines.get(7, ""))
-    page.sample("b.png")
-    assert not guard._is_stuck(20.0), "it has gone on"
+    writer.begin(ring.Step(3, 3, time=time.time()))
+    assert not attempt._is_still(tmp_path, 60.0)
+    time.sleep(0.2)
+    assert attempt._is_still(tmp_path, 0.1)
     writer.close()
 
 
-def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) -> None:
-    code = "import sys, time\nfrom ocrlab.recording.loading import Watched\n"
-    code += "class Slow:\n    def __getitem__(self, i):\n        time.sleep(60)\n"
-    code += "print(flush=True)\nWatched(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
-    (tmp_path / "slow.py").write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    child = subprocess.Popen([sys.executable, tmp_path / "slow.py"], stdout=subprocess.PIPE, env=environment)
-    try:
-        assert child.stdout is not None and child.stdout.readline()
-        time.sleep(0.5)
-        (line,) = attempt._loading([child.pid, 1 << 22]).values()
-        assert line.endswith("slow.py:5 Slow.__getitem__")
-    finally:
-        child.kill()
-        child.wait()
+def test_the_words_of_the_watcher_are_not_the_last_line_of_a_child(tmp_path: Path) -> None:
+    (tmp_path / "output.txt").write_text("ocrlab watch: it died\n  verdict runs/verdict.md\n")
+    assert attempt._last_line(tmp_path) == ""
+    (tmp_path / "output.txt").write_text("loading\nno such file\nocrlab watch: it died\n  next  ocrlab doctor\n")
+    assert attempt._last_line(tmp_path) == "no such file"

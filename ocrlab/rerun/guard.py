@@ -1,0 +1,119 @@
+"""Who looks after a replay while it runs: what does not go on any more is looked into, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab import flight
+from ocrlab.errors import OcrlabError
+from ocrlab.flight import ring, trail
+from ocrlab.probes import stacks, tree
+from ocrlab.records import from_json
+
+LOADS = "ocrlab/recording/loading.py"  # on the stack of whoever loads
+LOADING = 3.0  # times longer that one sample may take to load
+LOOKS = 100  # places of a step that does not end: those of the last ten seconds
+SLOWER = 30.0  # times the longest time between two operators so far
+SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
+STACK_SECONDS = 2.0
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
+
+
+class Guard(threading.Thread):
+    """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
+    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too.
+    """
+
+    def __init__(self, place: Path, patience: float, endless: float, *, loading: bool = False) -> None:
+        super().__init__(daemon=True)
+        self.place, self.patience, self.endless, self.loading = place, patience, endless, loading
+        self.stuck: set[int] = set()  # processes that were in the program's own code, and loaded nothing
+        self.loaded: tuple[Any, float] = None, 0.0  # what the pages said last, and since when
+        self.over = threading.Event()
+        self.stacks, self.frame = "", ""
+        self.is_moving = False  # operators went on, and the step did not end
+        self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
+
+    def run(self) -> None:
+        step, began = None, 0.0
+        while not self.over.wait(0.1):
+            last = trail.read(self.place / "trail.bin")
+            known = read_json(self.place / "trace.json")
+            now = time.monotonic()
+            if last is None or known.get("state") != "running":
+                if self.loading and self._is_stuck(now):
+                    return
+                continue
+            if step != known.get("micro"):
+                step, began = known.get("micro"), now
+            self.places.append(last.place)
+            patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
+            self.is_moving = now - began > self.endless and now - last.time < patience
+            if self.is_moving or now - last.time > patience:
+                self._end(int(known.get("pid") or 0))
+                return
+
+    def _is_stuck(self, now: float) -> bool:
+        """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
+        with contextlib.suppress(OcrlabError, OSError):
+            seen = ring.read(self.place / "ring.bin")
+            said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
+            waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
+            if said != self.loaded[0] or waited:
+                self.loaded = said, now
+            lines = _loading([worker.pid for worker in seen.workers]) if waited else {}
+            if lines:
+                self._end(seen.pid)
+                self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
+                return True
+        return False
+
+    def _end(self, pid: int) -> None:
+        with contextlib.suppress(Exception):  # it is ended in any case
+            taken = stacks.take(tree.descendants(pid)[:1], STACK_SECONDS)
+            self.stacks = stacks.text(taken)
+            own = [frame for stack in taken for frame in _own_frames(stack)]
+            self.frame = own[0] if own else ""
+            flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _loading(pids: Sequence[int]) -> dict[int, str]:
+    """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
+    with contextlib.suppress(Exception):
+        taken = stacks.take([one for pid in pids for one in tree.descendants(pid)[:1]], STACK_SECONDS)
+        ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
+        return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
+    return {}
+
+
+def _own_frames(stack: stacks.Stack) -> list[str]:
+    """Return the lines of a main thread that are the program's own, the innermost first; of a forked worker those of
+    what it loads, none where it waits.
+    """
+    frames = [frame for thread in stack.threads[:1] for frame in thread.frames if frame.line]
+    frames = list(itertools.takewhile(lambda frame: frame.function != "_worker_loop", frames))
+    return [f"{one.file}:{one.line} {one.function}" for one in frames if not is_foreign(one.file)]
+
+
+def is_foreign(file: str) -> bool:
+    """Tell whether a code file is of a package, of Python, or of this instrument."""
+    return bool(FOREIGN.search(file))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return from_json(path.read_bytes(), source=path.name)
+    except (OSError, OcrlabError):
+        return {}

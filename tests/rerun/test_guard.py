@@ -1,0 +1,87 @@
+"""A replay that does not go on is looked into and ended: a step that never ends, a loader that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ocrlab.flight import ring, ring_worker, trail
+from ocrlab.probes import stacks
+from ocrlab.rerun import guard as guards
+
+
+def test_a_step_whose_trail_moves_for_ever_is_ended(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        running = {"schema": 1, "state": "running", "micro": 3, "pid": child.pid}
+        (tmp_path / "trace.json").write_text(json.dumps(running))
+        writer = trail.Writer(tmp_path / "trail.bin")
+        guard = guards.Guard(tmp_path, patience=30.0, endless=1.0)
+        began = time.monotonic()
+        guard.start()
+        while child.poll() is None and time.monotonic() < began + 20:
+            writer.at({"op": "aten::randint"})
+            time.sleep(0.01)
+        assert child.poll() == -9 and time.monotonic() - began > 1.0
+        guard.join(20)
+        assert not guard.is_alive()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
+    def stack(*functions: str) -> stacks.Stack:
+        frames = [
+            stacks.Frame(name, "/lib/python3.11/queue.py" if name == "get" else "train.py", 3) for name in functions
+        ]
+        frames = [
+            replace(f, file="/lib/python3.11/site-packages/torch/w.py") if "loop" in f.function else f for f in frames
+        ]
+        return stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=frames)], "py-spy")
+
+    assert guards._own_frames(stack("get", "_worker_loop", "<module>")) == []
+    assert guards._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
+
+
+@pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
+def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
+) -> None:
+    writer = ring.Writer(tmp_path / "ring.bin", slots=4)
+    page = ring_worker.Page(tmp_path, 0, 0, 0, 0)
+    page.sample("a.png")
+    guard = guards.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
+    ended: list[int] = []
+    monkeypatch.setattr(guards, "_loading", lambda pids: lines)
+    monkeypatch.setattr(guard, "_end", ended.append)
+    assert not guard._is_stuck(10.0), "what is seen for the first time is new"
+    assert not guard._is_stuck(10.2) and guard._is_stuck(10.4) is bool(lines)
+    assert bool(ended) is bool(lines) and (guard.stuck, guard.frame) == (set(lines), lines.get(7, ""))
+    page.sample("b.png")
+    assert not guard._is_stuck(20.0), "it has gone on"
+    writer.close()
+
+
+def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) -> None:
+    code = "import sys, time\nfrom ocrlab.recording.loading import Watched\n"
+    code += "class Slow:\n    def __getitem__(self, i):\n        time.sleep(60)\n"
+    code += "print(flush=True)\nWatched(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
+    (tmp_path / "slow.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen([sys.executable, tmp_path / "slow.py"], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        time.sleep(0.5)
+        (line,) = guards._loading([child.pid, 1 << 22]).values()
+        assert line.endswith("slow.py:5 Slow.__getitem__")
+    finally:
+        child.kill()
+        child.wait()
