@@ -49,8 +49,8 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=BAD:GOOD",
-        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; of "
-        "two JSON, YAML or TOML files each key in which they differ is a factor",
+        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; "
+        "BAD::GOOD where a value holds a colon; of two JSON, YAML or TOML files each key in which they differ is one",
     )
     parser.add_argument(
         "--samples",

@@ -25,7 +25,8 @@ class Guilt:
     """What is known of the samples, by number: the groups that fail without all others, and how that was found.
 
     `ending` is found, every (others that were tried alone fail as well), many (it still fails without them), whole (no
-    part of them fails) or spent; `company`: what is named needs others with it, whichever.
+    part of them fails), number (as many others fail as well) or spent; `company`: what is named needs others with it,
+    whichever.
     """
 
     count: int
@@ -44,6 +45,7 @@ class Trial:
         self.whole = (1 << len(job.factors)) - 1
         self.doubts = 0
         self.failing: list[list[int]] = []
+        self.passing: list[list[int]] = []
         self.seen = [0, 0]  # runs that failed, and that passed, with samples of which some are guilty
         self.tries = tries(rate, job.limits.error)
 
@@ -61,6 +63,7 @@ class Trial:
             if self.once(chosen):
                 self._learn(1, number)
                 return True
+        self.passing.append(sorted(chosen))
         return False
 
     def sure(self, left: Sequence[int]) -> bool:
@@ -112,6 +115,10 @@ def _look(trial: Trial, found: Guilt, hint: Sequence[int]) -> None:
         trial.failing.clear()
         group = shrink.smallest(left, trial.fails, hint, trial.sure)
         whole = len(group) == found.count
+        others = [] if whole or found.groups else _as_many(trial, left, group)
+        if others:
+            found.groups, found.ending = [sorted(group), others], "number"
+            return
         if 1 < len(group) < found.count:
             group = _alone(trial, group) or _company(trial, found, left, group)
         found.groups.append(sorted(group))
@@ -128,6 +135,22 @@ def _look(trial: Trial, found: Guilt, hint: Sequence[int]) -> None:
         if len(found.groups) == MOST_GROUPS:
             found.ending = "many"
             return
+
+
+def _as_many(trial: Trial, left: Sequence[int], group: Sequence[int]) -> list[int]:
+    """Return as many others that fail too, none where it is these samples that are to blame.
+
+    A last batch of one, or a scheduler that ends too early, fails by how many samples there are. The others are taken
+    from what has passed; a few may fail together for reasons of their own, and all samples for one that all have.
+    """
+    if any(len(some) == len(group) for some in trial.passing):
+        return []
+    passed = {one for some in trial.passing for one in some}
+    others = [one for one in left if one in passed and one not in group]
+    if len(others) < len(group) > 2:
+        others = [one for one in left if one not in group]
+    others = others[: len(group)]
+    return others if len(others) == len(group) and trial.fails(others) else []
 
 
 def _alone(trial: Trial, group: Sequence[int]) -> list[int]:

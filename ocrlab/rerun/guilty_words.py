@@ -28,6 +28,11 @@ def words(guilt: Guilt, names: Sequence[str], unit: str) -> Told:
     if guilt.ending == "every":
         alone = ", ".join(group[0] for group in groups)
         return Told(f"no {unit} in particular", f"{alone} fail each alone", "")
+    if guilt.ending == "number":
+        these, others = (_list(group, " and ") for group in groups)
+        many = f"{len(groups[0])} {unit}{'s' if len(groups[0]) > 1 else ''}"
+        how = f"it fails with {many} of the {guilt.count}, {these} as well as {others}: how many there are decides"
+        return Told(f"no {unit} in particular", how, "")
     if not groups:
         return Told(f"one or more of the {guilt.count} {unit}s", "nothing was left to look closer", "")
     if guilt.ending == "spent" and len(groups[-1]) > 1:

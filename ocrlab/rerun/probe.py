@@ -21,6 +21,7 @@ Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits),
 SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
 HANG, SLOW = "hang", "over its time"
 LOG_LIMIT = 1 << 20  # bytes of output kept of a run
+LAST_WORDS = 100  # characters of the last line of a program that ends itself without an exception
 # The same fault surfaces under another name where it happens in the main process instead of a worker, or is seen late.
 ALIKE = (
     ("loader.worker_crash", "native.segv", "native.abort", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE"),
@@ -104,7 +105,11 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
         return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], text[:120]
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
-    return f"exit status {verdict.exit_code}", f"exit status {verdict.exit_code}"
+    status = f"exit status {verdict.exit_code}"
+    said = next(
+        (page.text.strip().rpartition("\n")[2].strip() for page in evidence.pages(incident) if page.text.strip()), ""
+    )
+    return status, f"{status} after `{said[:LAST_WORDS]}`" if said else status
 
 
 def recorded(run: Path) -> tuple[str, str] | None:
