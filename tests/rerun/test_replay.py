@@ -291,8 +291,8 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
         tmp_path / "b", cwd=str(tmp_path), kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"]
     )
     assert subject.command(subject.find(script), Path("job"))[-2:] == [sys.executable, "mine.py"]
-    kept = subject.environment(subject.find(script), Path("job"))
-    assert kept[record_program.REPLAY] == "job"
+    kept = subject.environment(subject.find(script), tmp_path / "job")
+    assert kept[record_program.REPLAY] == str(tmp_path / "job")
 
 
 def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
