@@ -155,7 +155,8 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
     file = _numbered(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     flight.write_json(file, record)
-    text = f"{clean(table(account.table(job)))}\n\n{record['sentence']}\n{file}"
+    rows = "\n".join(filter(None, [account.legend(job), table(account.table(job))]))
+    text = f"{clean(rows)}\n\n{record['sentence']}\n{file}"
     return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
 
 

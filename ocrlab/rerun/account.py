@@ -14,6 +14,8 @@ from ocrlab.rerun.guilty import Guilt
 from ocrlab.rerun.guilty_words import Told
 
 SHOWN = 5  # answers with their probability
+KEPT = "as it was"
+WIDE = 66  # characters that the columns of factors may take: with all others they still fit a terminal
 SURE = 0.9  # rate above which nothing is said of it
 
 
@@ -149,15 +151,36 @@ def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
 
 
 def table(job: Hunt) -> list[list[str]]:
-    """Return one row a run, under a header: which factors were flipped, how it ended, in how many seconds."""
+    """Return one row a run, under a header: which factors were flipped, how it ended, in how many seconds.
+
+    Many factors have letters for names, which `legend` tells.
+    """
     halved = any(row["pages"] is not None for row in job.rows)
-    rows = [["run", *(factor.name for factor in job.factors), *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
+    kept = "x" if legend(job) else KEPT
+    rows = [["run", *_heads(job), *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
     for number, row in enumerate(job.rows, 1):
-        marks = ["as it was" if row["run"] >> index & 1 else "-" for index in range(len(job.factors))]
+        marks = [kept if row["run"] >> index & 1 else "-" for index in range(len(job.factors))]
         pages = "all" if row["pages"] is None else str(len(row["pages"]))
         told = "" if row["ended"] == "passed" else row["told"][:60]
         rows.append([str(number), *marks, *([pages] * halved), row["ended"], f"{row['seconds']:.1f}", told])
     return rows
+
+
+def legend(job: Hunt) -> str:
+    """Return what the letters and signs of the table stand for; empty where it names the factors themselves."""
+    if sum(max(len(one.name), len(KEPT)) + 2 for one in job.factors) <= WIDE:
+        return ""
+    named = ", ".join(f"{_letter(index)} {one.name}" for index, one in enumerate(job.factors))
+    return f"{named}; x is {KEPT}, - is flipped"
+
+
+def _heads(job: Hunt) -> list[str]:
+    letters = bool(legend(job))
+    return [_letter(index) if letters else one.name for index, one in enumerate(job.factors)]
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index) if index < 26 else f"A{index - 25}"
 
 
 def record(job: Hunt, outcome: Outcome, guilt: Guilt | None = None, names: Sequence[str] = ()) -> dict[str, Any]:

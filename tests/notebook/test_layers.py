@@ -45,6 +45,11 @@ def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
     assert box[1].value != before and f"map {seen.strongest[3]}" in box[1].value
 
 
+def test_a_page_that_there_is_not_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"no page 999. Needed: 0 to \d+, of val"):
+        layers.looked(config, "decoder.fusion", 999, "")
+
+
 def test_a_module_without_maps_is_refused(config: Config) -> None:
     with pytest.raises(ConfigError, match="nearest are decoder.fusion"):
         layers.looked(config, "decoder.fussion", 0, "")

@@ -87,6 +87,16 @@ def test_without_a_run_and_over_its_time() -> None:
     assert account.sentence(job, outcome).endswith("the run was not done in its time; --timeout gives it longer.")
 
 
+def test_many_factors_have_letters_so_that_the_table_fits_a_terminal() -> None:
+    job, _ = hunted([(3, True)])
+    assert account.legend(job) == "" and account.table(job)[0][1:3] == ["workers", "amp"]
+    job.factors = factors.of_words([f"setting_{number}=1:0" for number in range(30)])
+    assert account.legend(job).startswith("A setting_0, B setting_1, ")
+    assert account.legend(job).endswith("Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; "
+                                        "x is as it was, - is flipped")  # fmt: skip
+    assert account.table(job)[1][:4] == ["1", "x", "x", "-"]
+
+
 def test_every_other_ending_has_its_sentence() -> None:
     for status, words in [
         ("none", "None of these"),
