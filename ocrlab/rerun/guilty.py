@@ -37,6 +37,14 @@ class Guilt:
     rate: float | None = None  # how often it fails with a guilty one, where that is not always
 
 
+class Number(Exception):
+    """As many other samples fail too: it holds both groups."""
+
+    def __init__(self, group: Sequence[int], others: Sequence[int]) -> None:
+        super().__init__(f"{len(group)} samples")
+        self.groups = [sorted(group), list(others)]
+
+
 class Trial:
     """Runs with some samples, everything else as it was: one each, and more where it is seen to fail now and then."""
 
@@ -44,6 +52,7 @@ class Trial:
         self.job, self.say, self.old = job, say, ledger(job)
         self.whole = (1 << len(job.factors)) - 1
         self.doubts = 0
+        self.left: Sequence[int] = ()  # of which others may take the place of those that fail
         self.failing: list[list[int]] = []
         self.passing: list[list[int]] = []
         self.seen = [0, 0]  # runs that failed, and that passed, with samples of which some are guilty
@@ -75,6 +84,9 @@ class Trial:
                 self.doubts += 1
                 self._learn(number + (self.tries == 1), 1)
                 return False
+        others = _as_many(self, self.left, left)
+        if others:
+            raise Number(left, others)
         return True
 
     def _learn(self, failed: int, passed: int) -> None:
@@ -113,12 +125,16 @@ def _look(trial: Trial, found: Guilt, hint: Sequence[int]) -> None:
     left = list(range(found.count))
     while True:
         trial.failing.clear()
-        group = shrink.smallest(left, trial.fails, hint, trial.sure)
-        whole = len(group) == found.count
-        others = [] if whole or found.groups else _as_many(trial, left, group)
-        if others:
-            found.groups, found.ending = [sorted(group), others], "number"
+        trial.left = () if found.groups else left
+        try:
+            group = shrink.smallest(left, trial.fails, hint, trial.sure)
+            others = _as_many(trial, trial.left, group)
+            if others:
+                raise Number(group, others)
+        except Number as number:
+            found.groups, found.ending = number.groups, "number"
             return
+        whole = len(group) == found.count
         if 1 < len(group) < found.count:
             group = _alone(trial, group) or _company(trial, found, left, group)
         found.groups.append(sorted(group))
