@@ -49,8 +49,8 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=BAD:GOOD",
-        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; of "
-        "two JSON, YAML or TOML files each key in which they differ is a factor",
+        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; "
+        "BAD::GOOD where a value holds a colon; of two JSON, YAML or TOML files each key in which they differ is one",
     )
     parser.add_argument(
         "--samples",
@@ -155,7 +155,8 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
     file = _numbered(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     flight.write_json(file, record)
-    text = f"{clean(table(account.table(job)))}\n\n{record['sentence']}\n{file}"
+    rows = "\n".join(filter(None, [account.legend(job), table(account.table(job))]))
+    text = f"{clean(rows)}\n\n{record['sentence']}\n{file}"
     return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
 
 

@@ -80,6 +80,10 @@ def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> Found
     return seen
 
 
+def _counted(number: int) -> str:
+    return "one map" if number == 1 else f"{number} maps"
+
+
 def maps(seen: Looked) -> View:
     """Return the page beside the strongest maps of the module."""
     height, width = seen.maps.shape[1:]
@@ -89,9 +93,11 @@ def maps(seen: Looked) -> View:
         words = seen.told(channel)
         alt = f"map {channel} of {seen.module}: {words}"
         drawn.append(pictures.picture(_shares(seen, channel), alt, (), f"<b>Map {channel}</b> · {words}"))
-    finding = f"{seen.module} gives {len(seen.maps)} maps of {width} × {height}; "
-    finding += f"{len(silent)} of them are empty on this page" if silent else "each of them has something to say"
-    note = f"{len(drawn) - 1} that vary most and differ, each from its lowest (dark) to its highest value. "
+    finding = f"{seen.module} gives {_counted(len(seen.maps))} of {width} × {height}; "
+    empty = f"{len(silent)} of them {'is' if len(silent) == 1 else 'are'} empty on this page"
+    finding += empty if silent else "each of them has something to say"
+    note = f"{len(drawn) - 1} that vary most and differ, each" if len(drawn) > 2 else "It is drawn"
+    note += " from its lowest (dark) to its highest value. "
     note += f"Weights: {seen.origin}."
     return pictures.row(finding, drawn, note=note)
 
@@ -110,7 +116,9 @@ class Slider(View):
 
 def slider(seen: Looked) -> Slider:
     """Return a slider over the maps for JupyterLab, which is a sheet of all of them in a report."""
-    finding = f"All {len(seen.maps)} maps of {seen.module}, the one that varies most first"
+    many = len(seen.maps) > 1
+    finding = f"All {len(seen.maps)} maps" if many else "The only map"
+    finding += f" of {seen.module}" + (", the one that varies most first" if many else "")
     sheet = [
         pictures.picture(
             _shares(seen, channel, SMALL),

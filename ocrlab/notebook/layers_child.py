@@ -33,11 +33,15 @@ MOST = 20_000  # values kept of a tensor for its histogram: every n-th of them
 
 
 def look(config: Config, module: str, page: int, checkpoint: str = "") -> Looked:
-    """Return what a module of a trained detector gives on a validation page; raises CheckpointError, DataError."""
+    """Return what a module of a trained detector gives on a validation page; raises CheckpointError, DataError, and
+    ConfigError for a page or a module that there is not.
+    """
     _one_thread()
     detector = Detector.load(checkpoint or "receipts")
     samples = formats.load(config.data, config.val_split, exif=config.exif).samples
-    sample = samples[page % len(samples)]
+    if not 0 <= page < len(samples):
+        raise ConfigError(f"There is no page {page}", need=f"0 to {len(samples) - 1}, of {config.val_split}")
+    sample = samples[page]
     image = read_image(sample.image, exif=config.exif)
     warp, size = transforms.letterbox((sample.width, sample.height), detector.config.evaluate)
     canvas = transforms.warp_image(image, warp, size)

@@ -135,7 +135,8 @@ def learned(seen: Found) -> View:
     """Return the curve of the page that was learned by heart, and what was found on it."""
     got = seen.learned
     if not got or not got["curve"]:
-        return View(say("No page was learned by heart"), "No page was learned by heart")
+        why = ": no legible box lies whole in any part of the first pages" if got and np.all(got["ignored"]) else ""
+        return View(say(f"No page was learned by heart{why}"), f"No page was learned by heart{why}")
     layers = pictures.compared(got["polygons"], got["ignored"], got["found"], got["pairs"], got["counts"])
     count = int((~np.asarray(got["ignored"])).sum())
     text = f"{len(got['pairs'])} of {count} boxes found"

@@ -118,7 +118,7 @@ class Live:
         now = self.clock()
         unit = self.unit or ("page" if self.phase == "measuring" or not self.trained else "step")
         where = f"{self.step} of {self.total}" if self.total else "…"
-        told = [(unit if self.total else self.phase, where)]
+        told = [(unit if self.total else self.phase, where)] if self.total or self.phase != "end" else []
         if self.phase == "end" and self.counts:
             told = list(self.counts.items())
         told += [

@@ -14,6 +14,8 @@ from ocrlab.rerun.guilty import Guilt
 from ocrlab.rerun.guilty_words import Told
 
 SHOWN = 5  # answers with their probability
+KEPT = "as it was"
+WIDE = 66  # characters that the columns of factors may take: with all others they still fit a terminal
 SURE = 0.9  # rate above which nothing is said of it
 
 
@@ -33,7 +35,8 @@ def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = 
     if samples:
         told = f"{samples} {unit}s, which are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
         lines.append(f"{told}, more for several and where it fails now and then; at most {runs} in all")
-    return "\n".join([*lines, f"a run takes at most {timeout:g} s; at most {_minutes(runs * timeout)} in all"])
+    whole = min(runs * timeout, limits.seconds or math.inf)
+    return "\n".join([*lines, f"a run takes at most {timeout:g} s; at most {_minutes(whole)} in all"])
 
 
 def needed(count: int) -> tuple[int, int]:
@@ -96,12 +99,16 @@ def sentence(job: Hunt, outcome: Outcome, told: Told | None = None) -> str:
 
 def _of_samples(job: Hunt, outcome: Outcome, told: Told) -> str:
     """Return the answer where no factor changes anything, or there is none: the samples alone decide."""
-    count = len(job.factors)
-    others = f", whatever of the {count} factor{'s' if count > 1 else ''} is flipped" if job.factors else ""
+    others = f", {_whatever(job)}" if job.factors else ""
     what = job.told or "the failure"
     if not told.cure:
         return f"{what}: {told.who}{_because(told)}{others}; {len(job.rows)} runs."
     return f"{what} comes from {told.who}{_because(told)}{others}. Until it is mended: {told.cure}."
+
+
+def _whatever(job: Hunt) -> str:
+    count = len(job.factors)
+    return f"whatever of the {count} factors is flipped" if count > 1 else f"also with {job.factors[0].name} flipped"
 
 
 def _because(told: Told) -> str:
@@ -115,17 +122,21 @@ def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
         last = job.rows[-1]["told"] if job.rows else "nothing was run"
         if job.rows and job.rows[-1]["flipped"]:
             return f"Stopped after {tried} {_runs(tried)}: all others fail in another way; other_failures says how."
+        if job.rows and job.rows[-1]["ended"] == "not done":
+            return f"Stopped: with everything as it was the run was {last}; --timeout gives it longer."
         return f"Stopped: with everything as it was the run was neither well nor failed in the way looked for ({last})."
     if outcome.status == "never":
         rarest = 1 - 0.05 ** (1 / max(1, tried))
         told = f"It did not fail in {tried} {_runs(tried)} with everything as it was"
         return f"{told}: it is gone, or happens in fewer than {100 * rarest:.0f} of 100 runs."
     if outcome.status == "none":
-        told = f"None of these: {what} happens whatever of the {len(job.factors)} factors is flipped"
+        told = f"None of these: {what} happens {_whatever(job)}"
         return f"{told}; probability {best.posterior:.2f}, {tried} runs."
     if outcome.status == "misfit":
         told = f"No one, two or three of the factors explain which runs failed with {what}"
         return f"{told}: more is involved, or something that was not flipped; {tried} runs."
+    if outcome.status == "undecided" and not job.rows:
+        return f"Nothing is known yet: no run was made. {_more(job)}"
     if outcome.status == "undecided":
         told = f"Not enough runs: after {tried} the best answer is {_guess(job, best)}, which is no answer yet"
         return f"{told}. {_more(job)}"
@@ -140,15 +151,36 @@ def _of_factors(job: Hunt, outcome: Outcome, data: Told | None) -> str:
 
 
 def table(job: Hunt) -> list[list[str]]:
-    """Return one row a run, under a header: which factors were flipped, how it ended, in how many seconds."""
+    """Return one row a run, under a header: which factors were flipped, how it ended, in how many seconds.
+
+    Many factors have letters for names, which `legend` tells.
+    """
     halved = any(row["pages"] is not None for row in job.rows)
-    rows = [["run", *(factor.name for factor in job.factors), *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
+    kept = "x" if legend(job) else KEPT
+    rows = [["run", *_heads(job), *([f"{job.unit}s"] * halved), "ended", "s", "failure"]]
     for number, row in enumerate(job.rows, 1):
-        marks = ["as it was" if row["run"] >> index & 1 else "-" for index in range(len(job.factors))]
+        marks = [kept if row["run"] >> index & 1 else "-" for index in range(len(job.factors))]
         pages = "all" if row["pages"] is None else str(len(row["pages"]))
         told = "" if row["ended"] == "passed" else row["told"][:60]
         rows.append([str(number), *marks, *([pages] * halved), row["ended"], f"{row['seconds']:.1f}", told])
     return rows
+
+
+def legend(job: Hunt) -> str:
+    """Return what the letters and signs of the table stand for; empty where it names the factors themselves."""
+    if sum(max(len(one.name), len(KEPT)) + 2 for one in job.factors) <= WIDE:
+        return ""
+    named = ", ".join(f"{_letter(index)} {one.name}" for index, one in enumerate(job.factors))
+    return f"{named}; x is {KEPT}, - is flipped"
+
+
+def _heads(job: Hunt) -> list[str]:
+    letters = bool(legend(job))
+    return [_letter(index) if letters else one.name for index, one in enumerate(job.factors)]
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index) if index < 26 else f"A{index - 25}"
 
 
 def record(job: Hunt, outcome: Outcome, guilt: Guilt | None = None, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -275,8 +307,8 @@ def _more(job: Hunt) -> str:
 
 
 def _more_runs(job: Hunt) -> int:
-    """Return how many runs were made since the answer stood first."""
-    return len(job.rows) - job.stood if job.stood else 0
+    """Return how many runs were made since the answer stood first; those that halve samples ask something else."""
+    return sum(row["pages"] is None for row in job.rows[job.stood :]) if job.stood else 0
 
 
 def _runs(count: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,14 @@ def split(found: Iterable[Factor]) -> list[Factor]:
     every: list[Factor] = []
     for one in found:
         paths = [Path(side) for side in (one.bad, one.good)]
-        if all(path.suffix.lower() in ENDINGS and path.is_file() for path in paths):
+        configs = all(path.suffix.lower() in ENDINGS for path in paths)
+        there = [path.is_file() for path in paths]
+        if configs and all(there):
             every += _keys(one.name, *paths)
+        elif configs and any(there):  # a typing error, with which every flip would end otherwise
+            raise ConfigError(
+                f"--factor {one.name}: {paths[there.index(False)]} does not exist", need="two config files"
+            )
         else:
             every.append(one)
     names = [one.name for one in every]
@@ -42,21 +48,20 @@ def written(factors: Iterable[Factor], flipped: Iterable[Factor], place: Path) -
     for job in {one.job["file"]: one.job for one in factors if "file" in one.job}.values():
         content, path = copy.deepcopy(_read(Path(job["path"]))), Path(job["path"])
         for flip in (one for one in turned if one["file"] == job["file"]):
-            _set(content, flip["keys"], flip["good"])
+            _set(content, flip["keys"], flip["good"], flip["kept"])
         found[job["file"]] = samples.beside(path, _text(content, path.suffix.lower()), place / job["file"])
     return found
 
 
 def _keys(name: str, bad: Path, good: Path) -> Iterator[Factor]:
-    left, right = (dict(_flat(_read(path))) for path in (bad, good))
-    differ = [keys for keys in dict.fromkeys([*left, *right]) if left.get(keys, ABSENT) != right.get(keys, ABSENT)]
+    safe = _read(good)
+    differ = list(_differing(_read(bad), safe))
     if not differ:
         raise ConfigError(
             f"--factor {name}: {bad} and {good} say the same", need="a config with which it does not fail"
         )
-    for keys in differ:
-        was, now = left.get(keys, ABSENT), right.get(keys, ABSENT)
-        job = {"file": name, "path": str(bad.absolute()), "keys": keys, "good": now}
+    for keys, was, now in differ:
+        job = {"file": name, "path": str(bad.absolute()), "keys": keys, "good": now, "kept": _had(safe, keys)}
         yield Factor(".".join(map(str, keys)), _short(was), _short(now), job=job)
 
 
@@ -106,24 +111,48 @@ def _word(key: Any) -> str:
     return json.dumps(str(key), ensure_ascii=False)
 
 
-def _flat(content: Mapping[Any, Any], above: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, (*above, key))
-        else:
-            yield (*above, key), value
+def _differing(bad: Any, good: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """Yield each key in which two sides differ, with both values, by its way from the top.
+
+    A section is taken apart where the other side has it too, or does not have it; one that is null or a value there is
+    flipped as a whole, as half of it is what no program expects.
+    """
+    for key in dict.fromkeys([*bad, *good]):
+        was, now = (side.get(key, ABSENT) for side in (bad, good))
+        nested = [side for side in (was, now) if isinstance(side, dict) and side]
+        if nested and all(isinstance(side, dict) or side is ABSENT for side in (was, now)):
+            yield from _differing(
+                was if isinstance(was, dict) else {}, now if isinstance(now, dict) else {}, (*above, key)
+            )
+        elif repr(was) != repr(now):  # to Python 1, 1.0 and true are equal
+            yield (*above, key), was, now
 
 
-def _set(content: dict[Any, Any], keys: tuple[Any, ...], value: Any) -> None:
-    """Set a nested key, or take it out, also where what is above it is no mapping."""
-    for key in keys[:-1]:
-        if not isinstance(content.get(key), dict):
-            content[key] = {}
+def _had(content: Any, keys: tuple[Any, ...]) -> int:
+    """Return how many keys of a way from the top there are in a config."""
+    for number, key in enumerate(keys):
+        if not isinstance(content, dict) or key not in content:
+            return number
         content = content[key]
-    if value is ABSENT:
-        content.pop(keys[-1], None)
-    else:
-        content[keys[-1]] = value
+    return len(keys)
+
+
+def _set(content: dict[Any, Any], keys: tuple[Any, ...], value: Any, kept: int) -> None:
+    """Set a nested key, or take it out, also where what is above it is no mapping.
+
+    A section that becomes empty goes too, but for the first `kept` keys: `{}` is not the same as no section.
+    """
+    way = [content]
+    for key in keys[:-1]:
+        if not isinstance(way[-1].get(key), dict):
+            way[-1][key] = {}
+        way.append(way[-1][key])
+    if value is not ABSENT:
+        way[-1][keys[-1]] = value
+        return
+    for number in range(len(keys), kept, -1):
+        if number == len(keys) or not way[number]:
+            way[number - 1].pop(keys[number - 1], None)
 
 
 def _short(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from ocrlab.errors import ConfigError
 from ocrlab.records import Verdict
 
-NAMED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<bad>[^:]*):(?P<good>.*)", re.DOTALL)
+NAMED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)=(?P<sides>.*:.*)", re.DOTALL)
 DATA = "data"
 SUSPECTS: dict[str, tuple[str, ...]] = {  # by the beginning of a cause: what usually has to do with it, first first
     "loader.": ("workers", "start method", "data", "pin memory"),
@@ -66,12 +66,31 @@ def of_words(words: Sequence[str]) -> list[Factor]:
         match = NAMED.fullmatch(word)
         if match is None:
             raise ConfigError(f"--factor {word} cannot be read", need="NAME=BAD:GOOD, such as workers=8:0")
-        if match["bad"] == match["good"]:
+        bad, good = _sides(match["name"], match["sides"])
+        if bad == good:
             raise ConfigError(f"--factor {word} changes nothing", need="a safe value other than the one that fails")
         if match["name"] in [factor.name for factor in found]:
             raise ConfigError(f"--factor {match['name']} is given twice", need="each name once")
-        found.append(Factor(match["name"], match["bad"], match["good"]))
+        found.append(Factor(match["name"], bad, good))
     return found
+
+
+def _sides(name: str, text: str) -> tuple[str, str]:
+    """Return both values of `BAD:GOOD`, where a value holds colons itself `BAD::GOOD`; raises ConfigError.
+
+    Nothing is guessed: `cuda:0:cpu`, cut at the wrong colon, would be searched with values that nobody has meant.
+    """
+    if text.count("::") == 1:
+        bad, _, good = text.partition("::")
+    elif text.count(":") == 1 or text.startswith(":"):
+        bad, _, good = text.partition(":")
+    elif text.endswith(":"):
+        bad, good = text[:-1], ""
+    else:
+        cuts = [place for place, sign in enumerate(text) if sign == ":"][:3]
+        ways = " or ".join(f"{name}={text[:cut]}::{text[cut + 1 :]}" for cut in cuts)
+        raise ConfigError(f"--factor {name}={text} can be cut at more than one colon", need=ways)
+    return bad, good
 
 
 def suspicion(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]:

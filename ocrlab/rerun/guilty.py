@@ -25,7 +25,8 @@ class Guilt:
     """What is known of the samples, by number: the groups that fail without all others, and how that was found.
 
     `ending` is found, every (others that were tried alone fail as well), many (it still fails without them), whole (no
-    part of them fails) or spent; `company`: what is named needs others with it, whichever.
+    part of them fails), number (as many others fail as well) or spent; `company`: what is named needs others with it,
+    whichever.
     """
 
     count: int
@@ -36,6 +37,14 @@ class Guilt:
     rate: float | None = None  # how often it fails with a guilty one, where that is not always
 
 
+class Number(Exception):
+    """As many other samples fail too: it holds both groups."""
+
+    def __init__(self, group: Sequence[int], others: Sequence[int]) -> None:
+        super().__init__(f"{len(group)} samples")
+        self.groups = [sorted(group), list(others)]
+
+
 class Trial:
     """Runs with some samples, everything else as it was: one each, and more where it is seen to fail now and then."""
 
@@ -43,7 +52,9 @@ class Trial:
         self.job, self.say, self.old = job, say, ledger(job)
         self.whole = (1 << len(job.factors)) - 1
         self.doubts = 0
+        self.left: Sequence[int] = ()  # of which others may take the place of those that fail
         self.failing: list[list[int]] = []
+        self.passing: list[list[int]] = []
         self.seen = [0, 0]  # runs that failed, and that passed, with samples of which some are guilty
         self.tries = tries(rate, job.limits.error)
 
@@ -61,6 +72,7 @@ class Trial:
             if self.once(chosen):
                 self._learn(1, number)
                 return True
+        self.passing.append(sorted(chosen))
         return False
 
     def sure(self, left: Sequence[int]) -> bool:
@@ -72,6 +84,9 @@ class Trial:
                 self.doubts += 1
                 self._learn(number + (self.tries == 1), 1)
                 return False
+        others = _as_many(self, self.left, left)
+        if others:
+            raise Number(left, others)
         return True
 
     def _learn(self, failed: int, passed: int) -> None:
@@ -110,7 +125,15 @@ def _look(trial: Trial, found: Guilt, hint: Sequence[int]) -> None:
     left = list(range(found.count))
     while True:
         trial.failing.clear()
-        group = shrink.smallest(left, trial.fails, hint, trial.sure)
+        trial.left = () if found.groups else left
+        try:
+            group = shrink.smallest(left, trial.fails, hint, trial.sure)
+            others = _as_many(trial, trial.left, group)
+            if others:
+                raise Number(group, others)
+        except Number as number:
+            found.groups, found.ending = number.groups, "number"
+            return
         whole = len(group) == found.count
         if 1 < len(group) < found.count:
             group = _alone(trial, group) or _company(trial, found, left, group)
@@ -128,6 +151,22 @@ def _look(trial: Trial, found: Guilt, hint: Sequence[int]) -> None:
         if len(found.groups) == MOST_GROUPS:
             found.ending = "many"
             return
+
+
+def _as_many(trial: Trial, left: Sequence[int], group: Sequence[int]) -> list[int]:
+    """Return as many others that fail too, none where it is these samples that are to blame.
+
+    A last batch of one, or a scheduler that ends too early, fails by how many samples there are. The others are taken
+    from what has passed; a few may fail together for reasons of their own, and all samples for one that all have.
+    """
+    if any(len(some) == len(group) for some in trial.passing):
+        return []
+    passed = {one for some in trial.passing for one in some}
+    others = [one for one in left if one in passed and one not in group]
+    if len(others) < len(group) > 2:
+        others = [one for one in left if one not in group]
+    others = others[: len(group)]
+    return others if len(others) == len(group) and trial.fails(others) else []
 
 
 def _alone(trial: Trial, group: Sequence[int]) -> list[int]:

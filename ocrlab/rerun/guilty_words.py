@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocrlab.rerun.guilty import Guilt
 
 NAMED = 6  # samples that a sentence names
+FEW = 2  # where they are examples
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ def words(guilt: Guilt, names: Sequence[str], unit: str) -> Told:
     if guilt.ending == "every":
         alone = ", ".join(group[0] for group in groups)
         return Told(f"no {unit} in particular", f"{alone} fail each alone", "")
+    if guilt.ending == "number":
+        these, others = (_list(group, most=FEW) for group in groups)
+        many = f"{len(groups[0])} {unit}{'s' if len(groups[0]) > 1 else ''}"
+        how = f"with {many} it fails, be it {these} or {others}: how many there are decides"
+        return Told(f"no {unit} in particular", how, "")
     if not groups:
         return Told(f"one or more of the {guilt.count} {unit}s", "nothing was left to look closer", "")
     if guilt.ending == "spent" and len(groups[-1]) > 1:
@@ -61,6 +67,6 @@ def _cured(guilt: Guilt, group: Sequence[str], unit: str) -> str:
     return _list([f"{unit} {name.partition(' (`')[0]}" for name in group], " and " if guilt.company else " or ")
 
 
-def _list(names: Sequence[str], joined: str = ", ") -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return joined.join(names[:NAMED]) + more
+def _list(names: Sequence[str], joined: str = ", ", most: int = NAMED) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return joined.join(names[:most]) + more

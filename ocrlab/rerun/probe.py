@@ -21,6 +21,8 @@ Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits),
 SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
 HANG, SLOW = "hang", "over its time"
 LOG_LIMIT = 1 << 20  # bytes of output kept of a run
+TOLD = 160  # characters of an error's text that are told
+LAST_WORDS = 100  # characters of the last line of a program that ends itself without an exception
 # The same fault surfaces under another name where it happens in the main process instead of a worker, or is seen late.
 ALIKE = (
     ("loader.worker_crash", "native.segv", "native.abort", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE"),
@@ -96,15 +98,23 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
         return (SLOW, "not done in its time") if facts.moved(incident) else (HANG, f"a hang ({name})")
     known = verdict.causes[0] if verdict.causes else None
     if known and known.confidence >= 0.5 and known.id != "ext.signal":
-        line = known.evidence[0].text.strip()[:120] if known.evidence else ""
-        return known.id, f"{known.id}: {line}" if line else known.id
+        line = known.evidence[0].text.strip() if known.evidence else ""
+        return known.id, f"{known.id}: {_cut(line)}" if line else known.id
     thrown = uncaught.find(evidence.pages(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], text[:120]
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], _cut(text)
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
-    return f"exit status {verdict.exit_code}", f"exit status {verdict.exit_code}"
+    status = f"exit status {verdict.exit_code}"
+    said = next(
+        (page.text.strip().rpartition("\n")[2].strip() for page in evidence.pages(incident) if page.text.strip()), ""
+    )
+    return status, f"{status} after `{said[:LAST_WORDS]}`" if said else status
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TOLD else f"{text[: TOLD - 1]}…"
 
 
 def recorded(run: Path) -> tuple[str, str] | None:

@@ -7,6 +7,8 @@ names in it are still found. Nothing is written where the samples are.
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
 import json
 import os
 from collections import Counter
@@ -21,6 +23,7 @@ LEAST = 2  # files of one ending that are samples; a single one is data.yaml, cl
 BESIDE = 2000  # things beside a list that are linked
 PICTURES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".npy", ".wav", ".mp4")  # a sample is called so
 HEADED = (".csv", ".tsv")  # their first line is no sample
+SPLITS = 3  # names at the top of a JSON file that may be those of train, val and test
 SHOWN = 60  # characters of a line in its name
 
 
@@ -54,7 +57,8 @@ def of_word(word: str) -> Samples:
         else:
             found = _lines(name, path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--samples {word} cannot be read", got=str(error), need="text, or a JSON list") from error
+        need = "text, or JSON with one list of records"
+        raise ConfigError(f"--samples {word} cannot be read", got=str(error), need=need) from error
     if not found.names:
         raise ConfigError(f"--samples {word} holds no samples", need="files, lines or entries, one a sample")
     return found
@@ -75,7 +79,7 @@ def given(samples: Samples, chosen: Sequence[int] | None, place: Path) -> str:
     if samples.unit == "image":
         return beside(samples.path, json.dumps(_of_images(samples.kept[0], parts), ensure_ascii=False), place)
     if samples.unit == "record":
-        return beside(samples.path, json.dumps(parts, ensure_ascii=False), place)
+        return beside(samples.path, json.dumps(_records(samples.kept, parts), ensure_ascii=False), place)
     return beside(samples.path, "".join([*samples.kept, *parts]), place)
 
 
@@ -99,7 +103,7 @@ def beside(path: Path, text: str, place: Path) -> str:
             if number < BESIDE and entry.name != path.name:
                 with contextlib.suppress(OSError):
                     (folder / entry.name).symlink_to(path.absolute().parent / entry.name)
-    (folder / path.name).write_text(text, encoding="utf-8", newline="")
+    (folder / path.name).write_bytes(text.encode("utf-8", "surrogateescape"))
     return str(folder / path.name)
 
 
@@ -125,13 +129,26 @@ def _stem(one: Path, files: Sequence[Path]) -> str:
 
 
 def _lines(name: str, path: Path) -> Samples:
-    lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+    text = path.read_bytes().decode("utf-8", "surrogateescape")  # a byte that is no text may be what is looked for
+    lines = list(io.StringIO(text, newline="\n"))  # what else splitlines() takes for a line's end stands in texts
     lines = [line if line.endswith("\n") else f"{line}\n" for line in lines]
+    lines = _rows(lines) if path.suffix.lower() in HEADED else lines
     head = lines[:1] if path.suffix.lower() in HEADED else []
-    told = [(number, line) for number, line in enumerate(lines, 1) if number > len(head) and line.strip()]
-    told = [(number, line) for number, line in told if not line.startswith("#")]
+    numbers = itertools.accumulate((line.count("\n") for line in lines), initial=1)
+    told = list(zip(numbers, lines, strict=False))[len(head) :]
+    told = [(number, line) for number, line in told if line.strip() and not line.startswith("#")]
     names = [f"{number} (`{_short(line)}`)" for number, line in told]
     return Samples(name, path, "line", names, [line for _, line in told], head)
+
+
+def _rows(lines: list[str]) -> list[str]:
+    """Return the rows of a table: a line's end inside of quotes ends none, where all quotes are in pairs."""
+    rows, opened = [""], False
+    for line in lines:
+        rows[-1] += line
+        opened ^= line.count('"') % 2 == 1
+        rows += [] if opened else [""]
+    return lines if opened else rows[:-1]
 
 
 def _entries(name: str, path: Path) -> Samples:
@@ -140,10 +157,37 @@ def _entries(name: str, path: Path) -> Samples:
         images = [one for one in found["images"] if isinstance(one, dict) and "id" in one]
         told = [f"{one['id']} (`{_short(str(one.get('file_name', '')))}`)" for one in images]
         return Samples(name, path, "image", told, images, [found])
-    if not isinstance(found, list):
-        raise ValueError(f"{type(found).__name__} at the top, with no images")
-    names = [f"{number} (`{_short(json.dumps(one, ensure_ascii=False))}`)" for number, one in enumerate(found)]
-    return Samples(name, path, "record", names, found)
+    key, records = (None, found) if isinstance(found, list) else _where(found)
+    named = isinstance(records, dict)
+    pairs = list(records.items() if isinstance(records, dict) else enumerate(records))
+    names = [f"{place} (`{_short(json.dumps(one, ensure_ascii=False))}`)" for place, one in pairs]
+    return Samples(name, path, "record", names, pairs if named else records, [found, key, named])
+
+
+def _where(content: Any) -> tuple[str | None, Any]:
+    """Return the key below which the records are, None where the names of records are at the top; raises ValueError."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{type(content).__name__} at the top, with no records")
+    kinds = {type(one) for one in content.values()}
+    if _several(content) and len(kinds) == 1 and (len(content) > SPLITS or any("." in str(key) for key in content)):
+        return None, content
+    below = [key for key, value in content.items() if _several(value)]
+    if len(below) == 1:
+        return below[0], content[below[0]]
+    raise ValueError(f"records below each of {', '.join(map(str, below))}" if below else "dict with no records")
+
+
+def _several(value: Any) -> bool:
+    """Tell records, in a list or by name, from settings and lists of numbers."""
+    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return len(inside) > 1 and all(isinstance(one, dict | list) for one in inside)
+
+
+def _records(kept: Sequence[Any], chosen: Sequence[Any]) -> Any:
+    """Return what a JSON file says of some of its records: all else in it stays."""
+    content, key, named = kept
+    records = dict(chosen) if named else list(chosen)
+    return records if key is None else {**content, key: records}
 
 
 def _short(line: str) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ocrlab.errors import ConfigError
 from ocrlab.trace import contract_before as before
 from ocrlab.trace import contract_rules as rules
 from ocrlab.trace import contract_words as words
@@ -86,8 +87,14 @@ def check(
     with a `loss` or `total`, or a sequence that begins with it. A module or function of torch (nn.CrossEntropyLoss(),
     functional.mse_loss) is called as loss(model(inputs), targets) with a batch (inputs, targets). `ranges` are those of
     the batch's tensors, `outputs` those of what `model` returns, `shapes` those of modules' outputs by name (None: any
-    size). What the loss raises becomes a finding. After a CUDA error that kills the context nothing is put back.
+    size). What the loss raises becomes a finding. After a CUDA error that kills the context nothing is put back. Raises
+    ConfigError for a model that is none, or a loss that cannot be called.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("Only a torch module can be checked", got=type(model).__name__, need="an nn.Module")
+    if not callable(loss):
+        need = "a function of (model, batch), or a loss of torch"
+        raise ConfigError("The loss cannot be called", got=type(loss).__name__, need=need)
     optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     report = Report(findings=list(before.standing(model, optimizers)))
     if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
@@ -99,7 +106,7 @@ def check(
     named = list(leaves(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += [*empty(named), *judge(named, ranges, names, "batch")]
-    report.findings += [*before.types(model, named), *untrained(model), *pictures(named)]
+    report.findings += [*before.types(model, named), *before.boxes(model, named), *untrained(model), *pictures(named)]
     kept, error = Kept(model, optimizers, batch), None
     try:
         error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()

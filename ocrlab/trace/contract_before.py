@@ -15,6 +15,7 @@ from ocrlab.trace.contract_state import rates
 from ocrlab.trace.contract_words import grouped, index, some
 
 DROPPED = 0.9  # dropout from here on leaves less than a tenth
+PIXELS = "torchvision.models.detection.transform.GeneralizedRCNNTransform"  # is in each of torchvision's detectors
 DECAY = 0.01  # share of the weights that decay takes away in one step; what is published lies below 1e-3
 
 
@@ -163,3 +164,17 @@ def types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Fin
         if tensor.dtype == torch.float64 and first.dtype != torch.float64:
             do = "Use .float(); NumPy's arrays are float64 by default"
             yield Finding("dtype.batch", f"batch.{name}", "float64", str(first.dtype)[6:], do, "warn")
+
+
+def boxes(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield boxes as shares of the image for a detector of torchvision, which wants pixels and says nothing."""
+    kinds = {f"{type(module).__module__}.{type(module).__name__}" for module in model.modules()}
+    if PIXELS not in kinds:
+        return
+    for name, tensor in named:
+        if name.rpartition(".")[2] != "boxes" or not tensor.numel() or not tensor.is_floating_point():
+            continue
+        largest = float(tensor.max())
+        if largest <= 1:
+            do = "Multiply x by the width and y by the height of the image, as the data set gives it"
+            yield Finding("boxes.scale", f"batch.{name}", f"no value is above {largest:g}", "pixels, x0 y0 x1 y1", do)

@@ -65,7 +65,9 @@ class Losses:
                 ignored = named.get("ignore_index", -100) if function in CLASSES else None
                 rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target), shares)
                 weights = named.get("weight", args[2] if len(args) > 2 and function in CLASSES else None)
-                for rule in (*rules, _logarithms(function, input, target, named), _weighed(target, weights, ignored)):
+                frames = _frames(args, named) if function is functional.ctc_loss else ()
+                logs = _logarithms(function, input, target, named)
+                for rule in (*rules, frames, logs, _weighed(target, weights, ignored)):
                     self.found += [_at(one, f"{self.place()}, {function.__name__}") for one in rule]
                 self.found += [
                     _at(one, f"{self.place()}, target of {function.__name__}")
@@ -161,6 +163,23 @@ def _logarithms(
         elif not named.get("log_target") and bool((target < -SUMMED).any()):
             got = f"its target holds {float(target.min()):g}: no probability is below 0"
             yield "loss.logarithm", got, "probabilities", "Call softmax on the target, or set log_target=True"
+
+
+def _frames(args: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Tell of a CTC loss that is infinite: each character takes a frame, and a blank between two that are equal."""
+    given = dict(zip(("log_probs", "targets", "input_lengths", "target_lengths"), args, strict=False)) | named
+    if given.get("zero_infinity") or (len(args) > 6 and args[6]):
+        return
+    text = torch.as_tensor(given["targets"]).cpu()
+    frames, lengths = (torch.as_tensor(given[f"{name}_lengths"]).flatten().tolist() for name in ("input", "target"))
+    rows = list(text) if text.ndim == 2 else list(text.split(lengths)) if int(sum(lengths)) == len(text) else []
+    for sample, (row, length, there) in enumerate(zip(rows, lengths, frames, strict=False)):
+        twice = int((row[1:length] == row[: max(0, length - 1)]).sum())
+        if length + twice > there:
+            got = f"sample {sample} has {there} frames for {length} characters, of which {twice} follow their like"
+            do = "Let the model give more frames (a smaller stride, a wider image), or leave such a sample out"
+            yield "loss.frames", got, f"{length + twice} frames: less makes the loss infinite", do
+            return
 
 
 def _weighed(target: Tensor, weights: Any, ignored: int | None) -> Iterator[tuple[str, str, str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from ocrlab.trace.contract_batch import leaves, plain
 
+SHAPE = re.compile(r"\[(\d+(?:, \d+)+)\]")
+CHANNELS = re.compile(r"to have (\d+) channels")
 VOID = 255  # the class of pixels that do not count, in many data sets
 
 
@@ -80,10 +83,10 @@ def origin(values: Tensor, broken: Tensor, batch: Sequence[tuple[str, Tensor]]) 
     same = [(name, t) for name, t in whole if t.shape == values.shape and bool((t == values.to(t.device)).all())]
     found = [(name, t.detach() == value.to(t.device)) for name, t in same or whole]
     found = [(name, there) for name, there in found if bool(there.any())]
-    if len(found) != 1:
+    if len({name.rpartition(".")[2] for name, _ in found}) != 1:
         return ""
     name, there = found[0]
-    return f"; it stands in batch.{name}{index(there)}"
+    return f"; it stands in batch.{name}{index(there)}" + (f" and {len(found) - 1} more" if found[1:] else "")
 
 
 def last_line(error: BaseException) -> str:
@@ -104,8 +107,21 @@ def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
         return "Targets of the logits' shape are probabilities: .float() where they are one-hot, or classes: .argmax(1)"
     if "to the desired output type Long" in text:
         return "Targets of this loss are numbers with a point: .float(); whole numbers are classes, for cross_entropy"
+    if "dtype to be Long" in text or "scalar type Long" in text:
+        return "Targets of this loss are the numbers of classes: .long()"
+    shapes = [tuple(map(int, each.split(", "))) for each in SHAPE.findall(text)]
+    wanted = CHANNELS.search(text)
+    if wanted and any(shape[-1] == int(wanted[1]) for shape in shapes[-1:]):
+        return "The channels stand last: .permute(0, 3, 1, 2) of images, .transpose(1, 2) of sequences"
+    if any(_turned(one, other) for one in shapes for other in shapes):
+        return "Height and width of one are exchanged: arrays are (height, width), sizes in PIL and OpenCV the reverse"
     if "same device" in text:
         return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
     if "positional argument" in text or "has no attribute" in text:
         return "`loss` is called as loss(model, batch) and does the whole forward pass"
     return "Look at the line that is named; its shapes stand in the stages of the report"
+
+
+def _turned(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Tell whether the last two sizes of one shape are those of another in the other order."""
+    return min(len(one), len(other)) > 2 and one[-1] != one[-2] and (one[-1], one[-2]) == (other[-2], other[-1])

@@ -76,7 +76,7 @@ def chosen(model: nn.Module, wanted: Wanted) -> list[Named]:
     """Return the modules that are wanted, in the model's order; raises ConfigError with the nearest right names.
 
     A glob is matched with the whole dotted name, and where nothing matches with its end, so that `decoder.fusion` is
-    also found as `net.decoder.fusion`. `*` is every module, the model itself too.
+    also found as `net.decoder.fusion`. `*` is every module, the model itself too; that alone is "", as in torch.
     """
     modules = every(model)
     if not modules:
@@ -90,7 +90,7 @@ def chosen(model: nn.Module, wanted: Wanted) -> list[Named]:
 
 def _picked(model: nn.Module, modules: list[Named], wanted: Wanted) -> list[Named]:
     if isinstance(wanted, str):
-        return _by_name(model, modules, wanted)
+        return _by_name(model, modules, wanted) if wanted else _picked(model, modules, unwrapped(model))
     if isinstance(wanted, nn.Module):
         found = [named for named in modules if named.module is unwrapped(wanted) or named.module is wanted]
         return found or _none(f"This {type(wanted).__name__} is no module of the model", model, modules, "")
@@ -98,7 +98,10 @@ def _picked(model: nn.Module, modules: list[Named], wanted: Wanted) -> list[Name
         found = [named for named in modules if isinstance(named.module, wanted)]
         return found or _none(f"The model has no {wanted.__name__} that is called", model, modules, "")
     if isinstance(wanted, Iterable) and not isinstance(wanted, bytes):
-        return [named for one in wanted for named in _picked(model, modules, one)]
+        several = list(wanted)
+        if several:
+            return [named for one in several for named in _picked(model, modules, one)]
+        wanted = several  # a list that came out empty would watch nothing, in silence
     need = "a name, a glob, a module, a class of modules, or several of them"
     raise ConfigError("Nothing says which modules are meant", got=repr(wanted), need=need)
 
@@ -112,7 +115,7 @@ def _by_name(model: nn.Module, modules: list[Named], pattern: str) -> list[Named
     if silent:
         do = f"Write {pattern}.* for what is in it"
         raise ConfigError(f"{pattern} has no forward of its own, so that nothing can be seen of it", do=do)
-    return _none(f"No module is called {pattern or 'so'}", model, modules, pattern)
+    return _none(f"No module is called {pattern}", model, modules, pattern)
 
 
 def _none(what: str, model: nn.Module, modules: list[Named], pattern: str) -> list[Named]:
@@ -123,4 +126,7 @@ def _none(what: str, model: nn.Module, modules: list[Named], pattern: str) -> li
     near += [name for name in names if last and last in name.rpartition(".")[2]][:3]
     told = ", ".join(dict.fromkeys(near)) or ", ".join(names[1:7])
     root = type(unwrapped(model)).__name__
-    raise ConfigError(f"{what} ({root}, {len(modules)} modules)", do=f'The nearest are {told}; "*" is every module')
+    nearest = f"The nearest are {told}; " if told else ""
+    raise ConfigError(
+        f"{what} ({root}, {len(modules)} module{'s' if len(modules) > 1 else ''})", do=f'{nearest}"*" is every module'
+    )

@@ -118,6 +118,12 @@ class Measured:
         gain = 100 * (1 - best.median / now.median)
         return f"{best.setting}: {spoken(best)} a step instead of {spoken(now)} with {now.setting}, {gain:.0f} % less"
 
+    def __str__(self) -> str:
+        shown = self.table()
+        shown = shown if any(trial.error for trial in self.trials) else shown.drop(columns="error")
+        figures = shown.to_string(index=False, float_format=lambda value: f"{value:.3g}", na_rep="")
+        return "\n".join(filter(None, [self.finding(), self.line(), figures if self.trials else ""]))
+
 
 def measure(
     make_loader: Callable[..., Iterable[Any]] | DataLoader[Any],

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
 DISPATCH, OURS = "PythonDispatchMode", 0.05  # what looks at each operator as it is called, and its share worth a word
 OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
+SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
 
 
@@ -153,11 +154,13 @@ class Seen:
         told.append(self._where_it_waits())
         share, rate = self.share_of_peak(), self.rate()
         if rate is not None:
-            told.append(f"{rate / 1e9:.0f} GFLOP/s" + (f", {100 * share:.0f} % of the card's peak" if share else ""))
+            speed = f"{rate / 1e9:.0f}" if rate >= 1e9 else f"{rate / 1e9:.1g}"
+            told.append(f"{speed} GFLOP/s" + (f", {100 * share:.0f} % of the card's peak" if share else ""))
         told.append(self._not_looked_at())
         ours = sum(o.share for o in self.operators if o.name == DISPATCH)
         if ours > OURS:
             told.append(f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)")
+        told.append(self.problem)
         return "; ".join(filter(None, told))
 
     def __str__(self) -> str:
@@ -187,14 +190,14 @@ class Seen:
 
     def _in_python(self) -> str:
         """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked."""
-        if self.device or not self._plain or not self.seconds:
+        if self.device or not self.seconds:
             return ""
         inside = sum(o.host for o in self.operators) / len(self.seconds)
-        share = 1 - inside / self._plain
+        share = 1 - inside / (self._plain or self.step_seconds())
         names: dict[str, float] = {}
         for each in self.operators:
             names[each.name] = names.get(each.name, 0.0) + each.share
-        if share < OUTSIDE or share < max(names.values()):
+        if share < (OUTSIDE if self._plain else SLOWED) or share < max(names.values()):
             return ""
         return f"{100 * share:.0f} % of the step is outside of torch's operators: Python, or other libraries"
 
@@ -332,10 +335,9 @@ def steps(
     `folder` gets the Chrome trace (gz); `model` gives modules the names that they have in it, else they have those of
     the outermost module that is called. Raises ConfigError for numbers that make no sense.
     """
-    if skip < 0 or steps < 1:
-        raise ConfigError(
-            "These steps cannot be profiled", got=f"skip={skip}, steps={steps}", need="skip 0.., steps 1.."
-        )
+    if not (isinstance(skip, int) and isinstance(steps, int) and skip >= 0 and steps >= 1):
+        need = "whole numbers, skip 0 or more and steps 1 or more"
+        raise ConfigError("These steps cannot be profiled", got=f"skip={skip}, steps={steps}", need=need)
     seen = Seen(skip, steps, Path(folder) if folder is not None else None, model)
     if skip == 0:
         try:

@@ -144,9 +144,20 @@ def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Che
     return checks
 
 
+def text(samples: Sequence[Sample], config: Config) -> Iterator[Check]:
+    """Yield that no page has a box that counts; pages without text are learned from, though not they alone."""
+    if not any((~sample.ignored).any() for sample in samples):
+        boxes = sum(len(sample.ignored) for sample in samples)
+        seen = f"0 boxes that count on {len(samples)} pages" + (f", {boxes} that do not" if boxes else "")
+        do = f"Look at the annotations: ocrlab samples check {config.data}"
+        yield Check("text to learn", "fail", seen, "one", do)
+
+
 def round_trip(samples: Sequence[Sample], config: Config) -> Check:
     """Judge the way from polygons to perfect maps and back, over some pages: what is lost there, no network finds."""
-    matches = []
+    name, matches = "round trip of polygons", []
+    if not any((~sample.ignored).any() for sample in samples[:8]):
+        return Check(name, "skip", "no text that counts on the first pages", "text")
     for sample in samples[:8]:
         warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
         moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]
@@ -164,7 +175,7 @@ def round_trip(samples: Sequence[Sample], config: Config) -> Check:
     value = iou.summary(matches)[f"hmean@{AIM}"]
     do = "See what is lost, and which settings keep it: ocrlab evaluate --oracle DIR"
     seen, need = f"hmean@{AIM} {value:.3f} over {len(matches)} pages", f"{ENOUGH}"
-    return judged("round trip of polygons", value >= ENOUGH, seen, need, do, warn=value >= NEARLY)
+    return judged(name, value >= ENOUGH, seen, need, do, warn=value >= NEARLY)
 
 
 def paint(sample: Sample, path: Path) -> Sample:

@@ -201,7 +201,10 @@ def legible(sample: Sample, corners: NDArray[np.float64], scale: float) -> NDArr
 def learn(
     make: Callable[[], nn.Module], loss: Loss, samples: Sequence[Sample], config: Config, progress: Progress
 ) -> Learned:
-    """Learn a part of one page by heart, until everything on it is found or 240 steps are done."""
+    """Learn a part of one page by heart, until everything on it is found or 240 steps are done.
+
+    Where no box on it counts nothing is learned: that all of nothing was found would say nothing.
+    """
     sample, warp = window(samples)
     counts = legible(sample, -warp[None, :, 2], float(warp[0, 0]))[0]
     moved = [transforms.warp_points(np.asarray(p), warp) for p in sample.polygons]
@@ -209,6 +212,8 @@ def learn(
     polygons, ignored = [p for p, s in zip(moved, seen, strict=True) if s], ~counts[np.asarray(seen, bool)]
     canvas = transforms.warp_image(read_image(sample.image, exif=config.exif), warp, (SIDE, SIDE))
     learned = Learned(sample.name, canvas, polygons, ignored)
+    if ignored.all():
+        return learned
     chosen = config.targets
     made = targets.make(
         [np.rint(p) for p in polygons],

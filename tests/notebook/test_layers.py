@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
     view = layers.maps(seen)
     assert view.text.startswith("decoder.fusion gives 32 maps of ")
     assert "shipped" in view.html
+    only = replace(seen, maps=seen.maps[:1], figures=seen.figures[:1])
+    assert layers.maps(only).text.startswith("decoder.fusion gives one map of ")
+    assert layers.slider(only).text.startswith("The only map of decoder.fusion")
     assert 2 <= view.html.count("<svg") <= 1 + layers.STRONGEST
     kept = seen.different(layers.STRONGEST)
     assert len(set(kept)) == len(kept) and kept[0] == seen.strongest[0]
@@ -39,6 +43,11 @@ def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
     before = box[1].value
     box[0].value = 3
     assert box[1].value != before and f"map {seen.strongest[3]}" in box[1].value
+
+
+def test_a_page_that_there_is_not_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"no page 999. Needed: 0 to \d+, of val"):
+        layers.looked(config, "decoder.fusion", 999, "")
 
 
 def test_a_module_without_maps_is_refused(config: Config) -> None:

@@ -97,5 +97,7 @@ def test_a_report_without_anything(config: Config) -> None:
     empty = sanity.found(checks.Report(), config)
     assert sanity.targets(empty).text == "No batch could be loaded"
     assert sanity.learned(empty).text == "No page was learned by heart"
+    bare = checks.Report(learned=Learned("page_1", np.zeros((8, 8, 3), np.uint8)))
+    assert "no legible box" in sanity.learned(sanity.found(bare, config)).text
     assert sanity.gradients(empty).text == "No gradient was measured"
     assert "0 of 0" in sanity.table(empty).text

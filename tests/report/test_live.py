@@ -70,6 +70,7 @@ def test_the_clock_moves_while_nothing_else_does(clock: Clock) -> None:
     assert 8 <= len(shown) <= 11
     assert "so far 0:10" in shown[-1].text or "so far 0:09" in shown[-1].text
     block({"kind": "end", "step": 0, "total": 0})
+    assert "…" not in shown[-1].text, "where nothing was counted nothing stands for it"
     clock.now += 5
     before = len(shown)
     block.tick()

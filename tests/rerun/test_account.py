@@ -33,6 +33,7 @@ def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     assert "4 runs where one of them always makes it fail, or fewer where a verdict suspects the right one, 8" in three
     assert "at most 40" in told
     assert "at most 200 min" in told
+    assert "at most 60 s in all" in account.plan(flips, Limits(40, seconds=60.0))
     assert "pages" not in told
     assert account.plan([], Limits(40), 40, "line").startswith("40 lines, which are halved: up to 14 runs for one")
 
@@ -67,6 +68,33 @@ def test_what_is_not_settled_says_how_to_go_on() -> None:
     assert "--runs 20 goes on from here" not in account.sentence(job, outcome), "there were runs left, but no time"
     job.used = 10
     assert "--runs 20 goes on from here" in account.sentence(job, outcome)
+
+
+def test_runs_that_halve_samples_are_not_said_to_make_sure() -> None:
+    job, outcome = hunted([(3, True), (1, True), (2, False)])
+    job.stood, job.proofs = 2, 1
+    job.rows += [{**job.rows[0], "pages": [0, 1]}] * 5
+    assert "That stood after 2 runs; 1 more to be sure" in account.sentence(job, outcome)
+    assert account.record(job, outcome, None, ["a", "b"])["runs"]["to_make_sure"] == 1
+
+
+def test_without_a_run_and_over_its_time() -> None:
+    assert account.sentence(*hunted([], "undecided")).startswith(
+        "Nothing is known yet: no run was made. The time is up"
+    )
+    job, outcome = hunted([(3, False)], "otherwise")
+    job.rows[0] |= {"ended": "not done", "told": "not done in its time", "flipped": []}
+    assert account.sentence(job, outcome).endswith("the run was not done in its time; --timeout gives it longer.")
+
+
+def test_many_factors_have_letters_so_that_the_table_fits_a_terminal() -> None:
+    job, _ = hunted([(3, True)])
+    assert account.legend(job) == "" and account.table(job)[0][1:3] == ["workers", "amp"]
+    job.factors = factors.of_words([f"setting_{number}=1:0" for number in range(30)])
+    assert account.legend(job).startswith("A setting_0, B setting_1, ")
+    assert account.legend(job).endswith("Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; "
+                                        "x is as it was, - is flipped")  # fmt: skip
+    assert account.table(job)[1][:4] == ["1", "x", "x", "-"]
 
 
 def test_every_other_ending_has_its_sentence() -> None:

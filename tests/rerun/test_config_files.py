@@ -63,3 +63,21 @@ def test_files_that_cannot_be_taken_apart_are_refused(tmp_path: Path) -> None:
         split("a", "c")
     with pytest.raises(ConfigError, match="Two factors are called"):
         split("a", "d", "x=1:0")
+    with pytest.raises(ConfigError, match="z.json does not exist"):
+        split("a", "z")
+
+
+def test_a_section_that_is_null_or_gone_on_the_other_side(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("ema: {decay: 0.9, every: 2}\nplan: {kind: cos, warmup: 5}\nlr: 1\nclip: {}\n")
+    (tmp_path / "good.yaml").write_text("plan: null\nlr: 1.0\nclip: {}\n")
+    flips = config_files.split(factors.of_words([f"c={tmp_path / 'bad.yaml'}:{tmp_path / 'good.yaml'}"]))
+    assert [one.name for one in flips] == ["ema.decay", "ema.every", "plan", "lr"]
+    assert (flips[2].good, flips[3].bad, flips[3].good) == ("null", "1", "1.0")
+    start = program.starter(["train.py", "{c}"], flips)
+
+    def written(run: int) -> object:
+        words, _ = start(run, None, tmp_path / str(run))
+        return yaml.safe_load(Path(words[1]).read_text())
+
+    assert written(0b0000) == {"plan": None, "lr": 1.0, "clip": {}}
+    assert written(0b1110) == {"ema": {"every": 2}, "plan": {"kind": "cos", "warmup": 5}, "lr": 1, "clip": {}}

@@ -17,6 +17,17 @@ def test_words_become_factors_also_with_colons_and_nothing_on_one_side() -> None
     ]
 
 
+def test_values_that_hold_colons_are_cut_at_two_and_never_by_guess() -> None:
+    found = factors.of_words(["device=cuda:0::cpu", "url=http://a::http://b", "conf=max_split_size_mb:64:"])
+    assert [(one.bad, one.good) for one in found] == [
+        ("cuda:0", "cpu"),
+        ("http://a", "http://b"),
+        ("max_split_size_mb:64", ""),
+    ]
+    with pytest.raises(ConfigError, match="device=cuda::0:cpu or device=cuda:0::cpu"):
+        factors.of_words(["device=cuda:0:cpu"])
+
+
 @pytest.mark.parametrize("words", [["workers"], ["workers=8"], ["=8:0"], ["a=1:1"], ["a=1:0", "a=2:0"], ["a b=1:0"]])
 def test_words_that_say_nothing_are_refused(words: list[str]) -> None:
     with pytest.raises(ConfigError, match="--factor"):

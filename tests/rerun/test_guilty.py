@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.rerun import bisect, guilty, guilty_words
+from ocrlab.rerun import account, bisect, guilty, guilty_words
 from ocrlab.rerun.bisect import Hunt, Limits
 from ocrlab.rerun.guilty import Guilt
 
@@ -46,6 +46,33 @@ def test_where_every_sample_fails_none_is_blamed(look: Callable[..., Guilt]) -> 
     assert guilty_words.words(found, [f"p{n}" for n in range(12)], "page").who == "no page in particular"
     assert look(12, lambda seen: len(seen) == 12).ending == "whole"
     assert look(1, bool).ending == "whole"
+
+
+@pytest.mark.parametrize(
+    "count, fails", [(33, lambda n: n % 4 == 1), (35, lambda n: n % 4 == 3), (33, lambda n: n >= 8)]
+)
+def test_where_the_number_of_samples_decides_none_is_blamed(
+    look: Callable[..., Guilt], count: int, fails: Callable[[int], bool]
+) -> None:
+    found = look(count, lambda seen: fails(len(seen)))
+    assert found.ending == "number"
+    told = guilty_words.words(found, [f"p{n}" for n in range(count)], "page")
+    assert (told.who, told.cure) == ("no page in particular", "")
+    assert "how many there are decides" in told.how
+
+
+@pytest.mark.parametrize("guilty_one", range(0, 32, 3))
+def test_that_the_number_does_not_decide_costs_no_more_runs_than_announced(
+    look: Callable[..., Guilt], guilty_one: int
+) -> None:
+    runs: list[bool] = []
+
+    def fails(seen: set[int]) -> bool:
+        runs.append(guilty_one in seen)
+        return runs[-1]
+
+    assert look(32, fails).groups == [[guilty_one]]
+    assert len(runs) + 1 <= account.halvings(32), "the first is the one as it was"
 
 
 def test_one_that_needs_a_full_batch_is_not_called_a_group(look: Callable[..., Guilt]) -> None:

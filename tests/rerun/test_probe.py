@@ -40,6 +40,19 @@ def test_a_cause_goes_before_the_text_and_a_signal_where_nothing_else_speaks() -
     assert ended("", Verdict(status="failed", exit_code=7)) == "exit status 7"
 
 
+def test_one_that_ends_itself_is_told_with_its_last_words() -> None:
+    incident = Incident("failed", texts={"log_tail.txt": "loading\nno device 0:cpu\n\n"})
+    told = probe.fingerprint(Verdict(status="failed", exit_code=1), incident)
+    assert told == ("exit status 1", "exit status 1 after `no device 0:cpu`")
+
+
+def test_a_long_text_is_cut_where_one_sees_it() -> None:
+    head = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    x()\n'
+    log = f"{head}ValueError: {'y' * 300}\n"
+    told = probe.fingerprint(Verdict(status="failed", exit_code=1), Incident("failed", texts={"log_tail.txt": log}))[1]
+    assert len(told) == probe.TOLD and told.endswith("y…")
+
+
 def test_a_hang_is_a_failure_and_being_slow_is_none() -> None:
     hung = Verdict(status="hung", causes=[Cause("hang.lock", 0.8)])
     assert ended("", hung, ended_by="limit", silent_seconds=30.0) == probe.HANG

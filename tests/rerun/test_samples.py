@@ -45,11 +45,45 @@ def test_lines_keep_their_head_and_what_lies_beside_them(tmp_path: Path) -> None
     assert (tmp_path / "d" / "t.csv").read_text().startswith("file,label\na.jpg")
 
 
+def test_bytes_that_are_no_text_and_ends_of_lines_stay_as_they_are(tmp_path: Path) -> None:
+    lines = [b"a.jpg 1\r\n", b"caf\xe9.jpg 2\r\n", "one\u2028line 3\r\n".encode()]
+    (tmp_path / "t.txt").write_bytes(b"".join(lines))
+    found = samples.of_word(f"t={tmp_path / 't.txt'}")
+    assert len(found.names) == 3
+    for number, line in enumerate(lines):
+        assert Path(samples.given(found, [number], tmp_path / f"run-{number}")).read_bytes() == line
+
+
+def test_a_row_of_a_table_may_have_several_lines(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('file,text\na,"one\ntwo"\nb,"say ""x"""\n')
+    found = samples.of_word(f"t={tmp_path / 't.csv'}")
+    assert [name.split(" ")[0] for name in found.names] == ["2", "4"], "the line at which a row begins"
+    assert Path(samples.given(found, [0], tmp_path / "run")).read_text() == 'file,text\na,"one\ntwo"\n'
+    (tmp_path / "inches.tsv").write_text('size\n3"\n4\n')
+    assert len(samples.of_word(f"t={tmp_path / 'inches.tsv'}").names) == 2
+
+
 def test_entries_of_a_json_list(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps([{"id": 1}, {"id": 2}]))
     found = samples.of_word(f"t={tmp_path / 't.json'}")
     assert (found.unit, found.names[1]) == ("record", '1 (`{"id": 2}`)')
     assert json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "left"),
+    [
+        ({"version": 2, "data": [{"id": 1}, {"id": 2}]}, "1", {"version": 2, "data": [{"id": 2}]}),
+        ({"images": {"a.jpg": {"w": 1}, "b.jpg": {"w": 2}}}, "b.jpg", {"images": {"b.jpg": {"w": 2}}}),
+        ({"a.jpg": [[1, 2]], "b.jpg": [[3, 4]]}, "b.jpg", {"b.jpg": [[3, 4]]}),
+    ],
+)
+def test_records_below_a_key_or_by_name(tmp_path: Path, content: object, names: str, left: object) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    found = samples.of_word(f"t={tmp_path / 't.json'}")
+    assert [name.split(" ")[0] for name in found.names][1:] == [names]
+    assert json.loads(Path(samples.given(found, [1], tmp_path / "run")).read_text()) == left
+    assert json.loads((tmp_path / "t.json").read_text()) == content
 
 
 def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> None:
@@ -65,7 +99,15 @@ def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> N
     assert (cut["categories"], cut["info"]) == (content["categories"], content["info"])
 
 
-@pytest.mark.parametrize("text, told", [('{"a": 1}', "dict"), ("{torn", "cannot be read"), ("[]", "no samples")])
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ('{"a": 1}', "dict"),
+        ('{"a": [[], []], "b": [[], []]}', "each of a, b"),
+        ("{torn", "cannot be read"),
+        ("[]", "no samples"),
+    ],
+)
 def test_what_holds_no_list_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(ConfigError, match=told):

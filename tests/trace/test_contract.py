@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ocrlab.errors import ConfigError
 from ocrlab.trace import contract
 from ocrlab.trace.contract import Range
 
@@ -382,3 +383,10 @@ def test_all_findings_are_told_in_words_and_as_a_table() -> None:
     assert {"mode.batchnorm", "indices.bounds", "batch.range"} <= rules(report)
     assert list(report.table().columns) == ["judgement", "rule", "where", "got", "need", "do"]
     assert str(report).count("\n") >= len(report.findings)
+
+
+def test_what_is_no_model_and_no_loss_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Only a torch module can be checked"):
+        contract.check(None, torch.ones(1), lambda model, batch: batch)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="The loss cannot be called"):
+        contract.check(nn.Linear(1, 1), torch.ones(1), "mse")  # type: ignore[arg-type]

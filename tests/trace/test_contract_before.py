@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ocrlab.trace import contract
+from ocrlab.trace import contract, contract_before
 from tests.trace.test_contract_forward import classes, data, one, rules
 
 
@@ -59,3 +59,14 @@ def test_a_gradient_of_what_was_frozen_since_matters_where_the_optimiser_holds_i
     every, head = (torch.optim.SGD(part.parameters(), 0.1) for part in (model, model[1]))
     assert "gradient.stale" in rules(contract.check(model, data(), classes, optimizer=every))
     assert "gradient.stale" not in rules(contract.check(model, data(), classes, optimizer=head))
+
+
+@pytest.mark.parametrize(("size", "told"), [(0.01, True), (1.0, False)])
+def test_boxes_as_shares_of_the_image_for_a_detector_that_wants_pixels(size: float, told: bool) -> None:
+    from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.add_module("transform", GeneralizedRCNNTransform(64, 64, [0.5], [0.5]))
+    named = [("1.0.boxes", torch.tensor([[4.0, 5.0, 40.0, 60.0]]) * size), ("1.0.labels", torch.tensor([1]))]
+    assert bool(list(contract_before.boxes(model, named))) == told
+    assert not list(contract_before.boxes(nn.Linear(2, 2), named)), "others want shares"

@@ -217,3 +217,22 @@ def test_classes_that_are_mixed_without_their_inputs() -> None:
 
     assert "targets.mixed" not in rules(within, Manifold(4, 3))
     assert "targets.mixed" not in rules(annotators, nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "frames", "told"), [([1, 1, 2, 2], 5, True), ([1, 1, 2, 2], 6, False), ([1, 2], 2, False)]
+)
+def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, told: bool) -> None:
+    torch.manual_seed(0)
+    batch = (torch.randn(frames, 2, 4), torch.tensor([[1] + [0] * (len(text) - 1), text]))
+
+    def loss(net: nn.Module, given: tuple[Tensor, Tensor], **named: Any) -> Tensor:
+        sizes = [frames, frames], [1, len(text)]
+        return functional.ctc_loss(net(given[0]).log_softmax(-1), given[1], *sizes, **named)
+
+    rules = {each.rule: each for each in contract.check(nn.Linear(4, 3), batch, loss).findings}
+    assert ("loss.frames" in rules) == told == ("loss.finite" in rules)
+    if told:
+        assert "sample 1 has 5 frames for 4 characters, of which 2 follow" in rules["loss.frames"].got
+    quiet = contract.check(nn.Linear(4, 3), batch, lambda net, given: loss(net, given, zero_infinity=True))
+    assert "loss.frames" not in [each.rule for each in quiet.findings]

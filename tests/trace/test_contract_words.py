@@ -48,7 +48,10 @@ def test_the_tensor_of_the_batch_in_which_a_wrong_index_stands() -> None:
     assert told.got.endswith("it stands in batch.1.1.labels[1]")
     looked = contract.check(nn.Embedding(4, 2), [torch.tensor([4, 1]), torch.tensor([2, 4])], both)
     assert one(looked, "indices.bounds").got.endswith("it stands in batch.1[1]")  # the one that is equal as a whole
-    targets[0]["labels"][0] = 7  # in two: which of them is not known
+    targets[0]["labels"][0] = 7  # in two samples
+    told = one(contract.check(nn.Linear(8, 3), (torch.randn(4, 8), targets), loss), "indices.bounds")
+    assert told.got.endswith("it stands in batch.1.0.labels[0] and 1 more")
+    targets[0]["sizes"] = torch.tensor([7])  # in something else too: which of them is meant is not known
     told = one(contract.check(nn.Linear(8, 3), (torch.randn(4, 8), targets), loss), "indices.bounds")
     assert "stands in" not in told.got
 
@@ -58,3 +61,17 @@ def test_whole_numbers_for_a_loss_of_probabilities() -> None:
         nn.Linear(8, 3), (torch.randn(4, 8), torch.ones(4, 3).long()), functional.binary_cross_entropy_with_logits
     )
     assert ".float()" in one(report, "step.raised").do
+
+
+@pytest.mark.parametrize(
+    ("image", "target", "say"),
+    [
+        ((2, 3, 8, 12), torch.zeros(2, 12, 8).long(), "Height and width of one are exchanged"),
+        ((2, 8, 12, 3), torch.zeros(2, 8, 12).long(), ".permute(0, 3, 1, 2)"),
+        ((2, 3, 8, 12), torch.zeros(2, 8, 12), ".long()"),
+        ((2, 3, 8, 12), torch.zeros(2, 8, 10).long(), "Look at the line that is named"),
+    ],
+)
+def test_what_to_do_about_sizes_and_types_that_do_not_fit(image: tuple[int, ...], target: Tensor, say: str) -> None:
+    report = contract.check(nn.Conv2d(3, 2, 1), (torch.rand(image), target), classes)
+    assert say in one(report, "step.raised").do

@@ -32,6 +32,8 @@ def test_the_module_itself_and_wrapped_models() -> None:
     assert layers.watch(model, model.decoder.fusion).modules == [("decoder.fusion", "Sequential")]
     assert layers.watch(nn.DataParallel(model)).modules == [("decoder.fusion", "Sequential")]
     assert ("(Detector)", "Detector") in layers.watch(torch.compile(model), "*").modules
+    assert layers.watch(model, "").modules == [("(Detector)", "Detector")]
+    assert layers.watch(nn.LSTM(2, 2), "").modules == [("(LSTM)", "LSTM")]
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,11 @@ def test_unknown_modules_get_the_nearest_right_names(which: Any, told: str) -> N
     with pytest.raises(ConfigError) as caught:
         layers.watch(Detector(width=16), which)
     assert told in str(caught.value)
+
+
+def test_a_list_that_came_out_empty_is_refused_and_a_model_of_one_module_has_no_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="Nothing says which modules are meant"):
+        layers.watch(Detector(width=16), [])
+    with pytest.raises(ConfigError, match="LSTM, 1 module") as told:
+        layers.watch(nn.LSTM(2, 2), "lstm")
+    assert "nearest" not in str(told.value)

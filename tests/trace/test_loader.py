@@ -333,6 +333,8 @@ def test_a_difference_within_the_spread_changes_nothing() -> None:
         "with 0 workers, 1 thread, 50 % less"
     )
     assert apart.line() == "DataLoader(..., num_workers=2); torch.set_num_threads(1)"
+    assert str(apart).splitlines()[:2] == [apart.finding(), apart.line()] and "step_ms" in str(apart)
+    assert "error" not in str(apart) and str(measure.Measured([], measure.Setting(0, 1), 3)) == "No setting was tried"
 
 
 def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,9 +235,9 @@ def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
 
 
 def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
-    def run(slow: float) -> str:
+    def run(slow: float, skip: int) -> str:
         model = nn.Linear(256, 256)
-        with profile.steps(skip=2, steps=2) as seen:
+        with profile.steps(skip=skip, steps=2) as seen:
             for _ in range(5):
                 model(torch.randn(512, 256)).square().mean().backward()
                 until = time.perf_counter() + slow
@@ -246,7 +246,15 @@ def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
                 seen.step()
         return seen.finding()
 
-    assert "outside of torch's operators" in run(0.1)
+    assert run(0.1, 2).index("outside of torch's operators") < 40
+    assert run(0.1, 1).index("outside of torch's operators") < 40, "no step was timed without the profiler"
+
+
+def test_a_trace_that_cannot_be_written_is_told_beside_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with profile.steps(skip=0, steps=1, folder=tmp_path / "file") as seen:
+        train(2, seen)
+    assert "% of the step is" in seen.finding() and "the trace was not written" in seen.finding()
 
 
 def test_too_few_steps_are_told_with_what_is_missing() -> None:

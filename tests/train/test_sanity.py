@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -61,6 +62,20 @@ def test_what_trains_is_sane(config: Config) -> None:
     assert one(report.checks, "GPU against CPU").judgement == ("ok" if torch.cuda.is_available() else "skip")
     assert len(report.checks) == 18
     assert all(check.name in str(report) for check in report.checks)
+
+
+def test_data_without_any_text_fails_for_that_and_for_nothing_that_follows_from_it(
+    config: Config, tmp_path: Path
+) -> None:
+    for folder in ("images", "gts"):
+        (tmp_path / "train" / folder).mkdir(parents=True)
+    for number in range(3):
+        cv2.imwrite(str(tmp_path / f"train/images/page_{number}.png"), np.full((180, 150, 3), 240 + number, np.uint8))
+        (tmp_path / f"train/gts/gt_page_{number}.txt").write_text("")
+    blank = configs.apply(config, {"data": str(tmp_path)})
+    report = sanity.check(blank, only=["data", "contract", "by_heart"])
+    assert [check.name for check in report.checks if check.judgement == "fail"] == ["text to learn"], str(report)
+    assert words(report.checks)["gradients"] == words(report.checks)["one page by heart"] == "skip"
 
 
 @pytest.mark.parametrize("decoder", ["fpn", "unet"])

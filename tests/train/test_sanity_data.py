@@ -141,6 +141,10 @@ def test_a_shift_any_way_is_found(config: Config, samples: list[formats.Sample],
 def test_a_page_without_text_cannot_be_aligned(config: Config, samples: list[formats.Sample]) -> None:
     empty = [replace(s, polygons=(), ignored=np.zeros(0, bool), texts=()) for s in samples]
     assert set(words(sanity_data.alignment(Crops, empty, config)).values()) == {"skip"}
+    assert sanity_data.round_trip(empty, config).judgement == "skip", "nothing is lost"
+    [told] = sanity_data.text(empty, config)
+    assert told.judgement == "fail" and told.seen == f"0 boxes that count on {len(empty)} pages"
+    assert not list(sanity_data.text([*empty, samples[0]], config))
 
 
 def test_settings_that_lose_polygons_are_found(config: Config, samples: list[formats.Sample]) -> None:
