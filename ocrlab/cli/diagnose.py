@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> Answer:
     if failed or (incident.texts and not well) or not any(parts):
         parts.append(verdict.markdown(found, incident.facts))
     else:
-        parts += verdict.known(incident.facts)
+        parts += verdict.known(incident.facts, found)
     text = "\n\n".join(filter(None, parts))
-    record = {**to_json(found), **learned, **verdict.of_record(incident)}
+    record = {**to_json(found), **learned, **verdict.told_besides(incident.facts)}
     return Answer(redact.clean(record), redact.clean(text).rstrip())
 
 

@@ -83,9 +83,10 @@ def _where(verdict: Verdict) -> str:
 def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     """Return the verdict as a short page: sentence, evidence, what was ruled out, the next experiment, the fix.
 
-    Of the `facts` of its incident it says where the flight record ends, which decides no cause.
+    Of the `facts` of its incident it says where the flight record ends, which decides no cause, and what a replay has
+    answered, where that is no evidence.
     """
-    parts = [f"**{sentence(verdict)}**", *known(facts or {})]
+    parts = [f"**{sentence(verdict)}**", *known(facts or {}, verdict)]
     if verdict.causes:
         first = verdict.causes[0]
         parts += [
@@ -110,10 +111,22 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def known(facts: Mapping[str, Any]) -> list[str]:
-    """Return what is known besides the causes, a sentence each: where the flight record ends."""
-    record = facts.get("record")
-    return [f"{record[0].upper()}{record[1:]}."] if isinstance(record, str) and record else []
+def known(facts: Mapping[str, Any], verdict: Verdict) -> list[str]:
+    """Return what is known besides the causes, a paragraph each: where the record ends, what a replay answered."""
+    told = told_besides(facts)
+    evidence = [line.text for line in verdict.causes[0].evidence] if verdict.causes else []
+    record, answer = told.get("record"), told.get("replay")
+    return [
+        *([f"{record[0].upper()}{record[1:]}."] if record else []),
+        *([f"Replay: {answer}"] if answer and answer not in evidence else []),
+    ]
+
+
+def told_besides(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what verdict.json says besides the verdict, where it is known: `record`, `replay`."""
+    replay = facts.get("replay")
+    told = {"record": facts.get("record"), "replay": replay.get("answer") if isinstance(replay, Mapping) else None}
+    return {name: text for name, text in told.items() if isinstance(text, str) and text}
 
 
 def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
@@ -139,13 +152,7 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
         else ""
     )
     flight.write_text(place / "verdict.md", told + note)
-    flight.write_json(place / "verdict.json", redact.clean({**to_json(verdict), **of_record(incident)}))
-
-
-def of_record(incident: Incident) -> dict[str, str]:
-    """Return what verdict.json says besides the verdict: `record`, where there is one."""
-    record = incident.facts.get("record")
-    return {"record": record} if isinstance(record, str) and record else {}
+    flight.write_json(place / "verdict.json", redact.clean({**to_json(verdict), **told_besides(incident.facts)}))
 
 
 def _title(name: str) -> str:

@@ -70,6 +70,12 @@ def test_where_the_record_of_a_killed_run_ends_is_told_and_decides_no_cause(tmp_
     killed = ask(str(run))
     assert "cause is unknown" in killed.text and f"The r{said}." in killed.text
     assert killed.record["causes"] == []
+    (run / "incident").mkdir()
+    write_json(run / "incident" / "replay.json", {"schema": 1, "answer": "first fault at step 22.", "fault": {}})
+    placed = ask(str(run))
+    assert "\n\nReplay: first fault at step 22.\n" in placed.text
+    assert placed.record["replay"] == "first fault at step 22."
+    (run / "incident" / "replay.json").unlink()
     (run / ".FAILURE").unlink()
     write_json(run / ".SUCCESS", {"schema": 1, "status": "success"})
     assert "record" not in ask(str(run)).record
