@@ -10,15 +10,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from ocrlab.diagnose import evidence, facts, read, uncaught
+from ocrlab.diagnose.verdict import EXCEPTION
 from ocrlab.errors import DataError
-from ocrlab.records import Incident, Verdict
+from ocrlab.records import Cause, Incident, Verdict
 from ocrlab.watch.supervise import Ended, Options, watch
 
 Command = tuple[list[str], dict[str, str]]  # words, and environment variables: to be set, or unset where empty
 Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits), some pages or all, and its folder
 SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
+LONGEST = 120  # characters of what is said of a failure
+REPLAYED = re.compile(r"\breplay(?:-\d+)?\.json$")
 HANG, SLOW = "hang", "over its time"
 LOG_LIMIT = 1 << 20  # bytes of output kept of a run
 # The same fault surfaces under another name where it happens in the main process instead of a worker, or is seen late.
@@ -96,15 +100,28 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
         return (SLOW, "not done in its time") if facts.moved(incident) else (HANG, f"a hang ({name})")
     known = verdict.causes[0] if verdict.causes else None
     if known and known.confidence >= 0.5 and known.id != "ext.signal":
-        line = known.evidence[0].text.strip()[:120] if known.evidence else ""
+        line = words(known)
         return known.id, f"{known.id}: {line}" if line else known.id
     thrown = uncaught.find(evidence.pages(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], text[:120]
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], short(text)
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
     return f"exit status {verdict.exit_code}", f"exit status {verdict.exit_code}"
+
+
+def words(cause: Cause) -> str:
+    """Return the line of evidence that says best what failed: an exception's, else the program's, else a replay's."""
+    lines = [line.text for line in cause.evidence if not REPLAYED.search(line.file)]
+    raised = [text for text in lines if EXCEPTION.match(text.strip())]
+    return next((short(text) for text in [*raised, *lines, *(line.text for line in cause.evidence)]), "")
+
+
+def short(text: str) -> str:
+    """Return the beginning of a text on one line, with a mark where it was cut."""
+    told = shorten(text, LONGEST, placeholder=" …")
+    return told if told != "…" else f"{text.strip()[: LONGEST - 1]}…"  # one long word
 
 
 def recorded(run: Path) -> tuple[str, str] | None:

@@ -40,6 +40,30 @@ def test_a_cause_goes_before_the_text_and_a_signal_where_nothing_else_speaks() -
     assert ended("", Verdict(status="failed", exit_code=7)) == "exit status 7"
 
 
+REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input (2, 64), ' * 8}; goes away with less.")
+
+
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        ([REPLAY, Evidence("log_tail.txt", 9, "FloatingPointError:  loss is nan")], "FloatingPointError: loss is nan"),
+        ([REPLAY, Evidence("log_tail.txt", 9, "loss nan")], "loss nan"),
+        ([Evidence("facts", None, "x"), Evidence("traceback.txt", 1, "ValueError: y")], "ValueError: y"),
+        ([Evidence("log_tail.txt", 1, "e" * 200)], "e" * 119 + "…"),
+        ([], ""),
+    ],
+)
+def test_what_is_said_of_a_failure_is_the_exceptions_line(lines: list[Evidence], said: str) -> None:
+    assert probe.words(Cause("num.nonfinite", 0.9, lines)) == said
+
+
+def test_a_replays_line_alone_is_cut_between_words_and_marked() -> None:
+    found = Verdict(status="failed", causes=[Cause("num.nonfinite", 0.9, [REPLAY])])
+    what, told = probe.fingerprint(found, Incident("failed"))
+    assert what == "num.nonfinite" and told.startswith("num.nonfinite: first fault at step 1, forward, input")
+    assert told.endswith(" …") and "  " not in f"{told} comes from" and len(told) <= 120 + len("num.nonfinite: ")
+
+
 def test_a_hang_is_a_failure_and_being_slow_is_none() -> None:
     hung = Verdict(status="hung", causes=[Cause("hang.lock", 0.8)])
     assert ended("", hung, ended_by="limit", silent_seconds=30.0) == probe.HANG
