@@ -176,6 +176,7 @@ def test_the_peak_is_of_the_whole_card_and_its_format() -> None:
     assert peak.peak("NVIDIA GeForce RTX 4090", "float32") == 82.6e12
     assert peak.peak("NVIDIA A100-SXM4-80GB", "float32", tf32=True) == 156e12
     assert peak.peak("Tesla T4", "float32", tf32=True) == 8.1e12
+    assert peak.peak("NVIDIA RTX A4000", "float16") == 76.7e12
 
 
 @pytest.mark.parametrize(
@@ -188,6 +189,7 @@ def test_the_peak_is_of_the_whole_card_and_its_format() -> None:
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "float16"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "float16"),
         ("NVIDIA GeForce RTX 4090 D", "float16"),
+        ("NVIDIA GeForce RTX 3060", "float16"),
         ("NVIDIA L40S-8Q", "float16"),  # a share of one
     ],
 )
@@ -234,10 +236,15 @@ def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
     assert len(counts) == 1
 
 
+def test_small_rates_have_two_digits() -> None:
+    said = [profile._speed(rate) for rate in (8.4e12, 2.34e9, 4.1e8, 3.21e6, 4e4)]
+    assert said == ["8400 GFLOP/s", "2.3 GFLOP/s", "0.41 GFLOP/s", "3.2 MFLOP/s", "0.04 MFLOP/s"]
+
+
 def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
-    def run(slow: float) -> str:
+    def run(slow: float, skip: int = 2) -> str:
         model = nn.Linear(256, 256)
-        with profile.steps(skip=2, steps=2) as seen:
+        with profile.steps(skip=skip, steps=2) as seen:
             for _ in range(5):
                 model(torch.randn(512, 256)).square().mean().backward()
                 until = time.perf_counter() + slow
@@ -246,7 +253,8 @@ def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
                 seen.step()
         return seen.finding()
 
-    assert "outside of torch's operators" in run(0.1)
+    assert "outside of torch's operators: Python, or other libraries" in run(0.1)
+    assert "the step is outside of torch's operators: Python, other libraries, or the profiler" in run(0.1, skip=1)
 
 
 def test_too_few_steps_are_told_with_what_is_missing() -> None:
