@@ -62,7 +62,10 @@ def kills(options: argparse.Namespace, details: list[str]) -> list[Row]:
     import flight_kills
 
     score = flight_kills.rounds(options.rounds, 0)
-    steps = f"{score.steps} steps ({score.late} behind the 64th), {score.losses} losses compared, {score.torn} torn"
+    steps = (
+        f"{score.steps} steps ({score.late} behind the 64th), {score.losses} losses compared, {score.states} learning"
+    )
+    steps += f" rates and random states, {score.torn} torn"
     ring = f"{score.right} of {score.rounds}; {steps}"
     workers = f"{score.workers} of {score.rounds}; {score.between} workers were seen between two samples"
     details += [f"Wrong after a death: {dict(score.wrong)}"] if score.wrong else []

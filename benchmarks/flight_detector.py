@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from flight_faults import BLANK, Plan, Planted
-from flight_truth import Truth
+from flight_truth import Truth, states
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
@@ -89,7 +89,11 @@ def damaged(plan: Plan, crop: Any, maps: Any) -> tuple[Any, Any]:
 
 def patch_training(plan: Plan, truth: Truth) -> None:
     """Plant the fault, print losses exactly, and stop at a loss or gradient that cannot be right."""
-    begin, step = module.Training.__init__, module.Training.training_step
+    begin, step, end = (getattr(module.Training, name) for name in ("__init__", "training_step", "on_train_batch_end"))
+
+    def ended(self: Any, *rest: Any) -> None:
+        truth.now(0, f"{self.micro} done")
+        end(self, *rest)
 
     def made(self: Any, *rest: Any, **named: Any) -> None:
         begin(self, *rest, **named)
@@ -98,7 +102,8 @@ def patch_training(plan: Plan, truth: Truth) -> None:
         self.__dict__["planted"] = planted
 
     def stepped(self: Any, batch: Any, index: int) -> Tensor:
-        truth.say("batch", micro=self.micro, names=list(batch.pages))
+        rate = float(self.trainer.optimizers[0].param_groups[0]["lr"]).hex()
+        truth.say("batch", micro=self.micro, names=list(batch.pages), lr=rate, states=states())
         truth.now(0, f"{self.micro} forward")
         total: Tensor = step(self, batch, index)
         if plan.fault in ("log_of_zero", "zero_count"):
@@ -111,8 +116,10 @@ def patch_training(plan: Plan, truth: Truth) -> None:
         return total
 
     def clip(self: Any, *_: Any, **__: Any) -> None:
+        truth.now(0, f"{self.micro} optimiser")
         torch.nn.utils.clip_grad_norm_(self.detector.parameters(), 5.0, error_if_nonfinite=True)
 
     module.Training.__init__ = made  # type: ignore[method-assign]
     module.Training.training_step = stepped  # type: ignore[method-assign]
     module.Training.configure_gradient_clipping = clip  # type: ignore[method-assign]
+    module.Training.on_train_batch_end = ended  # type: ignore[method-assign]

@@ -22,10 +22,39 @@ from flight_faults import PROGRAMS, Plan
 
 from ocrlab.errors import OcrlabError
 from ocrlab.flight import ring
+from ocrlab.recording import generators
 
 DEATHS = ("SIGKILL", "SIGSEGV", "_exit")
 LATEST = 5.0  # seconds of training before the death: the first 64 steps are recorded more closely, in Python
 PATIENCE = 90.0  # seconds for a program to begin
+# By the program's last word: how many micro-batches further the record may be, and in which phases. A word and the
+# recorder's own never come at once, and death may lie between them. What a loop says comes before the call in which the
+# recorder hears the same: while the word is "backward", the record may still be in the loss, and not yet with the
+# optimiser. In Lightning the recorder's callback is called before the module's own hook: there it is with the optimiser
+# while the word is still "backward", and never behind the word. The module of "lightning" has two networks, so that
+# nobody can say which call ends the forward: its loss is part of it. "done" is said where no phase begins; what follows
+# it, until the next step's "forward", is the averaging, the loading, and the next record, whose phase is its last byte.
+AFTER = {(0, "optimiser"), (0, "data"), (1, "data"), (1, "forward")}
+RACE = {
+    "loop": {
+        "forward": {(0, "forward"), (0, "loss")},
+        "backward": {(0, "loss"), (0, "backward")},
+        "optimiser": {(0, "backward"), (0, "optimiser")},
+        "done": AFTER,
+    },
+    "train": {
+        "forward": {(0, "forward"), (0, "loss")},
+        "backward": {(0, "loss"), (0, "backward"), (0, "optimiser")},
+        "optimiser": {(0, "optimiser")},
+        "done": AFTER,
+    },
+    "lightning": {
+        "forward": {(0, "forward")},
+        "backward": {(0, "forward"), (0, "backward"), (0, "optimiser")},
+        "optimiser": {(0, "optimiser")},
+        "done": AFTER,
+    },
+}
 
 
 @dataclass
@@ -39,6 +68,7 @@ class Score:
     late: int = 0  # of them behind the first 64
     torn: int = 0
     losses: int = 0
+    states: int = 0  # steps whose random states were compared
     phases: int = 0
     between: int = 0  # workers that had told the next sample when the truth still had the one before
     wrong: Counter[str] = field(default_factory=Counter)
@@ -138,7 +168,8 @@ def compare(plan: Plan, score: Score) -> None:
     except (OcrlabError, IndexError, OSError) as error:
         score.wrong[f"no ring: {type(error).__name__} {error}"[:120]] += 1
         return
-    batches = {line["micro"]: line["names"] for line in flight_truth.lines(Path(plan.folder), "batch")}
+    before = {line["micro"]: line for line in flight_truth.lines(Path(plan.folder), "batch")}
+    batches = {micro: line["names"] for micro, line in before.items()}
     exact = {line["micro"]: line["value"] for line in flight_truth.lines(Path(plan.folder), "loss")}
     last = max(batches)
     told = {step.micro: step for step in flight.steps}
@@ -161,7 +192,8 @@ def compare(plan: Plan, score: Score) -> None:
                 score.wrong["loss of a step"] += 1
         if step.loss is None and micro < last - 1:
             score.wrong["a loss is missing"] += 1
-    score.phases += right_phase(plan, flight)
+        right_before(step, before.get(micro, {}), score)
+    score.phases += right_phase(plan, flight, score)
     score.workers += right_workers(plan, flight, score)
 
 
@@ -170,11 +202,36 @@ def named(samples: list[str]) -> list[str]:
     return [Path(sample).stem for sample in samples]
 
 
-def right_phase(plan: Plan, flight: Any) -> bool:
-    """Tell whether the phase told fits what the program was doing; one border further is the time between two words."""
-    micro, phase = flight_truth.slots(Path(plan.folder))[0].text.split()
-    allowed = {"forward": {"forward", "loss"}, "backward": {"loss", "backward", "optimiser", "data", "forward"}}[phase]
-    return flight.now is not None and (flight.now.phase in allowed or flight.now.micro > int(micro))
+def right_before(step: Any, said: dict[str, Any], score: Score) -> None:
+    """Compare what a record holds of the time before its step with what the program said: learning rate, generators.
+
+    The states are put back, so that Python, NumPy and torch themselves tell what they are: no byte of the record's form
+    is known here.
+    """
+    if "lr" in said and (step.lr is None or float(step.lr).hex() != said["lr"]):
+        score.wrong["learning rate of a step"] += 1
+    if "states" not in said:
+        return
+    score.states += 1
+    if missing := {*said["states"]} - {*step.random}:
+        score.wrong[f"no random states of {', '.join(sorted(missing))}"] += 1
+        return
+    generators.put(step.random)
+    now = flight_truth.states()
+    for name in sorted(name for name in now if now[name] != said["states"][name]):
+        score.wrong[f"random states of {name}"] += 1
+
+
+def right_phase(plan: Plan, flight: Any, score: Score) -> bool:
+    """Tell whether the phase told is one that the program can have been in since its last word; see RACE."""
+    micro, word = flight_truth.slots(Path(plan.folder))[0].text.split()
+    allowed = RACE[plan.program][word]
+    now = flight.now
+    if now is not None and (now.micro - int(micro), now.phase) in allowed:
+        return True
+    told = f"{now.micro - int(micro):+d} {now.phase}" if now is not None else "nothing"
+    score.wrong[f"{plan.program}: in {word}, told {told}"] += 1
+    return False
 
 
 def right_workers(plan: Plan, flight: Any, score: Score) -> bool:
@@ -191,6 +248,8 @@ def right_workers(plan: Plan, flight: Any, score: Score) -> bool:
             said = [flight.sample, *(worker.sample for worker in flight.workers)]
         if any(same(one, index, name) for one in said):
             continue
+        if state == "done" and not plan.workers and flight.workers and not any(said):
+            continue  # the next epoch has begun, and no sample of it
         if state == "done" and any(said):  # between two samples: the next one was told, the truth not yet
             score.between += 1
             continue

@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import random
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 SLOTS, SIZE = 8, 512  # slot 0 is the main process, 1 + n is loader worker n
 HALF = struct.Struct("<QiH")  # how often, pid, bytes of text
@@ -54,6 +59,17 @@ class Truth:
         place = start + 8 + side * 240
         self.page[place : place + len(record)] = record
         self.page[start] = side + 1
+
+
+def states() -> dict[str, int]:
+    """Return CRC-32 of the states of the random generators, as Python, NumPy and torch themselves tell them."""
+    _, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # what a program draws from
+    return {
+        "python": zlib.crc32(repr((words, gauss)).encode()),
+        "numpy": zlib.crc32(repr((kind, position, has_gauss, cached)).encode(), zlib.crc32(keys.tobytes())),
+        "torch": zlib.crc32(torch.get_rng_state().numpy().tobytes()),
+    }
 
 
 def slots(folder: Path) -> dict[int, Word]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from flight_faults import Plan, Planted, read
 from flight_pages import Net, Scans
-from flight_truth import Truth
+from flight_truth import Truth, states
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -53,6 +53,11 @@ def losses(logits: Tensor, mask: Tensor, planted: Planted) -> Tensor:
     return total
 
 
+def before(rate: float) -> dict[str, Any]:
+    """Return what the program itself knows before a step: its learning rate, and where its generators stand."""
+    return {"lr": float(rate).hex(), "states": states()}
+
+
 def dies(plan: Plan, truth: Truth) -> None:
     """Start the thread that ends the process at its moment."""
 
@@ -85,7 +90,8 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
             self.planted.clock = lambda: int(self.net.clock)
 
         def training_step(self, batch: dict[str, Any], _index: int) -> Tensor:
-            truth.say("batch", micro=int(self.net.clock), names=list(batch["file_name"]))
+            rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+            truth.say("batch", micro=int(self.net.clock), names=list(batch["file_name"]), **before(rate))
             truth.now(0, f"{int(self.net.clock)} forward")
             logits = self.net(batch["pixels"], batch["source"])
             with torch.no_grad():
@@ -96,6 +102,7 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
             return total
 
         def on_train_batch_end(self, *_: Any) -> None:
+            truth.now(0, f"{int(self.net.clock) - 1} done")
             self.teacher.update_parameters(self.net)
 
         def configure_optimizers(self) -> Any:
@@ -103,6 +110,7 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
             return [optimiser], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimiser, 10), "interval": "step"}]
 
         def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+            truth.now(0, f"{int(self.net.clock) - 1} optimiser")
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), 5.0, error_if_nonfinite=True)
 
     trainer = lightning.Trainer(
@@ -143,7 +151,8 @@ def loop(plan: Plan, truth: Truth) -> None:
         while made < plan.steps:
             for number, (pixels, mask, source, *names) in enumerate(rec.batches(data)):
                 micro = int(model.clock)
-                truth.say("batch", micro=micro, names=names[0] if names else None)
+                rate = optimizer.param_groups[0]["lr"]
+                truth.say("batch", micro=micro, names=names[0] if names else None, **before(rate))
                 truth.now(0, f"{micro} forward")
                 with torch.autocast("cpu", torch.bfloat16, enabled=plan.bf16):
                     logits = model(pixels, source)
@@ -154,11 +163,13 @@ def loop(plan: Plan, truth: Truth) -> None:
                 (loss / plan.accumulate).backward()
                 if (number + 1) % plan.accumulate == 0:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0, error_if_nonfinite=True)
+                    truth.now(0, f"{micro} optimiser")
                     optimizer.step()
                     scheduler.step()
                     optimizer.zero_grad()
                     averaged.update_parameters(model)
                     made += 1
+                truth.now(0, f"{micro} done")
                 if made >= plan.steps:
                     break
 

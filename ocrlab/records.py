@@ -112,6 +112,7 @@ class Incident:
       pids (all that ever belonged to the command), main_pid, exits ([{"pid", "role", "exit_code", "signal"}]),
       silent_seconds, run_seconds, ended_by ("user" Ctrl-C, "limit" the watcher, "outside" another signal sender),
       hang ({"id", "confidence", "pid", "why", "evidence"} of `diagnose.hang`), heartbeat ({"step", "phase", "age"}),
+      record (where its flight record ends, a sentence that decides no cause),
       memory_limit_bytes, memory_peak_bytes, shm_free_bytes, disk_free_bytes, fd_limit, platform ("wsl2" or "linux"),
       memory ({"seconds", "tree", "shm"}: bytes of all its processes over time; "group", "processes"),
       silent (which handler may have taken the first error, by the source),

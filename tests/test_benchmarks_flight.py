@@ -6,15 +6,18 @@ import importlib
 import itertools
 import json
 import os
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ocrlab.flight import ring
+from ocrlab.recording import generators
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -118,29 +121,88 @@ def test_losses_are_compared_with_what_the_program_said(part: Any, tmp_path: Pat
     assert replays.compared(tmp_path) == (2, 1)
 
 
-@pytest.mark.parametrize(("samples", "loss", "wrong"), [
-    (["scan-0001.png"], 0.5, set()),
-    (["scan-0002.png"], 0.5, {"samples of a step"}),
-    (["scan-0001.png"], 0.25, {"loss of a step"}),
+def drawn(name: str) -> None:
+    """Let one generator move."""
+    {"python": random.random, "numpy": np.random.rand, "torch": lambda: torch.rand(1)}[name]()
+
+
+@pytest.mark.parametrize(("lie", "wrong"), [
+    ({}, set()),
+    ({"samples": ["scan-0002.png"]}, {"samples of a step"}),
+    ({"loss": 0.25}, {"loss of a step"}),
+    ({"lr": 0.2}, {"learning rate of a step"}),
+    ({"lr": None}, {"learning rate of a step"}),
+    ({"random": "python"}, {"random states of python"}),
+    ({"random": "numpy"}, {"random states of numpy"}),
+    ({"random": "torch"}, {"random states of torch"}),
+    ({"random": ""}, {"no random states of numpy, python, torch"}),
 ])  # fmt: skip
-def test_a_ring_that_lies_is_found_out(
-    part: Any, tmp_path: Path, samples: list[str], loss: float, wrong: set[str]
-) -> None:
-    kills, faults = part("flight_kills"), part("flight_faults")
-    truth = part("flight_truth").Truth(tmp_path)
+def test_a_ring_that_lies_is_found_out(part: Any, tmp_path: Path, lie: dict[str, Any], wrong: set[str]) -> None:
+    kills, faults, told = part("flight_kills"), part("flight_faults"), part("flight_truth")
+    truth, before = told.Truth(tmp_path), generators.take()
     (tmp_path / "run" / "flight").mkdir(parents=True)
     writer, _ = ring.create(tmp_path / "run" / "flight", slots=8)
     for micro in range(3):
-        truth.say("batch", micro=micro, names=["scan-0001.png"])
+        truth.say("batch", micro=micro, names=["scan-0001.png"], lr=(0.1).hex(), states=told.states())
         truth.now(0, f"{micro} forward")
         truth.say("loss", micro=micro, value=(0.5).hex())
-        step = ring.Step(number=micro, micro=micro, samples=samples if micro == 1 else ["scan-0001.png"])
-        writer.begin(step)
-        writer.loss(loss if micro == 1 else 0.5)
+        made = {"samples": ["scan-0001.png"], "lr": 0.1, "loss": 0.5, **(lie if micro == 1 else {})}
+        if made.get("random"):
+            drawn(made["random"])
+        states = {} if made.get("random") == "" else generators.take()
+        writer.begin(ring.Step(micro, micro, samples=made["samples"], lr=made["lr"], random=states))
+        writer.loss(made["loss"])
+        drawn("torch")
     writer.close()
     score = kills.Score()
-    kills.compare(faults.Plan(str(tmp_path), "loop"), score)
-    assert set(score.wrong) == wrong and score.steps == 3 and score.phases == 1
+    try:
+        kills.compare(faults.Plan(str(tmp_path), "loop"), score)
+    finally:
+        generators.put(before)
+    assert set(score.wrong) == wrong and (score.steps, score.states, score.phases) == (3, 3, 1)
+
+
+@pytest.mark.parametrize(("program", "word", "further", "phase", "right"), [
+    ("loop", "forward", 0, "loss", True),
+    ("loop", "forward", 0, "backward", False),
+    ("loop", "backward", 0, "backward", True),
+    ("loop", "backward", 0, "forward", False),
+    ("loop", "backward", 0, "optimiser", False),
+    ("lightning", "backward", 0, "optimiser", True),
+    ("lightning", "backward", 0, "forward", True),
+    ("lightning", "forward", 0, "loss", False),
+    ("train", "backward", 0, "forward", False),
+    ("train", "backward", 0, "data", False),
+    ("train", "optimiser", 0, "backward", False),
+    ("loop", "optimiser", 1, "forward", False),
+    ("loop", "done", 1, "forward", True),
+    ("loop", "done", 1, "backward", False),
+    ("loop", "done", 2, "forward", False),
+])  # fmt: skip
+def test_a_phase_is_right_only_where_the_program_can_have_been(
+    part: Any, tmp_path: Path, program: str, word: str, further: int, phase: str, right: bool
+) -> None:
+    kills, faults = part("flight_kills"), part("flight_faults")
+    part("flight_truth").Truth(tmp_path).now(0, f"7 {word}")
+    score, now = kills.Score(), ring.Step(7, 7 + further, phase=phase)
+    assert kills.right_phase(faults.Plan(str(tmp_path), program), SimpleNamespace(now=now), score) is right
+    assert bool(score.wrong) is not right
+
+
+@pytest.mark.parametrize(("state", "told", "right"), [
+    ("begun", "scan-0003.png", True),
+    ("begun", "", False),
+    ("begun", "scan-0002.png", False),
+    ("done", "", True),  # a page of the next epoch, of which no sample has begun
+    ("done", "scan-0004.png", True),
+])  # fmt: skip
+def test_the_sample_of_a_process_that_loads_itself(
+    part: Any, tmp_path: Path, state: str, told: str, right: bool
+) -> None:
+    kills, faults = part("flight_kills"), part("flight_faults")
+    part("flight_truth").Truth(tmp_path).now(1, f"3 scan-0003.png {state}")
+    flight = SimpleNamespace(sample="", workers=[SimpleNamespace(worker=0, pid=1, sample=told)])
+    assert kills.right_workers(faults.Plan(str(tmp_path), "loop"), flight, kills.Score()) is right
 
 
 def test_bisect_counts_what_is_not_right(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:

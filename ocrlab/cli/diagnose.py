@@ -55,9 +55,12 @@ def run(args: argparse.Namespace) -> Answer:
     learned = {"learned": told} if isinstance(told, list) else {}
     parts = [now, well, learning(told) if isinstance(told, list) else ""]
     if failed or (incident.texts and not well) or not any(parts):
-        parts.append(verdict.markdown(found))
+        parts.append(verdict.markdown(found, incident.facts))
+    else:
+        parts += verdict.known(incident.facts, found)
     text = "\n\n".join(filter(None, parts))
-    return Answer(redact.clean({**to_json(found), **learned}), redact.clean(text).rstrip())
+    record = {**to_json(found), **learned, **verdict.told_besides(incident.facts)}
+    return Answer(redact.clean(record), redact.clean(text).rstrip())
 
 
 def running(place: Path, *, failed: bool) -> str:

@@ -12,7 +12,7 @@ from ocrlab.diagnose import exits, stored, uncaught
 from ocrlab.diagnose.log import junk
 from ocrlab.diagnose.window import HEAD, window
 from ocrlab.errors import DataError
-from ocrlab.flight import learned, ranks
+from ocrlab.flight import learned, ranks, record_end
 from ocrlab.records import Incident, from_json
 
 LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
@@ -53,8 +53,8 @@ def _text(text: str, path: str) -> str:
 def folder(place: Path) -> Incident:
     """Return the incident of a run folder: its failure record, incident/ and flight/, else the logs that lie in it.
 
-    What `ocrlab replay` has found there since is in its facts, as `replay`, and what a recorded training noticed
-    about itself as `learned`.
+    What `ocrlab replay` has found there since is in its facts, as `replay`, what a recorded training noticed about
+    itself as `learned`, and where its flight record ends as `record`, unless the run goes on or has ended well.
     """
     texts: dict[str, str] = {}
     old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
@@ -76,12 +76,13 @@ def folder(place: Path) -> Incident:
         with file_.open("rb") as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
     answer, noticed = stored.replay(place), learned.read(place)
-    if not (texts or old or answer or noticed is not None):
+    known = _known(inside / "verdict.json", texts, old)
+    record = _record_end(place, known.status, spoken=noticed is not None)
+    if not (texts or old or answer or noticed is not None or record):
         recorded = next((place / "flight").glob("ring-*.bin"), None)
         do = f"Run its last step again: ocrlab replay {place}" if recorded else None
         raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
-    known = _known(inside / "verdict.json", texts, old)
-    since: dict[str, Any] = {"replay": answer or None, "learned": noticed}
+    since: dict[str, Any] = {"replay": answer or None, "learned": noticed, "record": record or None}
     return replace(known, facts={**known.facts, **{name: value for name, value in since.items() if value is not None}})
 
 
@@ -99,6 +100,19 @@ def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Inci
         texts=texts,
         facts=facts if isinstance(facts, dict) else {},
     )
+
+
+def _record_end(run: Path, status: str, *, spoken: bool) -> str:
+    """Return where the flight record of a run ends that did not end well, as far as anybody has said how it ended.
+
+    `spoken` tells whether the recorder itself had a last word: without a sentinel and without one it was killed.
+    """
+    failed, running, well = ((run / name).is_file() for name in SENTINELS)
+    if not failed and well:
+        return ""
+    if not failed and status == "log" and (record_end.lives(run) or (spoken and not running)):
+        return ""
+    return record_end.told(run)
 
 
 def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:

@@ -70,30 +70,36 @@ def _line(row: Mapping[str, Any]) -> Evidence:
 
 
 def replay(run: Path) -> dict[str, Any] | None:
-    """Return the newest answer of `ocrlab replay` that has placed the fault of a run; None where there is none."""
+    """Return the newest answer of `ocrlab replay`, also one that has placed no fault; None where there is none."""
 
-    def age(path: Path) -> float:
+    def age(path: Path) -> tuple[int, int, str]:
         try:
-            return path.stat().st_mtime
+            return path.stat().st_mtime_ns, len(path.name), path.name  # replay-10 after replay-9
         except OSError:
-            return 0.0
+            return 0, 0, ""
 
-    for path in sorted((run / "incident").glob("replay*.json"), key=age, reverse=True):
+    places = [run / "incident", run / "flight"]  # the latter of a run of which nobody has said that it failed
+    for path in sorted((path for place in places for path in place.glob("replay*.json")), key=age, reverse=True):
         try:
             told = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):
             continue
-        if isinstance(told, dict) and isinstance(told.get("fault"), dict) and isinstance(told.get("answer"), str):
-            return {"file": path.name, "answer": told["answer"], "fault": told["fault"]}
+        if isinstance(told, dict) and isinstance(told.get("answer"), str):
+            fault = told.get("fault")
+            name = path.name if path.parent == places[0] else f"flight/{path.name}"
+            return {"file": name, "answer": told["answer"], "fault": fault if isinstance(fault, dict) else None}
     return None
 
 
 def replayed(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
-    """Return the causes with the answer of a replay as evidence: of the cause that it shows, else of the first."""
+    """Return the causes with the answer of a replay as evidence: of the cause that it shows, else of the first.
+
+    One that has placed no fault is no evidence.
+    """
     told = facts.get("replay")
-    if not isinstance(told, Mapping):
+    fault = told.get("fault") if isinstance(told, Mapping) else None
+    if not isinstance(told, Mapping) or not isinstance(fault, Mapping):
         return causes
-    fault = told["fault"]
     seen = REPLAYED.get(str(fault.get("kind")))
     if fault.get("kind") == "crash" and fault.get("signal") == "SIGSEGV":
         seen = "native.segv"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ocrlab import flight, redact
 from ocrlab.diagnose import calls, catalogue, ranks, unknown, where
@@ -78,9 +80,13 @@ def _where(verdict: Verdict) -> str:
     return ", ".join(parts)
 
 
-def markdown(verdict: Verdict) -> str:
-    """Return the verdict as a short page: sentence, evidence, what was ruled out, the next experiment, the fix."""
-    parts = [f"**{sentence(verdict)}**"]
+def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
+    """Return the verdict as a short page: sentence, evidence, what was ruled out, the next experiment, the fix.
+
+    Of the `facts` of its incident it says where the flight record ends, which decides no cause, and what a replay has
+    answered, where that is no evidence.
+    """
+    parts = [f"**{sentence(verdict)}**", *known(facts or {}, verdict)]
     if verdict.causes:
         first = verdict.causes[0]
         parts += [
@@ -98,11 +104,29 @@ def markdown(verdict: Verdict) -> str:
         first = verdict.causes[0]
         parts += ["## Next experiment", _experiment(first)] if first.experiment else []
         parts += ["## Fix", first.fix] if first.fix else []
-    known = () if verdict.causes else (unknown.OWN, ranks.said(verdict) or unknown.OWN)  # by the first sentence
-    wanted = [thing for thing in verdict.missing if not thing.startswith(known)]
+    said = () if verdict.causes else (unknown.OWN, ranks.said(verdict) or unknown.OWN)  # by the first sentence
+    wanted = [thing for thing in verdict.missing if not thing.startswith(said)]
     if wanted:
         parts += ["## What would make it certain", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"
+
+
+def known(facts: Mapping[str, Any], verdict: Verdict) -> list[str]:
+    """Return what is known besides the causes, a paragraph each: where the record ends, what a replay answered."""
+    told = told_besides(facts)
+    evidence = [line.text for line in verdict.causes[0].evidence] if verdict.causes else []
+    record, answer = told.get("record"), told.get("replay")
+    return [
+        *([f"{record[0].upper()}{record[1:]}."] if record else []),
+        *([f"Replay: {answer}"] if answer and answer not in evidence else []),
+    ]
+
+
+def told_besides(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what verdict.json says besides the verdict, where it is known: `record`, `replay`."""
+    replay = facts.get("replay")
+    told = {"record": facts.get("record"), "replay": replay.get("answer") if isinstance(replay, Mapping) else None}
+    return {name: text for name, text in told.items() if isinstance(text, str) and text}
 
 
 def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
@@ -120,7 +144,7 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
             count += replaced
     if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
         flight.write_json(place / FACTS, redact.record({"schema": SCHEMA, **finite(dict(incident.facts))}))
-    told, replaced = redact.counted(markdown(verdict))
+    told, replaced = redact.counted(markdown(verdict, incident.facts))
     count += replaced
     note = (
         f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n"
@@ -128,7 +152,7 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
         else ""
     )
     flight.write_text(place / "verdict.md", told + note)
-    flight.write_json(place / "verdict.json", redact.clean(to_json(verdict)))
+    flight.write_json(place / "verdict.json", redact.clean({**to_json(verdict), **told_besides(incident.facts)}))
 
 
 def _title(name: str) -> str:

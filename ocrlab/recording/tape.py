@@ -220,11 +220,9 @@ class Tape:
             return
         try:
             if isinstance(value, Tensor):
-                if value.is_cuda:
-                    if self.cuda:
-                        sent.send(self.late, self.micro, value.detach(), scale)
-                    return
-                if value.numel() != 1:
+                if value.is_cuda and self.cuda:
+                    sent.send(self.late, self.micro, value.detach(), scale)
+                if value.is_cuda or value.numel() != 1:
                     return
                 value = value.item()
             elif isinstance(value, Mapping):
@@ -350,6 +348,8 @@ class Tape:
         if self.cuda and sticky.of_cuda(error):
             self.cuda = False
             self.unusual()
+            if self.learning is not None:
+                self.learning.close()  # its hooks in the model ask for the stream
             sticky.keep([*self.late, *self.snapshots.abandon()])
             self.late.clear()
 

@@ -10,18 +10,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from ocrlab.diagnose import evidence, facts, read, uncaught
+from ocrlab.diagnose.verdict import EXCEPTION
 from ocrlab.errors import DataError
-from ocrlab.records import Incident, Verdict
+from ocrlab.records import Cause, Incident, Verdict
 from ocrlab.watch.supervise import Ended, Options, watch
 
 Command = tuple[list[str], dict[str, str]]  # words, and environment variables: to be set, or unset where empty
 Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits), some pages or all, and its folder
 SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
+LONGEST = 120  # characters of what is said of a failure
+REPLAYED = re.compile(r"\breplay(?:-\d+)?\.json$")
 HANG, SLOW = "hang", "over its time"
 LOG_LIMIT = 1 << 20  # bytes of output kept of a run
-TOLD = 160  # characters of an error's text that are told
 LAST_WORDS = 100  # characters of the last line of a program that ends itself without an exception
 # The same fault surfaces under another name where it happens in the main process instead of a worker, or is seen late.
 ALIKE = (
@@ -98,12 +101,12 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
         return (SLOW, "not done in its time") if facts.moved(incident) else (HANG, f"a hang ({name})")
     known = verdict.causes[0] if verdict.causes else None
     if known and known.confidence >= 0.5 and known.id != "ext.signal":
-        line = known.evidence[0].text.strip() if known.evidence else ""
-        return known.id, f"{known.id}: {_cut(line)}" if line else known.id
+        line = words(known)
+        return known.id, f"{known.id}: {line}" if line else known.id
     thrown = uncaught.find(evidence.pages(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], _cut(text)
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], short(text)
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
     status = f"exit status {verdict.exit_code}"
@@ -113,8 +116,17 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     return status, f"{status} after `{said[:LAST_WORDS]}`" if said else status
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= TOLD else f"{text[: TOLD - 1]}…"
+def words(cause: Cause) -> str:
+    """Return the line of evidence that says best what failed: an exception's, else the program's, else a replay's."""
+    lines = [line.text for line in cause.evidence if not REPLAYED.search(line.file)]
+    raised = [text for text in lines if EXCEPTION.match(text.strip())]
+    return next((short(text) for text in [*raised, *lines, *(line.text for line in cause.evidence)]), "")
+
+
+def short(text: str) -> str:
+    """Return the beginning of a text on one line, with a mark where it was cut."""
+    told = shorten(text, LONGEST, placeholder=" …")
+    return told if told != "…" else f"{text.strip()[: LONGEST - 1]}…"  # one long word
 
 
 def recorded(run: Path) -> tuple[str, str] | None:

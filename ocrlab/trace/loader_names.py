@@ -50,15 +50,20 @@ def of_index(dataset: Any, index: Any) -> str | None:
 
 
 def called(dataset: Any, index: str) -> str:
-    """Return what the sample of an index is called, with the index; the index alone where nothing has its name."""
+    """Return what the sample of an index is called: `page.png (index 7)`, `index 7` where nothing has its name."""
     position: Any = int(index) if index.isdigit() else None
     while position is not None and hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # a Subset
         inside = dataset.indices
         if not isinstance(inside, list | tuple | range) or position >= len(inside):
-            return index
+            return numbered(index)
         dataset, position = dataset.dataset, inside[position]
     name = of_index(dataset, position) if position is not None else None
-    return f"{name} (index {index})" if name else index
+    return f"{name} (index {index})" if name else numbered(index)
+
+
+def numbered(index: str) -> str:
+    """Return an index in words; what a journal holds besides, such as what makes batches, stays as it is."""
+    return f"index {index}" if index.isdigit() else index
 
 
 def _part(part: Any) -> str | None:

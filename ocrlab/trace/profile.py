@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
 DISPATCH, OURS = "PythonDispatchMode", 0.05  # what looks at each operator as it is called, and its share worth a word
+OTHERS = "Python, other libraries, or the profiler itself (skip=2 tells)"
 OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
 SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
@@ -154,8 +155,7 @@ class Seen:
         told.append(self._where_it_waits())
         share, rate = self.share_of_peak(), self.rate()
         if rate is not None:
-            speed = f"{rate / 1e9:.0f}" if rate >= 1e9 else f"{rate / 1e9:.1g}"
-            told.append(f"{speed} GFLOP/s" + (f", {100 * share:.0f} % of the card's peak" if share else ""))
+            told.append(_speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""))
         told.append(self._not_looked_at())
         ours = sum(o.share for o in self.operators if o.name == DISPATCH)
         if ours > OURS:
@@ -189,7 +189,10 @@ class Seen:
         return ""
 
     def _in_python(self) -> str:
-        """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked."""
+        """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked.
+
+        Without a step that ran before the profiler, and was not the first, it is a share of the profiled ones.
+        """
         if self.device or not self.seconds:
             return ""
         inside = sum(o.host for o in self.operators) / len(self.seconds)
@@ -199,7 +202,8 @@ class Seen:
             names[each.name] = names.get(each.name, 0.0) + each.share
         if share < (OUTSIDE if self._plain else SLOWED) or share < max(names.values()):
             return ""
-        return f"{100 * share:.0f} % of the step is outside of torch's operators: Python, or other libraries"
+        others = "Python, or other libraries" if self._plain else OTHERS
+        return f"{100 * share:.0f} % of the step is outside of torch's operators: {others}"
 
     def _where_it_goes(self) -> str:
         """Return the operator that takes most of the step in all modules, and the module with its largest part."""
@@ -349,6 +353,15 @@ def steps(
         yield seen
     finally:
         seen.close()
+
+
+def _speed(rate: float) -> str:
+    """Return FLOP/s in words; of a small rate two digits, which is not nothing."""
+    return f"{_figure(rate / 1e9)} GFLOP/s" if rate >= 1e8 else f"{_figure(rate / 1e6)} MFLOP/s"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
 def _settle() -> None:

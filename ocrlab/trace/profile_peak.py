@@ -1,7 +1,8 @@
 """What a card can do at most: dense TFLOP/s by number format, without sparsity; only cards whose figures are certain.
 
-Sources: NVIDIA's data sheets of V100, T4, A100, A30, A40, L4, L40, L40S and H100, and its white papers of Ampere GA102,
-Ada and Blackwell. Half precision is that with sums in fp32.
+Sources: NVIDIA's data sheets of V100, T4, A100, A30, A40, L4, L40, L40S, H100 and RTX A4000, and its white papers of
+Ampere GA102, Ada and Blackwell. Half precision is that with sums in fp32. Of GeForce cards below those in the white
+papers NVIDIA publishes only the rate with sums in fp16: they have no figure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CARDS: tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...] = (
     (r"(NVIDIA |Tesla )V100-SXM2-\d+GB", (HALF, FP32), (125, 15.7)),
     (r"NVIDIA RTX 6000 Ada Generation", ALL, (364, 364, 182, 91.1)),
     (r"NVIDIA RTX A6000", ALL, (154.8, 154.8, 77.4, 38.7)),
+    (r"NVIDIA RTX A4000", ALL, (76.7, 76.7, 38.3, 19.2)),
     (r"NVIDIA GeForce RTX 5090", ALL, (209.5, 209.5, 104.8, 104.8)),
     (r"NVIDIA GeForce RTX 4090", ALL, (165.2, 165.2, 82.6, 82.6)),
     (r"NVIDIA GeForce RTX 4080", ALL, (97.5, 97.5, 48.7, 48.7)),

@@ -1,5 +1,8 @@
 """Module names as ranges of the profile: each forward of each module, on a CUDA device for Nsight Systems as well.
 
+Of the backward pass there are no ranges, neither in the trace nor in Nsight Systems: its operators get their module
+from the forward that made them, in the table only.
+
 The hooks are torch's global ones, so that no model has to be handed over; a module gets the name that it has in the
 outermost module that was called. Sources: torch.nn.modules.module.register_module_forward_hook, torch.cuda.nvtx.
 """

@@ -289,6 +289,7 @@ class Case:
         log, family = session.ring.text(), tree.descendants(self.child.pid)
         found = incident.gather(self.child, session.quiet, self.kills, log, status, by)
         known, texts = {**found.facts, **session.memory.facts()}, {**self.stuck, **found.texts}
+        known |= incident.record(advice.recorded(self._home().path, handover.record_told(self.scratch)))
         several = ranks.gather(self.scratch, session.quiet.heartbeats, family, log)
         if status == "failed":
             records = hook.read(self.scratch)

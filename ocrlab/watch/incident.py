@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import flight
-from ocrlab.flight import heartbeat
+from ocrlab.flight import heartbeat, record_end
 from ocrlab.probes import kernel_log, signals, stacks, tree
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redact import clean
@@ -55,6 +55,14 @@ def gather(child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ende
     code = child.code
     name = signals.of_exit(code) if code is not None and code < 0 else None
     return Incident(status, code if code is None or code >= 0 else None, name, texts, "", facts)
+
+
+def record(run: Path | None) -> dict[str, str]:
+    """Return the fact `record`: where the flight record of a run ends; empty where there is none."""
+    with contextlib.suppress(Exception):  # a damaged record must not cost the verdict
+        told = record_end.told(run) if run else ""
+        return {"record": told} if told else {}
+    return {}
 
 
 def judge(incident: Incident) -> Verdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from ocrlab.cli import diagnose
 from ocrlab.cli.answer import Answer, Parser
 from ocrlab.errors import ConfigError, DataError
-from ocrlab.flight import learned, write_json
+from ocrlab.flight import learned, ring, write_json
 from ocrlab.flight.process import identity
 
 LOG = "Traceback (most recent call last):\nOSError: [Errno 24] Too many open files: 'x'\n"
@@ -47,6 +48,43 @@ def test_what_a_recorded_training_noticed_is_told_without_any_log(tmp_path: Path
     learned.write(tmp_path / "flight", 0, 1, [], {}, cut=False)
     (tmp_path / "train.log").unlink()
     assert "nothing wrong" in ask(str(tmp_path)).text
+
+
+def recorded(run: Path, pid: int) -> Path:
+    (run / "flight").mkdir(parents=True)
+    writer, _ = ring.create(run / "flight", slots=4)
+    writer.begin(ring.Step(22, 22, samples=[str(Path.home() / "pages" / "page_003.png"), "page_017.png"]))
+    writer.phase("backward")
+    writer.page[16:20] = pid.to_bytes(4, "little")
+    return run
+
+
+def test_where_the_record_of_a_killed_run_ends_is_told_and_decides_no_cause(tmp_path: Path) -> None:
+    gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, check=True)
+    run = recorded(tmp_path / "run", int(gone.stdout))
+    said = "ecord ends at step 22, backward; samples ~/pages/page_003.png, page_017.png"
+    alone = ask(str(run))
+    assert f"The r{said}." in alone.text and alone.record["record"] == f"the r{said}", "redacted as any path"
+    assert alone.record["causes"] == []
+    write_json(run / ".FAILURE", {"schema": 1, "status": "failure", "error": {"type": "Killed", "message": "x"}})
+    killed = ask(str(run))
+    assert "cause is unknown" in killed.text and f"The r{said}." in killed.text
+    assert killed.record["causes"] == []
+    (run / "incident").mkdir()
+    write_json(run / "incident" / "replay.json", {"schema": 1, "answer": "first fault at step 22.", "fault": {}})
+    placed = ask(str(run))
+    assert "\n\nReplay: first fault at step 22.\n" in placed.text
+    assert placed.record["replay"] == "first fault at step 22."
+    (run / "incident" / "replay.json").unlink()
+    (run / ".FAILURE").unlink()
+    write_json(run / ".SUCCESS", {"schema": 1, "status": "success"})
+    assert "record" not in ask(str(run)).record
+
+
+def test_of_a_run_that_lives_no_end_is_told(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", os.getpid())
+    with pytest.raises(DataError, match="holds no log"):
+        ask(str(run))
 
 
 @pytest.mark.parametrize("words", [(), ("a.log", "--jsonl", "b"), ("a.log", "--explain")])

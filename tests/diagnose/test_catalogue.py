@@ -110,6 +110,8 @@ def test_explaining_tells_everything(entry: catalogue.Entry) -> None:
 
 def test_explaining_an_illegal_access_gives_the_command_lines() -> None:
     text = catalogue.explain("kernel.illegal_address")
+    blocking = text.partition("CUDA_LAUNCH_BLOCKING=1 COMMAND")[2].partition("compute-sanitizer")[0]
+    assert "slower" in blocking and not re.search(r"\d ?%", blocking), "a figure that nobody has measured"
     for command in (
         "--tool memcheck",
         "--tool racecheck",

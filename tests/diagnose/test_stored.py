@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.diagnose import read, stored
+from ocrlab.diagnose import read, stored, verdict
 from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, to_json
 
@@ -46,17 +46,45 @@ def test_the_answer_of_a_replay_is_evidence_of_the_cause_that_it_shows(tmp_path:
     assert found.causes[1].id == "native.segv"
 
 
-def test_the_newest_answer_counts_and_one_without_a_fault_does_not(tmp_path: Path) -> None:
+def test_the_newest_answer_counts(tmp_path: Path) -> None:
     run = replayed(tmp_path / "run", {"kind": "exception"})
     (run / "incident" / "replay-2.json").write_text(json.dumps({"answer": "newer", "fault": {"kind": "hang"}}))
-    (run / "incident" / "replay-3.json").write_text(json.dumps({"answer": "could not", "fault": None}))
     (run / "incident" / "replay-4.json").write_text("{torn")
-    os.utime(run / "incident" / "replay.json", (1, 1))
+    for name in ("replay", "replay-2"):
+        os.utime(run / "incident" / f"{name}.json", (1, 1))
     told = stored.replay(run)
     assert told is not None and (told["file"], told["answer"]) == ("replay-2.json", "newer")
     found = classify(read.incident(str(run)))
     assert found.causes[0].id == "native.segv" and found.causes[0].evidence[-1].text == "newer"
     assert stored.replay(tmp_path) is None and stored.replayed([], {}) == []
+
+
+def test_a_newer_answer_without_a_fault_counts_and_is_no_evidence(tmp_path: Path) -> None:
+    run = replayed(tmp_path / "run", FAULT)
+    os.utime(run / "incident" / "replay.json", (1, 1))
+    (run / "flight").mkdir()
+    (run / "flight" / "replay.json").write_text(json.dumps({"answer": "could not be reproduced.", "fault": None}))
+    incident = read.incident(str(run))
+    assert incident.facts["replay"] == {
+        "file": "flight/replay.json",
+        "answer": "could not be reproduced.",
+        "fault": None,
+    }
+    found = classify(incident)
+    assert found.causes[0].id == "native.segv" and "num.nonfinite" not in [cause.id for cause in found.causes]
+    assert "\n\nReplay: could not be reproduced.\n\n" in verdict.markdown(found, incident.facts)
+
+
+def test_an_answer_is_told_where_no_cause_is_known_and_not_twice_where_it_is_evidence(tmp_path: Path) -> None:
+    run = replayed(tmp_path / "run", {"kind": "exception"}, "first fault at step 3.")
+    (run / "incident" / "log_tail.txt").write_text("step 3\n")
+    incident = read.incident(str(run))
+    found = classify(incident)
+    assert found.causes == []
+    assert "Replay: first fault at step 3.\n" in verdict.markdown(found, incident.facts)
+    known = replayed(tmp_path / "known", FAULT)
+    incident = read.incident(str(known))
+    assert verdict.markdown(classify(incident), incident.facts).count("first fault") == 1
 
 
 def test_an_ending_of_other_types_says_nothing() -> None:

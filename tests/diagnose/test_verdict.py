@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,19 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     assert set(record) == {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing"}
     assert "abcdefgh" not in "".join(path.read_text() for path in (tmp_path / "incident").iterdir())
     assert not (tmp_path / "evil.txt").exists()
+
+
+def test_where_the_flight_record_ends_is_told_beside_the_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/var/lib/ada")
+    record = "the record ends at step 22, backward; samples /var/lib/ada/page_003.png"
+    incident = Incident("killed", None, "SIGKILL", {"log_tail.txt": "step 22\n"}, "", {"record": record})
+    without = classify(replace(incident, facts={}))
+    found = classify(incident)
+    assert found == without, "it decides nothing"
+    verdict.write(tmp_path, found, incident)
+    clean = "he record ends at step 22, backward; samples ~/page_003.png"
+    assert f"\n\nT{clean}.\n\n" in (tmp_path / "verdict.md").read_text()
+    for name in ("verdict.json", "facts.json"):
+        assert json.loads((tmp_path / name).read_text())["record"] == f"t{clean}"

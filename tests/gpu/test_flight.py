@@ -74,4 +74,4 @@ def test_what_launch_blocking_costs_is_measured(tmp_path: Path, record_property:
         seconds[blocking] = float(re.findall(r"seconds ([\d.]+)", done.stdout)[0])
     print(f"CUDA_LAUNCH_BLOCKING=1 makes a step {seconds['1'] / seconds['0'] - 1:+.1%} longer")
     record_property("launch_blocking", seconds["1"] / seconds["0"])  # type: ignore[operator]
-    assert 0.3 < seconds["1"] / seconds["0"] < 30
+    assert seconds["0"] > 0 and seconds["1"] > 0.8 * seconds["0"], "a launch that is waited for is never the faster one"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import types
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from ocrlab.flight.ring_layout import Step
 from ocrlab.flight.ring_read import name_of
 from ocrlab.recording import feed, generators, loading, raw, sent, walks
 from ocrlab.recording.held import Held
+from ocrlab.recording.learning import Learning
 from ocrlab.recording.loops import recording
 from ocrlab.recording.tape import Tape
 
@@ -145,6 +148,77 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     del tape
     assert torch.equal(held, torch.ones(1, dtype=held.dtype))
     assert ("illegal" in capsys.readouterr().err) == (how != "told")
+
+
+class Calls:
+    """Stands for torch.cuda: counts each function that is called, and answers as a machine with a GPU in use."""
+
+    def __init__(self, monkeypatch):
+        self.made = []
+        for name in [name for name in dir(torch.cuda) if not name.startswith("_")]:
+            kept = getattr(torch.cuda, name)
+            if not isinstance(kept, type | types.ModuleType) and callable(kept):
+                monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
+        for name in ("Event", "device", "Stream"):
+            monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
+
+    def answer(self, name, *_args, **_kwargs):
+        self.made.append(name)
+        if name == "Event":
+            return Event()
+        if name == "device":
+            return contextlib.nullcontext()
+        told = {"is_available": True, "is_initialized": True, "is_current_stream_capturing": False}
+        told |= {
+            "memory_stats_as_nested_dict": {},
+            "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
+            "device_count": 1,
+        }
+        return told.get(name, 0)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says that it lies on a device."""
+
+    is_cuda = True
+
+
+DEAD = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize("error", [torch.AcceleratorError(DEAD), RuntimeError(DEAD)])
+def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatch, error):
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    cuda = Calls(monkeypatch)
+    tape = Tape(tmp_path, "loop")
+    tape.hear(net)
+    tape.learning = Learning(net, [optimizer])
+
+    def step(micro):
+        begin(tape, micro)
+        loss = net(torch.ones(1, 2)).sum()
+        tape.loss(loss.detach().as_subclass(OnDevice))
+        tape.phase("backward")
+        loss.backward()
+        tape.stepping(optimizer, (optimizer,), {})
+        tape.snapshot(micro, lambda: {"w": torch.ones(2).as_subclass(OnDevice)})
+        tape.over(waits=True)
+
+    step(0)
+    assert {"is_initialized", "get_rng_state_all", "Event"} <= set(cuda.made), "with a living context they are asked"
+    assert tape.on and tape.late and tape.learning is not None
+    tape.failed(error)
+    cuda.made.clear()
+    step(1)
+    tape.learn("validate", True)
+    tape.validate(0, [torch.ones(1)], loading.Loaded())
+    tape.failed(error)
+    tape.finish()
+    assert cuda.made == []
+    assert [record.micro for record in ring.read(ring.find(tape.folder)[0]).steps] == [0, 1], "the record goes on"
 
 
 def test_kept_batches_are_bounded(tmp_path):

@@ -50,7 +50,31 @@ def test_a_long_text_is_cut_where_one_sees_it() -> None:
     head = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    x()\n'
     log = f"{head}ValueError: {'y' * 300}\n"
     told = probe.fingerprint(Verdict(status="failed", exit_code=1), Incident("failed", texts={"log_tail.txt": log}))[1]
-    assert len(told) == probe.TOLD and told.endswith("y…")
+    assert len(told) <= probe.LONGEST and told.endswith("…")
+
+
+REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input (2, 64), ' * 8}; goes away with less.")
+
+
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        ([REPLAY, Evidence("log_tail.txt", 9, "FloatingPointError:  loss is nan")], "FloatingPointError: loss is nan"),
+        ([REPLAY, Evidence("log_tail.txt", 9, "loss nan")], "loss nan"),
+        ([Evidence("facts", None, "x"), Evidence("traceback.txt", 1, "ValueError: y")], "ValueError: y"),
+        ([Evidence("log_tail.txt", 1, "e" * 200)], "e" * 119 + "…"),
+        ([], ""),
+    ],
+)
+def test_what_is_said_of_a_failure_is_the_exceptions_line(lines: list[Evidence], said: str) -> None:
+    assert probe.words(Cause("num.nonfinite", 0.9, lines)) == said
+
+
+def test_a_replays_line_alone_is_cut_between_words_and_marked() -> None:
+    found = Verdict(status="failed", causes=[Cause("num.nonfinite", 0.9, [REPLAY])])
+    what, told = probe.fingerprint(found, Incident("failed"))
+    assert what == "num.nonfinite" and told.startswith("num.nonfinite: first fault at step 1, forward, input")
+    assert told.endswith(" …") and "  " not in f"{told} comes from" and len(told) <= 120 + len("num.nonfinite: ")
 
 
 def test_a_hang_is_a_failure_and_being_slow_is_none() -> None:

@@ -147,6 +147,11 @@ def test_a_worker_that_dies_is_told_with_its_sample() -> None:
     assert "SIGKILL" in seen.table()["ended"].tolist()
 
 
+def test_a_sample_without_a_name_is_told_with_its_index() -> None:
+    assert names.called([1, 2], "33") == names.numbered("33") == "index 33"
+    assert names.called(None, "") == "" and names.called(None, "collate_fn") == "collate_fn"
+
+
 def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> None:
     class Broken(Pages):
         def __getitem__(self, index: int) -> Any:

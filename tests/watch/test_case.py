@@ -210,6 +210,23 @@ with flight.run({str(runs)!r}, "mine") as folder:
     assert (own / "incident" / "verdict.md").read_bytes() == (done.folder / "incident" / "verdict.md").read_bytes()
 
 
+def test_where_the_record_of_a_killed_program_ends_is_in_its_verdict(watched, tmp_path):
+    code = f"""
+import os, signal
+from ocrlab import flight
+from ocrlab.flight import handover, ring
+with flight.run({str(tmp_path / "runs")!r}, "mine") as folder:
+    handover.tell_record(folder.path)
+    writer, _ = ring.create(folder.path / "flight", slots=4)
+    writer.begin(ring.Step(22, 22, samples=["page_003.png"]))
+    writer.phase("backward")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = watched(code)
+    assert done.verdict["record"] == "the record ends at step 22, backward; sample page_003.png"
+    assert "The record ends at step 22, back" in (done.folder / "incident" / "verdict.md").read_text()
+
+
 def test_a_run_folder_that_said_why_itself_is_left_alone(watched, tmp_path):
     code = f"""
 from ocrlab import flight
