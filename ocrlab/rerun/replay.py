@@ -125,7 +125,7 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
         if not subject.cuda and time.monotonic() - began + max(o.seconds for o in outcomes) > ENOUGH:
             return  # the fault has its place; what would make it go away is not worth a longer wait
         yield cell
-        if outcomes[-1].fault is None and not outcomes[-1].broken:
+        if not outcomes[-1].broken and cells.settles(cell, fault, outcomes[-1].fault):
             return
 
 
