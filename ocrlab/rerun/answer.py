@@ -11,7 +11,7 @@ from textwrap import shorten
 from typing import Any
 
 from ocrlab.records import SCHEMA, finite
-from ocrlab.rerun import cells, likeness
+from ocrlab.rerun import cells, likeness, sanitizer
 from ocrlab.rerun.attempt import Outcome
 from ocrlab.rerun.subject import Subject
 
@@ -56,7 +56,9 @@ def _apart(outcomes: Sequence[Outcome]) -> list[str]:
             continue
         what = next(iter(_what(outcome.fault)), str(outcome.fault.get("kind")))
         placed = all(one.cell.options.get("trace") for one in (shown, outcome))
-        if likeness.same(fault, outcome.fault, placed=placed):
+        if outcome.fault.get("report"):
+            otherwise.append(f"{outcome.cell.name} reports {what}")
+        elif likeness.same(fault, outcome.fault, placed=placed):
             stays.append(outcome.cell.way)
         elif likeness.is_race(outcome.fault):
             otherwise.append(f"a race between streams is seen {outcome.cell.way}: {what}")
@@ -235,6 +237,8 @@ def _place(fault: Mapping[str, Any]) -> str:
 def _what(fault: Mapping[str, Any]) -> list[str]:
     """Return what went wrong there."""
     kind = fault.get("kind")
+    if fault.get("report"):
+        return [sanitizer.words(fault["report"])]
     if kind == "nonfinite":
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""

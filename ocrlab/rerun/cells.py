@@ -59,7 +59,12 @@ SANITIZER = Cell(
     "stream sanitizer", "under the stream sanitizer", {}, {"TORCH_CUDA_SANITIZER": "1"}, aside="no race is seen"
 )
 MEMCHECK = Cell(
-    "compute-sanitizer", "under compute-sanitizer", {}, {}, ("compute-sanitizer", "--target-processes", "all")
+    "compute-sanitizer",
+    "under compute-sanitizer",
+    {},
+    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},  # else a wild access lies within the allocator's own blocks
+    ("compute-sanitizer", "--target-processes", "all", "--error-exitcode", "86", "--report-api-errors", "no"),
+    "compute-sanitizer reports nothing",
 )
 OTHERWISE = (FP32, THREAD, MKLDNN, ANOMALY, SYNC, CPU, CUDNN, CACHING, SANITIZER, MEMCHECK)
 ALTERED = frozenset(cell.name for cell in OTHERWISE)  # in which another fault may come first, which is not the run's
@@ -163,6 +168,8 @@ def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
 
 def settles(cell: Cell, fault: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
     """Tell whether nothing more is to be asked about a fault, as a cell has `found` none, or what a kernel refused."""
+    if found is not None and found.get("report"):
+        return True
     if cell.name == CPU.name and dies_on_gpu(fault):
         return found is not None and bool(likeness.of_cuda(fault)) and likeness.names_value(found)
     return found is None

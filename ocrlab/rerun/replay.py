@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrlab import flight, redact
 from ocrlab.errors import ConfigError
-from ocrlab.rerun import answer, cells
+from ocrlab.rerun import answer, cells, sanitizer
 from ocrlab.rerun.attempt import Outcome, perform
 from ocrlab.rerun.cells import Cell
 from ocrlab.rerun.subject import Subject, find
@@ -73,7 +73,8 @@ def replay(
                 outcomes.append(Outcome(cell, broken="the time was over"))
                 break
             say(f"{cell.name} ...")
-            outcomes.append(perform(subject, cell, place / f"{len(outcomes)}-{_slug(cell.name)}", left))
+            where = place / f"{len(outcomes)}-{_slug(cell.name)}"
+            outcomes.append(sanitizer.heard(perform(subject, sanitizer.placed(cell, where), where, left), where))
     finally:
         if not outcomes:
             shutil.rmtree(place, ignore_errors=True)
