@@ -58,6 +58,9 @@ def _apart(outcomes: Sequence[Outcome]) -> list[str]:
         placed = all(one.cell.options.get("trace") for one in (shown, outcome))
         if outcome.fault.get("report"):
             otherwise.append(f"{outcome.cell.name} reports {what}")
+        elif outcome.fault.get("forward"):
+            line = short(str(outcome.fault["forward"]))
+            otherwise.append(f"{outcome.cell.name} names `{outcome.fault['node']}`, made in the forward at `{line}`")
         elif likeness.same(fault, outcome.fault, placed=placed):
             stays.append(outcome.cell.way)
         elif likeness.is_race(outcome.fault):

@@ -137,11 +137,12 @@ def contrasts(fault: Mapping[str, Any], cuda: bool) -> list[Cell]:
     kind, half = fault.get("kind"), is_half(fault)
     if kind in ("target", "index", "data") or fault.get("before"):
         return []  # a value that was wrong before anything was computed is wrong everywhere
-    if cuda:
-        return _on_gpu(fault)
     if kind == "nonfinite":
         unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
-        return ([FP32] if half else []) + ([ANOMALY] if unplaced else [])
+        first = [*([FP32] if half else []), *([ANOMALY] if unplaced else [])]
+        return first + [cell for cell in _on_gpu(fault) if cell not in first] if cuda else first
+    if cuda:
+        return _on_gpu(fault)
     if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
         return [MKLDNN, THREAD]
     return [FP32] if half and kind == "crash" else []

@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrlab import flight, redact
 from ocrlab.errors import ConfigError
-from ocrlab.rerun import answer, cells, sanitizer
+from ocrlab.rerun import anomaly, answer, cells, sanitizer
 from ocrlab.rerun.attempt import Outcome, perform
 from ocrlab.rerun.cells import Cell
 from ocrlab.rerun.subject import Subject, find
@@ -74,7 +74,8 @@ def replay(
                 break
             say(f"{cell.name} ...")
             where = place / f"{len(outcomes)}-{_slug(cell.name)}"
-            outcomes.append(sanitizer.heard(perform(subject, sanitizer.placed(cell, where), where, left), where))
+            outcome = perform(subject, sanitizer.placed(cell, where), where, left)
+            outcomes.append(anomaly.heard(sanitizer.heard(outcome, where), where))
     finally:
         if not outcomes:
             shutil.rmtree(place, ignore_errors=True)

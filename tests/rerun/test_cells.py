@@ -46,6 +46,10 @@ def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> 
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
     assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
+    half = {"kind": "nonfinite", "phase": "backward", "inputs": ["(4, 8) fp16 cuda:0"]}
+    assert names(half, cuda=True)[:3] == ["fp32", "anomaly mode", "on the CPU"]
+    assert "anomaly mode" not in names({**half, "line": "a.py:3 f"}, cuda=True)
+    assert len(set(names(half, cuda=True))) == len(names(half, cuda=True))
 
 
 def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
