@@ -77,9 +77,9 @@ class Tape:
         return self.writer.micro()
 
     @harmless
-    def hear(self, model: nn.Module) -> None:
+    def hear(self, *models: nn.Module) -> None:
         """Note which stage of a model is entered."""
-        self.stages.attach(model)
+        self.stages.attach(*models)
 
     @harmless
     def watch(self, loader: Any, number: int = 0) -> Loader | Counted:
