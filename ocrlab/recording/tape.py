@@ -117,8 +117,8 @@ class Tape:
             found = names.of_batch(data)
             if found and found != told.samples:
                 told.samples, told.text = found, ring_layout.batch_of(found, told.base)
-            if self.raw is not None:
-                told.base = {**told.base, "raw": self.raw.keep(data)}
+            if self.raw is not None and (kept := self.raw.keep(data)):
+                told.base = {**told.base, "raw": kept}
                 told.text = ring_layout.batch_of(told.samples, told.base)
         except Exception as error:
             self.give_up(error)

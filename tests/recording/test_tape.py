@@ -15,7 +15,7 @@ from ocrlab.errors import CheckpointError, DataError
 from ocrlab.flight import ring, ring_layout
 from ocrlab.flight.ring_layout import Step
 from ocrlab.flight.ring_read import name_of
-from ocrlab.recording import feed, generators, loading, raw, sent, walks
+from ocrlab.recording import feed, generators, loading, sent, walks
 from ocrlab.recording.held import Held
 from ocrlab.recording.loops import recording
 from ocrlab.recording.tape import Tape
@@ -145,13 +145,6 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     del tape
     assert torch.equal(held, torch.ones(1, dtype=held.dtype))
     assert ("illegal" in capsys.readouterr().err) == (how != "told")
-
-
-def test_kept_batches_are_bounded(tmp_path):
-    kept = raw.Raw(tmp_path, 0, most=3)
-    names = [kept.keep({"x": torch.full((2,), i)}) for i in range(5)]
-    assert sorted(path.name for path in kept.folder.iterdir()) == names[2:]
-    assert torch.equal(raw.read(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
 
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
