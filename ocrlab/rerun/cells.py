@@ -16,6 +16,7 @@ from ocrlab.flight.ring import Step
 from ocrlab.rerun import likeness
 
 LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
+LIBRARY_NODES = re.compile(r"^(?:Conv|Cudnn|\w*BatchNorm|\w*[Mm]mBackward|\w*Pool)")  # of the graph of torch
 EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
 LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
 BEHIND = "after the last batch"  # in place of a phase
@@ -155,7 +156,9 @@ def _on_gpu(fault: Mapping[str, Any]) -> list[Cell]:
     tools = [MEMCHECK] if shutil.which(MEMCHECK.wrapper[0]) else []
     precise = [FP32] if is_half(fault) else []
     ended, op = likeness.of_cuda(fault), str(fault.get("op") or "")
-    if ended in likeness.LIBRARY or (dies_on_gpu(fault) and LIBRARY_OPS.search(op)):
+    library = op.startswith("aten::") and LIBRARY_OPS.search(op)
+    library = library or (not op and LIBRARY_NODES.search(str(fault.get("node") or "")))
+    if ended in likeness.LIBRARY or (dies_on_gpu(fault) and library):
         return [CPU, CUDNN, *precise, *tools, SYNC, CACHING, SANITIZER]
     if ended:
         return [CPU, *tools, CACHING, SYNC, SANITIZER, CUDNN, *precise]
@@ -169,7 +172,7 @@ def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
 
 def settles(cell: Cell, fault: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
     """Tell whether nothing more is to be asked about a fault, as a cell has `found` none, or what a kernel refused."""
-    if found is not None and found.get("report"):
+    if found is not None and (found.get("report") or likeness.is_race(found)):
         return True
     if cell.name == CPU.name and dies_on_gpu(fault):
         return found is not None and bool(likeness.of_cuda(fault)) and likeness.names_value(found)

@@ -78,6 +78,8 @@ def test_a_kernel_that_dies_asks_for_less_of_its_library_or_for_a_look_at_its_me
     assert names({**ILLEGAL, "op": "aten::convolution"}, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
     own = ["on the CPU", "compute-sanitizer", "no caching allocator"]
     assert names({**ILLEGAL, "op": "mine::scan"}, cuda=True)[:3] == names(ILLEGAL, cuda=True)[:3] == own
+    assert names({**ILLEGAL, "op": "mine::conv_scan"}, cuda=True)[:3] == own
+    assert names({**ILLEGAL, "node": "ConvolutionBackward0"}, cuda=True)[1] == "cuDNN off"
     crash = {"kind": "crash", "op": "aten::convolution", "signal": "SIGSEGV"}
     assert names(crash, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
 
@@ -89,6 +91,8 @@ def test_that_a_kernel_does_not_die_on_the_cpu_settles_nothing_but_a_value_that_
     asserted = {"kind": "exception", "exception": "RuntimeError: CUDA error: device-side assert triggered"}
     assert cells.settles(cells.CPU, asserted, {"kind": "target", "value": "9"})
     assert not cells.settles(cells.CPU, asserted, {"kind": "exception", "exception": "ValueError: 3"})
+    race = {"kind": "exception", "exception": "torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors"}
+    assert cells.settles(cells.SANITIZER, ILLEGAL, race)
 
 
 def test_what_a_slow_cell_or_a_program_that_wants_a_gpu_does_says_nothing() -> None:
