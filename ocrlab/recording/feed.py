@@ -48,6 +48,7 @@ class Feed:
         self.iterators: list[Any] = []
         self.loader: Any = None  # the one whose samples are at hand
         self.streamed: tuple[Step, bytes] | None = None  # the samples of a stream's batch
+        self.warned: list[str] = []
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of the next walk; raises DataError where they cannot be made again."""
@@ -59,7 +60,7 @@ class Feed:
         self.is_behind = self.behind and self.next >= len(self.walks) and _is_last(loader, steps[-1])
         makers = {"raw": self._kept, "map": self._made, "walk": self._walked}
         batch = None
-        for kind, group in itertools.groupby(steps, key=_kind):
+        for kind, group in itertools.groupby(steps, key=self._kind_of):
             for batch in makers[kind](loader, list(group)):
                 yield batch
         if self.next < len(self.walks) or self.goes_on:
@@ -91,6 +92,19 @@ class Feed:
             return parts(self.loader, step.order, step.loaded)
         found = self.streamed
         return streamed.parts(self.loader.collate_fn, found[1]) if found is not None and found[0] is step else None
+
+    def _kind_of(self, step: Step) -> str:
+        """Return what a batch is made from: from its file, where that is gone from what the record says of it."""
+        kind = _kind(step)
+        name = str(step.order.get("raw"))
+        if kind != "raw" or raw.has(self.flight, name):
+            return kind
+        walk = step.order.get("kind") == "walk" and "position" in step.order
+        if not walk and not isinstance(step.order.get("indices"), str):
+            return kind
+        gone = "batches that were kept raw are gone: they are made again from the data set, which may give others"
+        self.warned += [gone] if gone not in self.warned else []
+        return "walk" if walk else "map"
 
     def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:

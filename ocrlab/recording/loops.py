@@ -260,7 +260,7 @@ def recording(
             if any(type(part).__name__ == SHARDED for model in held.models for part in model.modules()):
                 tape.snapshots_on = False
                 say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
-            tape.hear(held.models[0])
+            tape.hear(*held.models)
             if tape.snapshots_on:
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
                 tape.learning = Learning(whole, held.optimizers, held.extra, tape.stages)

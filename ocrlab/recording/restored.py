@@ -360,7 +360,8 @@ class Restored:
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
         left_out = [*self.state["left_out"], *found.names(self.state["state"])] if self.state else []
-        told = [*executed.warned, *self.running, *(f"not in the snapshot: {what}" for what in left_out)]
+        told = [*executed.warned, *self.running, *self.feeding.warned]
+        told += [f"not in the snapshot: {what}" for what in left_out]
         if self.state is None and not (self.whole or self.is_before) and not any(step.micro for step in self.steps[:1]):
             told.append("no snapshot: the weights are those that the program begins with")
         return told

@@ -1,8 +1,8 @@
-"""Which stage of a model was entered last: at most twenty of its modules are heard, for about a microsecond each."""
+"""Which stage of a model was entered last: at most twenty modules are heard, for about a microsecond each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,10 @@ from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
 from ocrlab.recording import generators, hearing
 
 MOST = 18  # and two on the whole model
+ALL = MOST + 2  # of all models
+FEW = 5  # models that are looked into; each of more is one stage
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
+WRAPPERS = ("DataParallel", "DistributedDataParallel")
 LOSSES = ("loss", "criterion")
 Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 Quick: Any = getattr(generators.quick, "Quick", ())  # does the same in C
@@ -34,7 +37,12 @@ class Now:
 
 
 class Stages:
-    """What writes a stage's name into the ring when its forward begins."""
+    """What writes a stage's name into the ring when its forward begins.
+
+    From the beginning of a backward on, and so in the optimiser's step, none is told but what is computed again: the
+    one that was entered last is the loss's or the last layer's, while the backward goes through all of them the other
+    way; no call of a module tells where it is, and a wrong name is worse than none. A replay names the module.
+    """
 
     def __init__(self, writer: Writer, now: Any = None) -> None:
         self.writer, self.now = writer, now or Now()
@@ -43,23 +51,29 @@ class Stages:
         self.whole: nn.Module | None = None  # what is called as the model, where it is called through `_surrounds`
         self.scales: Any = None  # hears its calls, too: a frame of its own would cost as much again
 
-    def attach(self, model: nn.Module) -> None:
-        """Listen to the top modules of a model."""
+    def attach(self, *models: nn.Module) -> None:
+        """Listen to the top modules of a model, or of several, whose stages begin with what they are."""
         self.detach()
         self.on = True
-        for name, module in top(model):
+        for name, module in top(models[0]) if len(models) == 1 else shared(models):
             self._listen(module, self._calls(name), self._entry(name))
-        _, whole = unwrapped(model)
-        heard = self._listen(
-            whole, lambda inner: self._surrounds(inner, whole), self._phase("forward"), self._phase("loss")
-        )
-        self.whole = whole if heard else None
+        for model in models if len(models) <= FEW else models[:1]:
+            _, whole = unwrapped(model)
+            heard = self._hear(whole)
+            if model is models[0]:
+                self.whole = whole if heard else None
 
     def detach(self) -> None:
         """Stop listening."""
         self.whole = self.scales = None
         while self.undo:
             self.undo.pop()()
+
+    def _hear(self, whole: nn.Module) -> bool:
+        """Listen to the calls of a whole model; tells whether without a hook."""
+        return self._listen(
+            whole, lambda inner: self._surrounds(inner, whole), self._phase("forward"), self._phase("loss")
+        )
 
     def _listen(
         self, module: nn.Module, around: Around, before: Callable[[], None], after: Callable[[], None] | None = None
@@ -164,6 +178,33 @@ def top(model: nn.Module) -> list[tuple[str, nn.Module]]:
     inner.sort(key=lambda pair: pair[0].count("."))  # the members of lists last: there may be many
     found += inner[: MOST - len(found)]
     return found or [(prefix.rstrip(".") or "model", model)]
+
+
+def shared(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
+    """Return (name, module) of the stages of several models, `Generator.up`: of each as many as there is room for. A
+    model of a class that another one has is told by its place in the list, too: `Net[1].stem`.
+    """
+    kinds = [_kind(model) for model in models]
+    called = [f"{kind}[{i}]" if kinds.count(kind) > 1 else kind for i, kind in enumerate(kinds)]
+    if len(models) > FEW:
+        return [*zip(called, models, strict=True)][:MOST]
+    found = [top(model) for model in models]
+    while sum(map(len, found)) > ALL - 2 * len(models):
+        max(found, key=len).pop()
+    named = [(owner if name == "model" else f"{owner}.{name}", m) for owner, of in zip(called, found, strict=True)
+             for name, m in of]  # fmt: skip
+    first = {id(module): (name, module) for name, module in reversed(named)}  # two may have one in common
+    return [pair for pair in named if first[id(pair[1])] == pair]
+
+
+def _kind(model: nn.Module) -> str:
+    """Return the class of a model without what torch has put around it."""
+    for _ in range(4):
+        inner = model._modules.get("module" if type(model).__name__ in WRAPPERS else "_orig_mod")
+        if inner is None or type(model).__name__ not in (*WRAPPERS, "OptimizedModule"):
+            break
+        model = inner
+    return type(model).__name__
 
 
 def unwrapped(model: nn.Module) -> tuple[str, nn.Module]:

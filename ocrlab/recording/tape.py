@@ -76,9 +76,9 @@ class Tape:
         return self.writer.micro()
 
     @harmless
-    def hear(self, model: nn.Module) -> None:
+    def hear(self, *models: nn.Module) -> None:
         """Note which stage of a model is entered."""
-        self.stages.attach(model)
+        self.stages.attach(*models)
 
     @harmless
     def watch(self, loader: Any, number: int = 0) -> Loader | Counted:
@@ -115,8 +115,8 @@ class Tape:
             found = names.of_batch(data)
             if found and found != told.samples:
                 told.samples, told.text = found, ring_layout.batch_of(found, told.base)
-            if self.raw is not None:
-                told.base = {**told.base, "raw": self.raw.keep(data)}
+            if self.raw is not None and (kept := self.raw.keep(data)):
+                told.base = {**told.base, "raw": kept}
                 told.text = ring_layout.batch_of(told.samples, told.base)
         except Exception as error:
             self.give_up(error)

@@ -11,7 +11,7 @@ from textwrap import shorten
 from typing import Any
 
 from ocrlab.records import SCHEMA, finite
-from ocrlab.rerun import cells
+from ocrlab.rerun import cells, likeness, sanitizer
 from ocrlab.rerun.attempt import Outcome
 from ocrlab.rerun.subject import Subject
 
@@ -40,10 +40,41 @@ def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         return "; ".join([*parts, AHEAD]) + "."
     parts += _samples(fault, outcomes)
     parts += _around(subject, fault)
-    parts += [outcome.cell.gone for outcome in contrasts(outcomes) if outcome.fault is None][:1]
-    stays = [outcome.cell.name for outcome in contrasts(outcomes) if outcome.fault is not None]
-    parts += [f"stays with {', '.join(stays)}"] if stays else []
-    return "; ".join(parts) + "."
+    return "; ".join([*parts, *_apart(outcomes)]) + "."
+
+
+def _apart(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what tells the fault apart: where it goes away, where it stays, and where another one comes."""
+    shown, told = _shown(outcomes), contrasts(outcomes)
+    fault = shown.fault or {}
+    ways = [outcome.cell.way for outcome in told if outcome.fault is None and outcome.cell.way]
+    words = [f"goes away {_joined(ways)}"] if ways else []
+    words += [outcome.cell.aside for outcome in told if outcome.fault is None and outcome.cell.aside]
+    stays, otherwise = [], []
+    for outcome in told:
+        if outcome.fault is None or not outcome.cell.way:
+            continue
+        what = next(iter(_what(outcome.fault)), str(outcome.fault.get("kind")))
+        placed = all(one.cell.options.get("trace") for one in (shown, outcome))
+        if outcome.fault.get("report"):
+            otherwise.append(f"{outcome.cell.name} reports {what}")
+        elif outcome.fault.get("forward"):
+            line = short(str(outcome.fault["forward"]))
+            otherwise.append(f"{outcome.cell.name} names `{outcome.fault['node']}`, made in the forward at `{line}`")
+        elif likeness.same(fault, outcome.fault, placed=placed):
+            stays.append(outcome.cell.way)
+        elif likeness.is_race(outcome.fault):
+            otherwise.append(f"a race between streams is seen {outcome.cell.way}: {what}")
+        else:
+            path = outcome.fault.get("path") if placed else None
+            where = f" in `{path}`" if path and path != fault.get("path") else ""
+            otherwise.append(f"fails otherwise {outcome.cell.way}{where}: {what}")
+    return [*dict.fromkeys(words), *([f"stays {_joined(stays)}"] if stays else []), *otherwise]
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
@@ -68,9 +99,11 @@ def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
 
 def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     """Return the fault of the first cell that has one, of an earlier step where one was found; where some cells went
-    another way than the run, of one that did not.
+    another way than the run, of one that did not. What a cell shows that has changed something is not the run's.
     """
-    faults = [(outcome.fault, outcome.strays) for outcome in outcomes if outcome.fault is not None]
+    shown = [outcome for outcome in outcomes if outcome.fault is not None]
+    shown = [outcome for outcome in shown if outcome.cell.name not in cells.ALTERED] or shown
+    faults = [(outcome.fault, outcome.strays) for outcome in shown if outcome.fault is not None]
     faults = [(fault, strays) for fault, strays in faults if not strays] or faults
     order = lambda found: (int(found[0].get("step", 0)), cells.is_kept(found[0]))  # noqa: E731
     return min(faults, key=order, default=(None, False))[0]
@@ -83,12 +116,16 @@ def _shown(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the cells after the one that showed the fault which say something about it."""
+    """Return the cells that say something about the fault: those after the one that showed it; and what had hidden it,
+    where it is shown only by the program as it was.
+    """
     fault = decided(outcomes)
     index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
-    later = [outcome for outcome in outcomes[index + 1 :] if not outcome.broken and not outcome.alone]
-    later = [outcome for outcome in later if "trace_from" not in outcome.cell.options]
-    return [outcome for outcome in later if cells.says(outcome.cell, outcome.fault)]
+    way = outcomes[index].cell.way if index < len(outcomes) else ""
+    hidden = [one for one in outcomes[:index] if way == cells.AS_IT_WAS.way and one.fault is None and not one.strays]
+    told = [one for one in [*hidden, *outcomes[index + 1 :]] if not one.broken and not one.alone]
+    told = [one for one in told if "trace_from" not in one.cell.options and one.cell.way != way]
+    return [one for one in told if cells.says(one.cell, one.fault, fault)]
 
 
 def culprits(outcome: Outcome) -> tuple[list[str] | None, str]:
@@ -203,6 +240,8 @@ def _place(fault: Mapping[str, Any]) -> str:
 def _what(fault: Mapping[str, Any]) -> list[str]:
     """Return what went wrong there."""
     kind = fault.get("kind")
+    if fault.get("report"):
+        return [sanitizer.words(fault["report"])]
     if kind == "nonfinite":
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""

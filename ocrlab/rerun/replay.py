@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrlab import flight, redact
 from ocrlab.errors import ConfigError
-from ocrlab.rerun import answer, cells
+from ocrlab.rerun import anomaly, answer, cells, sanitizer
 from ocrlab.rerun.attempt import Outcome, perform
 from ocrlab.rerun.cells import Cell
 from ocrlab.rerun.subject import Subject, find
@@ -68,7 +68,9 @@ def replay(
                 outcomes.append(Outcome(cell, broken="the time was over"))
                 break
             say(f"{cell.name} ...")
-            outcomes.append(perform(subject, cell, place / f"{len(outcomes)}-{_slug(cell.name)}", left))
+            where = place / f"{len(outcomes)}-{_slug(cell.name)}"
+            outcome = perform(subject, sanitizer.placed(cell, where), where, left)
+            outcomes.append(anomaly.heard(sanitizer.heard(outcome, where), where))
     finally:
         if not outcomes:
             shutil.rmtree(place, ignore_errors=True)
@@ -133,7 +135,7 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
         if not subject.cuda and time.monotonic() - began + max(o.seconds for o in outcomes) > ENOUGH:
             return  # the fault has its place; what would make it go away is not worth a longer wait
         yield cell
-        if outcomes[-1].fault is None and not outcomes[-1].broken:
+        if not outcomes[-1].broken and cells.settles(cell, fault, outcomes[-1].fault):
             return
 
 

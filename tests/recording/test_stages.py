@@ -11,7 +11,8 @@ from torch import nn
 
 from ocrlab.flight import ring
 from ocrlab.model.detector import Detector
-from ocrlab.recording.stages import Stages, top
+from ocrlab.recording.loops import recording
+from ocrlab.recording.stages import Stages, shared, top
 
 
 def test_the_detectors_stages():
@@ -124,3 +125,69 @@ def test_a_scripted_model_takes_no_hooks_and_is_heard(tmp_path):
     assert ring.read(tmp_path / "ring-0-0.bin").now.stage == "model"
     stages.detach()
     assert net._compiled_call_impl is None
+
+
+class Up(nn.Module):
+    def __init__(self, fails=False):
+        super().__init__()
+        self.stem, self.out, self.fails = nn.Linear(2, 2), nn.Linear(2, 2), fails
+
+    def forward(self, x):
+        x = self.stem(x)
+        if self.fails:
+            raise RuntimeError("in the second")
+        return self.out(x)
+
+
+class Judge(Up):
+    pass
+
+
+def test_all_of_several_models_are_heard_on_twenty_hooks_in_all(tmp_path):
+    writer = ring.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    generator, judge = Up(), Judge(fails=True)
+    stages = Stages(writer)
+    stages.attach(generator, judge)
+    writer.begin(ring.Step(0, 0))
+    stages.now.in_step = True
+    made = generator(torch.ones(4, 2))
+    now = ring.read(tmp_path / "ring-0-0.bin").now
+    assert (now.stage, now.phase) == ("Up.out", "loss")
+    with pytest.raises(RuntimeError, match="in the second"):
+        judge(made)
+    now = ring.read(tmp_path / "ring-0-0.bin").now
+    assert (now.stage, now.phase) == ("Judge.stem", "forward")
+    assert stages.whole is generator
+    stages.detach()
+    assert not any(m._compiled_call_impl for net in (generator, judge) for m in net.modules())
+    large = [Detector(width=32), Detector(width=32), nn.DataParallel(Up())]
+    stages.attach(*large)
+    assert 14 <= len(stages.undo) <= 20
+    names = [name for name, _ in shared(large)]
+    assert len(names) == 14 and len([name for name in names if name.startswith("Detector[1].")]) == 6
+    assert "Up.stem" in names and "Detector[0].encoder" in names
+    stages.attach(*[nn.Linear(1, 1) for _ in range(30)])
+    assert len(stages.undo) <= 20
+    stages.detach()
+
+
+def test_a_part_that_two_models_have_is_heard_once():
+    one, other = Up(), Judge()
+    other.stem = one.stem
+    assert [name for name, _ in shared([one, other])] == ["Up.stem", "Up.out", "Judge.out"]
+    assert [name for name, _ in shared([one, nn.Linear(2, 2)])] == ["Up.stem", "Up.out", "Linear"]
+
+
+def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(tmp_path):
+    generator, judge = Up(), Judge()
+    optimizer = torch.optim.SGD([*generator.parameters(), *judge.parameters()], 0.1)
+    with (
+        pytest.raises(RuntimeError, match="in the second"),
+        recording(tmp_path, [generator, judge], optimizer) as rec,
+    ):
+        for x in rec.batches([torch.ones(4, 2)] * 6):
+            judge.fails = rec.micro == 4
+            rec.loss(judge(generator(x)).mean()).backward()
+            optimizer.step()
+    found = ring.read(ring.find(tmp_path)[0])
+    assert (found.now.micro, found.now.stage, found.now.phase) == (4, "Judge.stem", "forward")

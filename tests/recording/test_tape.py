@@ -17,7 +17,7 @@ from ocrlab.errors import CheckpointError, DataError
 from ocrlab.flight import ring, ring_layout
 from ocrlab.flight.ring_layout import Step
 from ocrlab.flight.ring_read import name_of
-from ocrlab.recording import feed, generators, loading, raw, sent, walks
+from ocrlab.recording import feed, generators, loading, sent, walks
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loops import recording
@@ -219,13 +219,6 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     tape.finish()
     assert cuda.made == []
     assert [record.micro for record in ring.read(ring.find(tape.folder)[0]).steps] == [0, 1], "the record goes on"
-
-
-def test_kept_batches_are_bounded(tmp_path):
-    kept = raw.Raw(tmp_path, 0, most=3)
-    names = [kept.keep({"x": torch.full((2,), i)}) for i in range(5)]
-    assert sorted(path.name for path in kept.folder.iterdir()) == names[2:]
-    assert torch.equal(raw.read(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
 
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):

@@ -311,3 +311,49 @@ def test_how_far_a_replay_agrees_with_the_record_is_said() -> None:
     assert answer.agreement([outcome(fault, steps=steps)]) == told
     assert answer.agreement([outcome(fault, steps=[*steps, step(213, 1.0, False)])]) == ""
     assert answer.agreement([outcome(fault)]) == answer.agreement([outcome(None, steps=steps)]) == ""
+
+
+ILLEGAL = {
+    **CONV,
+    "kind": "exception",
+    "exception": "RuntimeError: CUDA error: an illegal memory access was encountered",
+}
+
+
+def test_all_that_makes_a_fault_go_away_is_named_and_what_it_stays_with() -> None:
+    found = [outcome(dict(ILLEGAL), cells.BLOCKING), outcome(None, cells.CPU), outcome(None, cells.CUDNN)]
+    assert answer.sentence(subject(), found).endswith("; goes away on the CPU and without cuDNN.")
+    ways = (cells.CUDNN, cells.FP32, cells.CACHING)
+    inputs = {**ILLEGAL, "inputs": ["(4, 8) fp32"]}
+    found = [outcome(inputs, cells.BLOCKING), *(outcome(dict(inputs), cell) for cell in ways)]
+    assert answer.sentence(subject(), found).endswith(
+        "; stays without cuDNN, in fp32 and without the caching allocator."
+    )
+
+
+def test_another_fault_is_not_said_to_stay() -> None:
+    value = {**CONV, "kind": "exception", "exception": "ValueError: no such size\nand more"}
+    found = [outcome(dict(ILLEGAL), cells.BLOCKING), outcome(value, cells.CPU)]
+    said = answer.sentence(subject(), found)
+    assert said.endswith("; fails otherwise on the CPU: ValueError: no such size.") and "stays" not in said
+    found[1] = outcome({**ILLEGAL, "path": "stem"}, cells.CUDNN)
+    assert "fails otherwise without cuDNN in `stem`: RuntimeError: CUDA error" in answer.sentence(subject(), found)
+    race = {"step": 0, "kind": "exception", "exception": "torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors"}
+    found[1] = outcome(race, cells.SANITIZER)
+    assert "; a race between streams is seen under the stream sanitizer: torch" in answer.sentence(subject(), found)
+    target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4"}
+    found[1] = outcome(target, cells.CPU)
+    assert answer.sentence(subject(), found).endswith(
+        "fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4."
+    )
+    found[1] = outcome({"kind": "exception", "exception": "RuntimeError: No CUDA GPUs are available"}, cells.CPU)
+    assert "CPU" not in answer.sentence(subject(), found)
+
+
+def test_what_hides_a_fault_is_told_where_only_the_program_as_it_was_shows_it() -> None:
+    found = [outcome(None, cells.BLOCKING), outcome(dict(ILLEGAL), cells.AS_IT_WAS), outcome(None, cells.SANITIZER)]
+    assert answer.sentence(subject(), found).endswith(
+        "; goes away with CUDA_LAUNCH_BLOCKING=1 and under the stream sanitizer; it depends on timing; no race is seen."
+    )
+    found[0] = outcome(None, cells.TRACED, steps=[step(212, 1.0, False)])
+    assert "timing" not in answer.sentence(subject(), found), "it went another way than the run"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ocrlab.flight.ring import Step
-from ocrlab.rerun import cells
+from ocrlab.rerun import answer, cells
+from ocrlab.rerun import replay as replaying
+from ocrlab.rerun.attempt import Outcome
+
+ILLEGAL: dict[str, Any] = {"kind": "exception", "phase": "forward", "path": "body", "step": 3, "micro": 3}
+ILLEGAL |= {"exception": "RuntimeError: CUDA error: an illegal memory access was encountered"}
+CONV = {**ILLEGAL, "op": "aten::convolution"}
 
 
 def names(fault: dict[str, Any], cuda: bool = False) -> list[str]:
@@ -38,6 +46,10 @@ def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> 
 def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
     assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
+    half = {"kind": "nonfinite", "phase": "backward", "inputs": ["(4, 8) fp16 cuda:0"]}
+    assert names(half, cuda=True)[:3] == ["fp32", "anomaly mode", "on the CPU"]
+    assert "anomaly mode" not in names({**half, "line": "a.py:3 f"}, cuda=True)
+    assert len(set(names(half, cuda=True))) == len(names(half, cuda=True))
 
 
 def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
@@ -57,6 +69,37 @@ def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(fault, cuda=True) == [*wanted, "compute-sanitizer"]
     monkeypatch.setattr(cells.shutil, "which", lambda name: None)
     assert names(fault, cuda=True) == wanted
+
+
+def test_a_kernel_that_dies_asks_for_less_of_its_library_or_for_a_look_at_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cells.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert names({**ILLEGAL, "op": "aten::convolution"}, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
+    own = ["on the CPU", "compute-sanitizer", "no caching allocator"]
+    assert names({**ILLEGAL, "op": "mine::scan"}, cuda=True)[:3] == names(ILLEGAL, cuda=True)[:3] == own
+    assert names({**ILLEGAL, "op": "mine::conv_scan"}, cuda=True)[:3] == own
+    assert names({**ILLEGAL, "node": "ConvolutionBackward0"}, cuda=True)[1] == "cuDNN off"
+    crash = {"kind": "crash", "op": "aten::convolution", "signal": "SIGSEGV"}
+    assert names(crash, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
+
+
+def test_that_a_kernel_does_not_die_on_the_cpu_settles_nothing_but_a_value_that_it_refuses_does() -> None:
+    assert not cells.settles(cells.CPU, ILLEGAL, None) and cells.settles(cells.CUDNN, ILLEGAL, None)
+    assert not cells.settles(cells.CUDNN, ILLEGAL, ILLEGAL)
+    assert cells.settles(cells.CPU, {"kind": "exception", "exception": "ValueError: 3"}, None)
+    asserted = {"kind": "exception", "exception": "RuntimeError: CUDA error: device-side assert triggered"}
+    assert cells.settles(cells.CPU, asserted, {"kind": "target", "value": "9"})
+    assert not cells.settles(cells.CPU, asserted, {"kind": "exception", "exception": "ValueError: 3"})
+    race = {"kind": "exception", "exception": "torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors"}
+    assert cells.settles(cells.SANITIZER, ILLEGAL, race)
+
+
+def test_what_a_slow_cell_or_a_program_that_wants_a_gpu_does_says_nothing() -> None:
+    hang = {"kind": "hang", "path": "a"}
+    assert not cells.says(cells.CPU, hang, ILLEGAL) and not cells.says(cells.MEMCHECK, hang, ILLEGAL)
+    assert cells.says(cells.CPU, hang, hang) and cells.says(cells.CUDNN, hang, ILLEGAL)
+    assert not cells.says(cells.CPU, {"kind": "exception", "exception": "RuntimeError: No CUDA GPUs are available"})
 
 
 def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
@@ -119,3 +162,48 @@ def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> No
     assert cells.was_passed({**fault, "micro": 6}, steps) and not cells.was_passed({**fault, "micro": 7}, steps)
     assert not cells.was_passed({"kind": "exception"}, steps)
     assert cells.uncounted(cells.TRACED).options == {"trace": True, "counters": False}
+
+
+def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[Outcome]:
+    """Return what a replay has asked about a fault that all cells show but those named in `well`, which tell what they
+    show instead.
+    """
+    about: Any = SimpleNamespace(number=3, seconds=0.1, cuda=True, began_earlier=False, ended="failure", step=object())
+    about.flight, about.is_whole = SimpleNamespace(steps=[]), False
+    outcomes: list[Outcome] = []
+    for cell in replaying._sequence(about, outcomes, 0.0, 0.0):
+        outcomes.append(Outcome(cell, well.get(cell.name, dict(shown)), count=2))
+    return outcomes
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+
+def test_the_matrix_goes_on_behind_the_cpu_until_a_cell_of_the_gpu_answers(tools: None) -> None:
+    found = asked(CONV, {"on the CPU": None, "cuDNN off": None})
+    assert [one.cell.name for one in found] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
+    assert answer._apart(found) == ["goes away on the CPU and without cuDNN"]
+
+
+def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: None) -> None:
+    found = asked(ILLEGAL, {"on the CPU": None})
+    assert [one.cell for one in found[1:3]] == [cells.CPU, cells.MEMCHECK] and len(found) == 7
+    gone, stays = answer._apart(found)
+    assert gone == "goes away on the CPU"
+    assert stays.startswith("stays under compute-sanitizer, without the caching allocator, with a synchronise")
+
+
+def test_what_is_no_error_of_cuda_is_settled_by_the_cpu() -> None:
+    plain = {**ILLEGAL, "exception": "ValueError: 3"}
+    assert [one.cell for one in asked(plain, {"on the CPU": None})[1:]] == [cells.CPU]
+
+
+def test_the_value_that_an_assert_refuses_is_told_by_the_cpu_and_nothing_more_is_asked() -> None:
+    asserted = {**ILLEGAL, "exception": "RuntimeError: CUDA error: device-side assert triggered"}
+    target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4", "step": 2}
+    found = asked(asserted, {"on the CPU": target})
+    assert [one.cell for one in found[1:]] == [cells.CPU]
+    assert answer.decided(found) == asserted, "what another device shows at an earlier step is not the run's"
+    assert answer._apart(found) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]

@@ -1,0 +1,79 @@
+"""Whether two cells show the same fault, and what a cell that shows another one says.
+
+Sources: the CUDA runtime's cudaError, PyTorch's messages where there is no GPU and its CUDA stream sanitizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+Fault = Mapping[str, Any]
+
+OF_CUDA = {  # how a kernel ends, and what is said of it; the first that is found
+    "device-side assert": r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT",
+    "misaligned address": r"misaligned address|cudaErrorMisalignedAddress|CUDA_ERROR_MISALIGNED_ADDRESS",
+    "illegal instruction": r"CUDA.{0,40}illegal instruction|cudaErrorIllegalInstruction|CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "illegal address": r"illegal (?:memory|address) access|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
+    "launch failure": r"unspecified launch failure|cudaErrorLaunchFailure|CUDA_ERROR_LAUNCH_FAILED",
+    "invalid address": r"invalid program counter|global/shared address space|CUDA_ERROR_(?:HARDWARE_STACK|INVALID_)",
+    "cuDNN status": r"CUDNN_STATUS_|cuDNN error",
+    "cuBLAS status": r"CUBLAS_STATUS_",
+}
+LIBRARY = ("cuDNN status", "cuBLAS status")
+WANTS_GPU = re.compile(
+    r"No CUDA GPUs are available|not compiled with CUDA|no NVIDIA driver|object on a CUDA device|no CUDA-capable device"
+    r"|No supported gpu backend|no GPUs? (?:is|are|were)|from the 'CPU' backend|CUDA tensor|'cuda' device type"
+    r"|0 active drivers|from Triton \(cpu tensor",
+    re.IGNORECASE,
+)
+RACE = re.compile(r"CUDASanitizerError|possible data race", re.IGNORECASE)
+
+
+def of_cuda(fault: Fault) -> str:
+    """Return how a kernel ended, where a fault is an error of CUDA: `illegal address`; else empty."""
+    text = str(fault.get("exception") or "")
+    return next((kind for kind, said in OF_CUDA.items() if re.search(said, text)), "")
+
+
+def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
+    """Tell whether two faults are one: of one kind, with one type of exception, which for CUDA is how the kernel ended,
+    and in one module where both are `placed`. A hang is seen in any module that its own calls.
+    """
+    kinds = of_cuda(fault), of_cuda(other)
+    if any(kinds):
+        return kinds[0] == kinds[1] and (not placed or _path(fault) == _path(other))
+    if fault.get("kind") != other.get("kind") or _type(fault) != _type(other):
+        return False
+    one, two = _path(fault), _path(other)
+    within = f"{one}.".startswith(f"{two}.") or f"{two}.".startswith(f"{one}.") or not (one and two)
+    return not placed or one == two or (fault.get("kind") == "hang" and within)
+
+
+def wants_gpu(fault: Fault) -> bool:
+    """Tell whether a program fails only as it asks for a GPU by itself, where there is none."""
+    return not of_cuda(fault) and bool(WANTS_GPU.search(str(fault.get("exception") or "")))
+
+
+def is_race(fault: Fault) -> bool:
+    """Tell whether torch's sanitizer has seen two streams use the same memory without waiting."""
+    return bool(RACE.search(str(fault.get("exception") or "")))
+
+
+def names_value(fault: Fault) -> bool:
+    """Tell whether a fault names the value that an assert in a kernel had refused."""
+    return fault.get("kind") in ("target", "index") or _type(fault) == "IndexError"
+
+
+def _type(fault: Fault) -> str:
+    """Return the type of an exception, or the signal of a crash; what a value that is not finite has led to later is
+    not that value.
+    """
+    if fault.get("kind") == "crash":
+        return str(fault.get("signal") or "")
+    return str(fault.get("exception") or "").partition(":")[0] if fault.get("kind") in ("exception", "data") else ""
+
+
+def _path(fault: Fault) -> str:
+    return str(fault.get("path") or "").replace("_orig_mod.", "")
