@@ -25,9 +25,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ocrlab.flight.ring_layout import ENCODE, State, States, batch_text
 from ocrlab.flight.ring_worker import Page
 from ocrlab.recording import blame, generators
-from ocrlab.recording.names import naming, plain
+from ocrlab.recording.names import naming, of_batch, plain
 
 BATCH = "batch of "  # what begins the name of a batch that failed when its samples were put together
+STREAM = "this worker's"
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ class Watched:
         while True:
             if self.fresh:
                 self.begin(self.position, single=True, kind="walk")
-            self.note(f"sample {self.position} of this worker's stream")
+            self.note(self.in_stream(self.position))
             try:
                 sample = self.guarded(lambda: next(iterator))
             except StopIteration:
@@ -155,12 +156,27 @@ class Watched:
 
     def blamed(self, make: Callable[[Any], Any], samples: Any) -> str:
         """Return the samples that keep a batch from being made, in a replay, which may try; else the whole batch."""
-        names = self.told.samples
+        first, count = self.told.base.get("first", 0), len(samples) if isinstance(samples, list) else 1
+        names = self.told.samples or [self.in_stream(first + position) for position in range(count)]
         if self.replayed and isinstance(samples, list) and len(samples) == len(names):
-            bad = [names[position] for position in blame.unfit(make, samples)]
+            bad = [self.carried(make, samples[at]) or names[at] for at in blame.unfit(make, samples)]
             if bad:
                 return ", ".join(bad)
+        if not self.told.samples and len(names) > 1:
+            names = [f"{names[0]} and the {len(names) - 1} after it"]
         return f"{BATCH}{', '.join(names)}"
+
+    def carried(self, make: Callable[[Any], Any], sample: Any) -> str:
+        """Return the name that a sample of a stream has itself, '' for none: a batch of one need not be possible."""
+        with contextlib.suppress(Exception):
+            made = make([sample]) if not self.told.samples else None
+            found = of_batch(getattr(made, "data", made))  # of a replay, which keeps the samples beside the batch
+            return found[0] if len(found) == 1 else ""
+        return ""
+
+    def in_stream(self, position: int) -> str:
+        """Return what a sample of a stream is called."""
+        return f"sample {position} of {'the' if self.worker is None else STREAM} stream"
 
     def refuse(self, name: str) -> None:
         """Note the sample, or the batch, that could not be loaded."""

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from ocrlab.flight import ring
 from ocrlab.recording.blame import unfit
+from ocrlab.recording.loading import Place, Watched, twin
 from ocrlab.recording.loops import recording
+from ocrlab.recording.streamed import Keeping
 from tests.recording.test_loops import Bad, Ended, Noisy, replay, train
 
 SMALL, LARGE = torch.ones(2), torch.ones(3)
@@ -42,6 +44,26 @@ def test_what_draws_is_tried_with_the_same_numbers():
     seed = next(seed for seed in range(99) if torch.manual_seed(seed) and torch.rand(()) > 0.5)
     torch.manual_seed(seed)
     assert unfit(collate, [SMALL, LARGE, SMALL]) == [1]
+
+
+class Stream(IterableDataset):
+    def __init__(self, is_named):
+        self.is_named = is_named
+
+    def __iter__(self):
+        for number in range(20):
+            yield {"x": SMALL if number != 13 else LARGE} | ({"id": f"line-{number}"} if self.is_named else {})
+
+
+@pytest.mark.parametrize(("is_named", "wanted"), [(True, "line-13"), (False, "sample 13 of the stream")])
+def test_of_a_stream_the_sample_that_fits_to_no_other_is_named(tmp_path, is_named, wanted):
+    for replayed, name in ((False, "batch of sample 12 of the stream and the 3 after it"), (True, wanted)):
+        loader = DataLoader(Stream(is_named), 4, collate_fn=Keeping(default_collate, 0) if replayed else None)
+        watched, told = Watched(loader.dataset, Place(tmp_path), 0, replayed=replayed), []
+        watched.refuse = told.append
+        with pytest.raises(RuntimeError, match="equal size"):
+            list(twin(loader, watched))
+        assert told == [name]
 
 
 class AtOnce(Noisy):
