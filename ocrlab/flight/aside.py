@@ -5,6 +5,9 @@ A replay runs somebody's program again, which may begin with `shutil.rmtree("run
 else. It needs nothing of ocrlab. Files that are written lie under `aside/` in the folder of the replay, and are read
 from there; what is removed stays, and may be removed again. New files of the temporary folder, caches, what a C library
 or another program writes by itself, and files of more than LARGE bytes that are changed in place, are not looked at.
+
+Until its first batch a program may find what was written since the run began: a checkpoint, from which it would go on
+where the run began anew. What it reads of that is noted, or, where BEGAN says so, is not there yet.
 """
 
 from __future__ import annotations
@@ -21,10 +24,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "OCRLAB_ASIDE"  # the folder of the replay
+BEGAN = "OCRLAB_ASIDE_BEGAN"  # when the run began, `hide` or `note`, and its flight folder; until the first batch
+LATER = "later.txt"  # in the folder of the replay: what was written since, and read before the first batch
+CODE = (".py", ".pyc", ".so")
 SYSTEM = ("/dev", "/proc", "/sys")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 OPEN, OS_OPEN, STAT, LSTAT, MKDIR, REMOVE = builtins.open, os.open, os.stat, os.lstat, os.mkdir, os.remove
-RMDIR, REPLACE, RMTREE = os.rmdir, os.replace, shutil.rmtree
+RMDIR, REPLACE, RMTREE, SCANDIR, LISTDIR, ACCESS = (
+    os.rmdir,
+    os.replace,
+    shutil.rmtree,
+    os.scandir,
+    os.listdir,
+    os.access,
+)
 LARGE = 256 << 20  # bytes of a file of which no copy is made
 IGNORED = ("truncate", "chmod", "utime", "chown", "symlink", "link", "setxattr", "removexattr", "mkfifo")
 
@@ -67,6 +80,95 @@ def there(path: str) -> bool:
     return True
 
 
+def is_later(path: str) -> bool:
+    """Tell whether a file of the user's was written after the run began, as long as that is asked."""
+    began, _, rest = os.environ.get(BEGAN, "").partition(" ")
+    if (
+        not began
+        or not path
+        or path.endswith(CODE)
+        or below(path, (*free, rest.partition(" ")[2]))
+        or there(other(path))
+    ):
+        return False
+    try:
+        found = STAT(path)
+    except (OSError, ValueError):
+        return False
+    return found.st_mtime > float(began) and found.st_mode & 0o170000 == 0o100000
+
+
+def is_hidden(path: Any, folder: Any = None) -> bool:
+    """Tell whether a file is not there yet."""
+    if " hide " not in os.environ.get(BEGAN, ""):
+        return False
+    try:
+        return is_later(named(path, folder))
+    except (OSError, TypeError, ValueError):
+        return False
+
+
+def missing(path: Any, folder: Any = None) -> None:
+    """Raise FileNotFoundError for what is not there yet."""
+    if is_hidden(path, folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def reads(path: Any, folder: Any = None) -> None:
+    """Note that a file is read which was written after the run began; raises FileNotFoundError where it is hidden."""
+    if BEGAN not in os.environ:
+        return
+    missing(path, folder)
+    try:
+        if not isinstance(path, int) and is_later(found := named(path, folder)):
+            with OPEN(os.path.join(os.path.dirname(place["aside"]), LATER), "a") as file:
+                file.write(found + "\n")
+    except (OSError, TypeError, ValueError):
+        return
+
+
+def fed() -> None:
+    """Say that the program gets its first batch: what it reads from now on is as it lies there."""
+    os.environ.pop(BEGAN, None)
+
+
+class Listing:
+    """Takes the place of what os.scandir returns, without what is not there yet."""
+
+    def __init__(self, path: Any = ".") -> None:
+        self.inner: Any = SCANDIR(path)
+        self.close = self.inner.close
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        while is_hidden((entry := next(self.inner)).path):
+            continue
+        return entry
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def listdir(path: Any = ".") -> list[Any]:
+    """Take the place of os.listdir."""
+    names = LISTDIR(path)
+    if isinstance(path, int):
+        return names
+    return [
+        name for name in names if not is_hidden(os.path.join(path or (b"." if isinstance(name, bytes) else "."), name))
+    ]
+
+
+def access(path: Any, *args: Any, **named_args: Any) -> bool:
+    """Take the place of os.access."""
+    return not is_hidden(path, named_args.get("dir_fd")) and ACCESS(path, *args, **named_args)
+
+
 def other(path: str) -> str:
     """Return where what is written to a path goes."""
     return place["aside"] + path
@@ -84,7 +186,7 @@ def written(path: Any, folder: Any = None) -> str:
 def to_write(path: str, *, keeps: bool, new: bool) -> str:
     """Return the file aside in place of one that is to be written; of one that `keeps` its content a copy."""
     at = other(path)
-    seen = there(at) or (there(path) and not below(path, gone))
+    seen = there(at) or (there(path) and not below(path, gone) and not is_hidden(path))
     if new and seen:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     if os.path.isdir(path) or (keeps and seen and not there(at) and STAT(path).st_size > LARGE):
@@ -115,8 +217,10 @@ def opened(file: Any, mode: Any = "r", *args: Any, **named_args: Any) -> Any:
             file = to_write(path, keeps="a" in mode or "r" in mode, new="x" in mode)
         elif writes:
             own(path)
+        elif at := written(file):
+            file = at
         else:
-            file = written(file) or file
+            reads(file)
     return OPEN(file, mode, *args, **named_args)
 
 
@@ -132,6 +236,8 @@ def os_opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -
         own(target)
     elif at := written(path, dir_fd):
         return OS_OPEN(at, flags, mode)
+    else:
+        reads(path, dir_fd)
     return OS_OPEN(path, flags, mode, dir_fd=dir_fd)
 
 
@@ -144,12 +250,14 @@ def own(path: str) -> None:
 def stat(path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> Any:
     """Take the place of os.stat."""
     at = "" if isinstance(path, int) else written(path, dir_fd)
+    missing(path, dir_fd)
     return STAT(at or path, dir_fd=None if at else dir_fd, follow_symlinks=follow_symlinks)
 
 
 def lstat(path: Any, *, dir_fd: Any = None) -> Any:
     """Take the place of os.lstat."""
     at = written(path, dir_fd)
+    missing(path, dir_fd)
     return LSTAT(at or path, dir_fd=None if at else dir_fd)
 
 
@@ -269,6 +377,8 @@ def begin(folder: str | None = None) -> None:
     found |= {name: ignoring(getattr(os, name)) for name in IGNORED if hasattr(os, name)}
     for name, call in found.items():
         setattr(os, name, Function(call, getattr(os, name)))
+    if " hide " in os.environ.get(BEGAN, ""):
+        os.scandir, os.listdir, os.access = Listing, listdir, access  # type: ignore[misc, assignment]
     shutil.rmtree = Function(rmtree, RMTREE)  # type: ignore[assignment]
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ocrlab import flight
 from ocrlab.errors import DataError
-from ocrlab.flight import record_program, ring
+from ocrlab.flight import aside, record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import refused_last
 from ocrlab.recording import beginning, counters, executed, found, generators, names, own, snapshots, turns, walks
@@ -156,11 +156,13 @@ class Restored:
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
+        aside.fed()
         return self.feeding.watched(loader) if isinstance(self.feeding, own.Own) else fed(loader, self.feeding)
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
         turns.stop()  # the loops around it have begun; what loads may compile ranges of its own
+        aside.fed()
         self._leave_step()
         if not self.is_loaded and self.held is not None:
             self.is_loaded = True

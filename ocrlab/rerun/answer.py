@@ -110,9 +110,10 @@ def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
 
 
 def _shown(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the first cell that shows the fault, the first of all where none does."""
+    """Return the first cell that shows the fault, the first that says anything where none does."""
     fault = decided(outcomes)
-    return next((one for one in outcomes if fault is not None and one.fault is fault), outcomes[0])
+    first = next((one for one in outcomes if not one.broken), outcomes[0])
+    return next((one for one in outcomes if fault is not None and one.fault is fault), first)
 
 
 def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ocrlab import flight
 from ocrlab.errors import OcrlabError
-from ocrlab.flight import ring, trail
+from ocrlab.flight import aside, ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.recording import executed
 from ocrlab.records import SCHEMA
@@ -53,6 +53,7 @@ class Outcome:
     broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
     warnings: list[str] = field(default_factory=list)
     world: int = 1  # ranks of the run, of which one was run
+    later: list[str] = field(default_factory=list)  # files written since the run began, which the program began with
     compiled: bool = False  # the program compiles its model, and the replay traced it without
 
     @property
@@ -100,7 +101,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
         finally:
             guard.over.set()
             guard.join()
-    outcome = Outcome(cell, seconds=time.monotonic() - began)
+    outcome = Outcome(cell, seconds=time.monotonic() - began, later=_text(place / aside.LATER).splitlines())
     _stopped(ended, place)
     if ended.status == "hung" and not guard.stacks and not _is_still(place, endless):
         outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
@@ -188,7 +189,7 @@ def _at(last: trail.Trail) -> dict[str, Any]:
 
 def _frame(place: Path) -> str:
     """Return the innermost line of the program's own that faulthandler has written of a crash."""
-    text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+    text = _text(place / "output.txt")
     _, _, stack = text.rpartition("(most recent call first):")
     return next(iter(_own_lines(stack)), "")
 
@@ -311,7 +312,13 @@ def _stopped(ended: Ended, place: Path) -> None:
 
 def _last_line(place: Path) -> str:
     """Return the last line that a child said, without the watcher's own."""
-    text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+    text = _text(place / "output.txt")
     lines = f"\n{text}".partition("\nocrlab watch: ")[0].splitlines()
     said: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
     return said[-1][:300] if said else ""
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""

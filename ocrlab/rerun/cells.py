@@ -104,6 +104,11 @@ def begun(cell: Cell) -> Cell:
     return replace(cell, name=f"{cell.name}, from the beginning")
 
 
+def hidden(cell: Cell) -> Cell:
+    """Return the same cell, begun without what was written since the run began."""
+    return replace(cell, name=f"{cell.name}, without later files")
+
+
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step]) -> bool:
     """Tell whether a program failed at a step behind which the record has others: so it was not what had failed."""
     if fault.get("kind") != "exception" or fault.get("swallowed"):

@@ -7,7 +7,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ ENOUGH = 60.0  # seconds after which, on a CPU, nothing is run only to tell a pl
 KEPT = 3  # folders of replays in a run's flight/
 SLOWER = 1.5  # times longer that a whole run may take when it is made again
 EACH = (6.0, 8.0)  # seconds for one sample by itself at least, and times a recorded step
+NAMED = 3  # files in a row
 Say = Callable[[str], None]
 
 
@@ -103,14 +104,16 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
         yield cells.begun(cell) if subject.is_whole else cell
         if outcomes[-1].fault is not None:
             break
-    shown = outcomes[-1]
+    traced = shown = outcomes[-1]
+    if _began_otherwise(subject, traced):
+        traced = shown = yield from _without(subject, outcomes)
     failed = subject.ended not in ("success", "running")
     failed = failed and not any(step.number > subject.number for step in subject.flight.steps)
     if shown.fault is None and not shown.broken and not subject.cuda and failed:
         yield cells.AS_IT_WAS  # tracing may have hidden it
         shown = outcomes[-1]
-    if not subject.is_whole and ((shown.fault is None and failed) or (outcomes[0].strays and not subject.cuda)):
-        yield from _otherwise(subject, outcomes, began, until if shown.fault is None else began + ENOUGH)
+    if not subject.is_whole and ((shown.fault is None and failed) or (traced.strays and not subject.cuda)):
+        yield from _otherwise(subject, traced, outcomes, began, until if shown.fault is None else began + ENOUGH)
         shown = outcomes[-1] if outcomes[-1].fault is not None else shown
     fault = shown.fault
     unplaced = cells.spoilt(fault) if fault is not None else subject.step is None and not shown.broken
@@ -139,9 +142,31 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
             return
 
 
-def _otherwise(subject: Subject, outcomes: list[Outcome], began: float, until: float) -> Iterator[Cell]:
+def _began_otherwise(subject: Subject, shown: Outcome) -> bool:
+    """Tell whether a program has begun with what the run wrote, and may have gone another way by that."""
+    return bool(shown.later) and (shown.fault is None or shown.strays or subject.ended == "success")
+
+
+def _without(subject: Subject, outcomes: list[Outcome]) -> Generator[Cell, None, Outcome]:
+    """Yield the same cell again, begun without what was written since the run began, as are the next ones; returns what
+    came of it, or of the one before where it says nothing.
+    """
+    before, subject.hides = outcomes[-1], True
+    yield cells.hidden(before.cell)
+    shown = outcomes[-1]
+    if shown.broken or (shown.strays and shown.fault is None):
+        subject.hides = False
+        return before
+    names = [answer.short(path) for path in dict.fromkeys(before.later)]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    before.fault, before.broken = None, f"it began with {', '.join(names[:NAMED])}{more}, written since the run began"
+    return shown
+
+
+def _otherwise(
+    subject: Subject, traced: Outcome, outcomes: list[Outcome], began: float, until: float
+) -> Iterator[Cell]:
     """Yield what is left where a snapshot does not lead to the fault, as it lacks something that the program keeps."""
-    traced = outcomes[0]
     if subject.whole is not None and _seconds(subject) <= until - time.monotonic():
         snapshot, subject.snapshot, subject.is_whole = subject.snapshot, None, True
         yield cells.begun(traced.cell)

@@ -45,6 +45,7 @@ class Subject:
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
     is_whole: bool = False  # it is made again from the beginning of its program on, with the batches of its own loader
+    hides: bool = False  # what was written since the run began is not there until the program gets its first batch
 
     @property
     def samples(self) -> list[str]:
@@ -267,16 +268,20 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     single |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     known = {name: value for name, value in single.items() if name in recorded}
     found = {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
-    return found | _aside(job.parent, found.get("PYTHONPATH"))
+    return found | _aside(subject, job.parent, found.get("PYTHONPATH"))
 
 
-def _aside(place: Path, before: str | None) -> dict[str, str]:
-    """Return the variables that make each Python of a program put what it writes aside, in the folder of its replay."""
+def _aside(subject: Subject, place: Path, before: str | None) -> dict[str, str]:
+    """Return the variables that make each Python of a program put what it writes aside, in the folder of its replay;
+    they say when the run began.
+    """
     first = place / "first"
     first.mkdir(exist_ok=True)
     shutil.copyfile(aside.__file__, first / f"{ASIDE}.py")
     flight.write_text(first / "sitecustomize.py", hook.FIRST.replace(hook.MODULE, ASIDE))
-    return {aside.VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
+    began = f"{subject.program.get('time') or math.inf} {'hide' if subject.hides else 'note'} "
+    found = {aside.VARIABLE: str(place), aside.BEGAN: began + str((subject.run / "flight").absolute())}
+    return found | {"PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
 
 
 def _guilty(run: Path) -> int:

@@ -122,3 +122,55 @@ def test_a_large_file_that_is_changed_in_place_is_not_copied(tmp_path: Path, mon
     (tmp_path / "data").write_text("four")
     assert aside.to_write(str(tmp_path / "data"), keeps=True, new=False) == str(tmp_path / "data")
     assert aside.to_write(str(tmp_path / "data"), keeps=False, new=False).endswith("aside" + str(tmp_path / "data"))
+
+
+RESUMES = """
+import glob, os, pathlib, sys
+for name in ("last.pt", "old.pt"):
+    print(os.path.exists(name), os.access(name, os.R_OK), pathlib.Path(name).is_file(), name in os.listdir())
+print(sorted(glob.glob("*.pt")), sorted(name for _, _, names in os.walk(".") for name in names if name.endswith("pt")))
+try:
+    print(open("last.pt").read())
+except FileNotFoundError:
+    print("missing")
+open("log.csv", "a").write("1")
+print(open("log.csv").read(), open("old.pt").read())
+if "_aside" in sys.modules:
+    sys.modules["_aside"].fed()
+print(os.path.exists("last.pt"), open("last.pt").read())
+"""
+
+
+@pytest.mark.parametrize("how", ["hide", "note"])
+def test_what_was_written_since_the_run_began_is_not_there_until_the_first_batch(tmp_path: Path, how: str) -> None:
+    first, out, users = tmp_path / "first", tmp_path / "out", tmp_path / "users"
+    for folder in (first, out, users):
+        folder.mkdir()
+    shutil.copyfile(aside.__file__, first / "_aside.py")
+    (first / "sitecustomize.py").write_text(hook.FIRST.replace(hook.MODULE, "_aside"))
+    files = {"program.py": (RESUMES, 50), "old.pt": ("old", 50), "last.pt": ("last", 150), "log.csv": ("0", 150)}
+    for name, (text, time) in files.items():
+        (users / name).write_text(text)
+        os.utime(users / name, (time, time))
+    environment = {**os.environ, aside.VARIABLE: str(out), aside.BEGAN: f"100 {how} {users}/flight", "TMPDIR": str(out)}
+    told = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=users,
+        env=environment | {"PYTHONPATH": str(first)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.splitlines()
+    hidden = how == "hide"
+    names = ["old.pt"] if hidden else ["last.pt", "old.pt"]
+    assert told[:2] == [f"{not hidden} " * 3 + str(not hidden), "True True True True"]
+    assert told[2:] == [
+        f"{names} {names}",
+        "missing" if hidden else "last",
+        f"{'' if hidden else '0'}1 old",
+        "True last",
+    ]
+    later = out / aside.LATER
+    assert (later.read_text().split() if later.exists() else []) == ([] if hidden else [str(users / "last.pt")])
+    assert {name: (users / name).read_text() for name in files} == {name: text for name, (text, _) in files.items()}
