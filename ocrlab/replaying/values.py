@@ -7,6 +7,7 @@ births are only noted; what is reported is decided when the step ends. Shapes: B
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ from ocrlab.trace import tensors as looking
 
 KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
+CANCELLED = "overflow, Inf - Inf"
+SUMS = re.compile(r"mm|mv|dot|conv|linear|add|sub|sum|mean|norm|var|std|rnn|lstm|gru")  # operators that add up
 EMPTY = "softmax of a row that is all -Inf: nothing is left of it"
 MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
 
@@ -153,7 +156,7 @@ class Values:
         birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
         birth.constant |= birth.put and birth.value == "-Inf"
         birth.by = _how(operator, inputs, birth)
-        if birth.by == "overflow":
+        if birth.by in ("overflow", CANCELLED):
             birth.everyone = next((size for given in inputs if (size := self._usual_size(given)) > HUGE), None)
         self.births[where] = self.latest = birth
 
@@ -278,4 +281,13 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
     if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:
         small = "fp16" in birth.shape
         return "overflow: more than fp16 can hold (65504)" if small else "overflow"
+    if birth.value == "NaN" and SUMS.search(operator) and any(map(_is_huge, inputs)):
+        return CANCELLED
     return ""
+
+
+def _is_huge(tensor: Tensor) -> bool:
+    """Tell whether a tensor of finite numbers holds one that is too large to be meant."""
+    if not tensor.numel() or not tensor.is_floating_point() or tensor.is_meta or bad(tensor):
+        return False
+    return bool(tensor.detach().abs().max() > HUGE)

@@ -127,3 +127,16 @@ def test_a_network_of_the_loss_is_still_the_loss(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), traced(net, job(tmp_path)) as trace:
         features(net(trace.begin(torch.randn(4, 3), NAMES, 3, 3)))
     assert (found(tmp_path)["phase"], found(tmp_path)["path"]) == ("loss", "Teacher.heads.1")
+
+
+def test_infinite_sums_that_cancel_are_an_overflow_and_no_one_samples(tmp_path: Path) -> None:
+    net = nn.Linear(4, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1e30, -1e30, 1e30, -1e30], [-1e30, 1e30, -1e30, 1e30]]))
+    with traced(net, job(tmp_path)) as trace:
+        given = trace.begin(torch.ones(4, 4), NAMES, 3, 3)
+        loss = net(given * 1e20).square().mean()
+        trace.end(loss)
+    fault = found(tmp_path)
+    assert (fault["op"], fault["by"], fault["samples"]) == ("aten::addmm", traced_values.CANCELLED, None)
+    assert fault["everyone"] > 1e10
