@@ -306,7 +306,7 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     if not done:
         why = outcomes[0].broken.rstrip(".") if outcomes else "no time"
         return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
-    losses = _losses(done[0])
+    losses = _losses(done[0], done)
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
     if subject.ended == "success" or subject.went_on:
         return f"step {subject.number} was run again {times}: {losses}."
@@ -327,7 +327,7 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 
-def _losses(outcome: Outcome) -> str:
+def _losses(outcome: Outcome, others: Sequence[Outcome] = ()) -> str:
     known = [step for step in outcome.steps if step.get("equal") is not None]
     if not known:
         return "no fault; the record holds no loss to compare with"
@@ -337,13 +337,19 @@ def _losses(outcome: Outcome) -> str:
         many = f" in {len(known)} steps" if len(known) > 1 else ""
         return f"no fault, loss equal bit for bit{many} ({last['loss']!r} at step {last['number']})"
     why = "data, code or packages have changed, or an operator is not deterministic"
+    same = [other for other in others if other.cell.name in (cells.TRACED.name, cells.AS_IT_WAS.name)]
+    at = lambda step: (step.get("number"), step.get("micro"))  # noqa: E731
+    again = {step.get("loss") for other in same for step in other.steps if at(step) == at(wrong)}
+    if len(again) > 1:
+        of = f" (samples {', '.join(map(short, wrong['samples'][:NAMED]))})" if wrong.get("samples") else ""
+        why = f"each time it is another one: the data of that step{of} or an operator is not deterministic"
     if outcome.compiled:
         why = "the model is compiled, and was run without torch.compile"
     elif outcome.world > 1 and wrong is not known[0]:
         why = f"as it must: gradients are those of one rank, and the run took the mean over {outcome.world}"
-    again, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
+    told, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
     return (
-        f"no fault, but the loss differs from the record at step {wrong['number']}: {again}, recorded {recorded}; {why}"
+        f"no fault, but the loss differs from the record at step {wrong['number']}: {told}, recorded {recorded}; {why}"
     )
 
 

@@ -164,6 +164,15 @@ def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: An
     assert wanted in answer.sentence(subject(ended), [outcome(None, steps=steps)])
 
 
+def test_a_loss_that_is_another_one_each_time_is_told_with_its_samples() -> None:
+    again = [[{**step(211, loss, False), "samples": ["a.bin", "b.bin"]}] for loss in (1.0, 1.5)]
+    found = [outcome(None, steps=again[0]), outcome(None, cells.AS_IT_WAS, steps=again[1])]
+    wanted = "each time it is another one: the data of that step (samples a.bin, b.bin) or an operator is not"
+    assert wanted in answer.sentence(subject("failure"), found)
+    begun = outcome(None, cells.begun(cells.TRACED), steps=again[1])  # may go another way by what it keeps
+    assert wanted not in answer.sentence(subject("failure"), [found[0], begun])
+
+
 def test_a_step_that_may_never_have_been_is_not_said_to_have_run() -> None:
     run = subject("unknown")
     run.step, run.number = None, 213
