@@ -111,14 +111,14 @@ class Member:
     folders: list[Path] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
 
-    def begin(self, *, gpu: bool | None = None) -> None:
-        """Say that this rank exists, to its watcher if there is one, and whether its machine has a GPU."""
+    def begin(self, *, gpu: bool | None = None, watched: bool = True) -> None:
+        """Say that this rank exists, to its watcher if there is one that is to know, and whether there is a GPU."""
         if not self.ranks.several:
             return
         pid, host = os.getpid(), socket.gethostname()
         self.told = {"schema": SCHEMA, **asdict(self.ranks), "pid": pid, "host": host, "gpu": gpu, "end": None}
         watcher = os.environ.get(handover.FOLDER)
-        if watcher:
+        if watcher and watched:
             self.keep(Path(watcher))
 
     def keep(self, folder: Path) -> None:

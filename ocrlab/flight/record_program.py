@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import socket
 import sys
@@ -34,7 +36,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
     told = {
         "schema": SCHEMA,
         "kind": kind,
-        "argv": started_with(),
+        "argv": words(),
         "executable": sys.executable,
         "cwd": started_in(),
         "host": socket.gethostname(),
@@ -42,19 +44,43 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),
         "rank": rank,
+        "world": world(),
+        "started": started(),
         "time": time.time(),
         **more,
     }
     write_json(Path(folder, NAME if rank == 0 else f"program-{rank}.json"), told, private=True)
 
 
-def started_with() -> list[str]:
-    """Return the words that this program was started with; a process that it has spawned has those of another start."""
-    words = list(getattr(sys, "orig_argv", []))
-    if words and "--multiprocessing-fork" not in words:
-        return words
-    named = getattr(getattr(sys.modules.get("__mp_main__"), "__spec__", None), "name", None)
-    return [sys.executable, *(["-m", named, *sys.argv[1:]] if named else sys.argv)]
+def started() -> list[int]:
+    """Return which process of its program this is, in the order in which that has started them; [] for its first."""
+    return list(getattr(multiprocessing.current_process(), "_identity", ()))
+
+
+def world() -> int:
+    """Return how many processes there are in the group of this one, 1 without any."""
+    group: Any = sys.modules.get("torch.distributed")
+    return int(group.get_world_size()) if group and group.is_available() and group.is_initialized() else 1
+
+
+def words() -> list[str]:
+    """Return the words that this program was started with; of a process that multiprocessing has started anew those of
+    the program itself.
+    """
+    own = list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv]
+    found, process = own, multiprocessing.parent_process()
+    pid = None if process is None else process.pid
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid and _is_started(found):
+            found = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+            pid = int(
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
+            )
+    return own if _is_started(found) else found
+
+
+def _is_started(words: list[str]) -> bool:
+    return any(word == "--multiprocessing-fork" or word.startswith("from multiprocessing.") for word in words)
 
 
 def started_in() -> str:
@@ -63,8 +89,8 @@ def started_in() -> str:
     Its script is found there by the words of its start: it is that of the import, that of the shell, or the one of now.
     """
     now, main = os.getcwd(), getattr(sys.modules.get("__main__"), "__file__", None)
-    words = started_with()[1:]
-    script = next((word for word in words if main and os.path.basename(word) == os.path.basename(main)), None)
+    told = words()[1:]
+    script = next((word for word in told if main and os.path.basename(word) == os.path.basename(main)), None)
     if script is None:
         return HERE if Path(HERE).is_dir() else now
     found = (here for here in (HERE, os.environ.get("PWD", now), now) if _same(Path(here, script), Path(str(main))))

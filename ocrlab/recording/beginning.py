@@ -40,8 +40,8 @@ def counted() -> int:
 
 
 def told() -> dict[str, Any]:
-    """Return what a replay must know: how many recordings came before this one, the seconds until it began, ranks."""
-    return {"nth": counted(), "after": time.monotonic() - STARTED, "world": one_rank.world()}
+    """Return what a replay must know: how many recordings came before this one, and the seconds until it began."""
+    return {"nth": counted(), "after": time.monotonic() - STARTED}
 
 
 def note(folder: Path, rank: int, start: int) -> None:

@@ -49,6 +49,14 @@ class Counters:
             self.first = now
         return changed(now, self.first)
 
+    def began(self) -> Numbers:
+        """Return the whole numbers of the first time, but for those of modules: from where a program went on."""
+        return {
+            place: {name: value for name, value in held.items() if type(value) is int}
+            for place, held in (self.first or {}).items()
+            if not place.startswith("module ")
+        }
+
 
 def taken(frame: FrameType | None, models: Sequence[nn.Module]) -> Numbers:
     """Return the numbers of a program that called what runs in `frame`, by place and name."""

@@ -199,6 +199,7 @@ class Loop:
     def state(self) -> dict[str, Any]:
         """Return the state of all parts, in this epoch, with what the program has counted and keeps by itself."""
         state = self.held.state(self.now.epoch) | {"counters": self.counters.changed(self.held.models)}
+        state["began"] = self.counters.began()
         return state | self.found.beside(state, self.held.given(), None if self.tape is None else self.tape.snapshots)
 
     def _stepping(self, *_: Any) -> None:

@@ -1,55 +1,46 @@
-"""A replay of one rank of several: it is the only one of its process group, however the program begins that.
+"""A replay of one rank of several: in the group that it asks for it is the only one, and waits for nobody.
 
-`torchrun` and its like say it in variables, which a replay sets; Lightning, `mp.spawn` and `mp.Process` in the program
-itself. What would wait for the other ranks for ever is made a group of one, and processes of other ranks end.
+Nor for the store of a torchrun that has ended. Where the program starts its processes by itself (mp.spawn, Process), a
+replay starts the program, and those that are not the one to replay end where they would be recorded, if they have asked
+for a group. Lightning's trainers are given one device.
 """
 
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from ocrlab.flight import record_program
 from ocrlab.flight.ranks import Member, Ranks
+
+asked: list[int] = []  # the ranks that this process was told to be
 
 
 def begin(job: Mapping[str, Any]) -> None:
-    """Have this process, if the run had several ranks, be alone in its group."""
-    if int(job.get("world", 1)) < 2 or not dist.is_available():
-        return
-    real = dist.init_process_group
-    if hasattr(real, "__wrapped__") and real.__module__ == __name__:
-        return
-
-    @functools.wraps(real)
-    def init(backend: Any = None, init_method: Any = None, timeout: Any = None, *more: Any, **named: Any) -> Any:
-        named.update(zip(("world_size", "rank", "store", "group_name"), more, strict=False))
-        rank = named.get("rank", -1)
-        if rank not in (-1, int(job["rank"])) and int(named.get("world_size", -1)) > 1 and _is_child():
-            os._exit(0)  # another rank: nobody waits for it
-        if not torch.cuda.is_available():
-            backend = "gloo"
-        return real(backend, timeout=timeout, **{**named, "store": dist.HashStore(), "rank": 0, "world_size": 1})
-
-    init.__module__ = __name__
-    dist.init_process_group = dist.distributed_c10d.init_process_group = init
+    """Have every process be alone in its group, in the replay of one of several."""
+    if int(job.get("world") or 1) > 1 and dist.is_available():
+        dist.distributed_c10d.rendezvous = meet
 
 
-def world() -> int:
-    """Return how many ranks this training has."""
-    return int(dist.get_world_size()) if dist.is_available() and dist.is_initialized() else 1
+def meet(_url: str, rank: int = -1, _world_size: int = -1, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """Take the place of torch's rendezvous, which gives a group its store, this process's rank and their number."""
+    asked.append(rank)
+    yield dist.HashStore(), 0, 1
+
+
+def is_other(job: Mapping[str, Any]) -> bool:
+    """Tell whether this process is not the one that a replay is about."""
+    return list(job.get("started", record_program.started())) != record_program.started()
 
 
 def member(flight: Path, rank: int, kind: str) -> Member:
     """Return the record of how this rank ends, in a flight/; `ocrlab train` keeps its own, and one rank alone none."""
-    made = Member(Ranks(rank, world() if kind != "ocrlab train" else 1))
-    made.begin()
+    made = Member(Ranks(rank, record_program.world() if kind != "ocrlab train" else 1))
+    made.begin(watched=False)
     made.keep(flight)
     made.told.setdefault("end", None)  # of one rank it is only held
     return made
@@ -57,7 +48,7 @@ def member(flight: Path, rank: int, kind: str) -> Member:
 
 def trainers(job: Mapping[str, Any], *kinds: Any) -> None:
     """Have Lightning's trainers of these kinds, if the run had several ranks, train on one device."""
-    if int(job.get("world", 1)) < 2:
+    if int(job.get("world") or 1) < 2:
         return
     for kind in filter(None, kinds):
         kind.__init__ = _alone(kind.__init__)
@@ -69,7 +60,3 @@ def _alone(real: Any) -> Any:
         real(trainer, **{**named, "devices": 1, "num_nodes": 1, "strategy": "auto"})
 
     return made
-
-
-def _is_child() -> bool:
-    return multiprocessing.parent_process() is not None

@@ -27,7 +27,19 @@ from ocrlab.errors import DataError
 from ocrlab.flight import aside, record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_worker import refused_last
-from ocrlab.recording import beginning, counters, executed, found, generators, names, own, snapshots, turns, walks
+from ocrlab.recording import (
+    beginning,
+    counters,
+    executed,
+    found,
+    generators,
+    names,
+    one_rank,
+    own,
+    snapshots,
+    turns,
+    walks,
+)
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
 from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
@@ -94,6 +106,10 @@ class Restored:
         if job is None:
             return None
         executed.begins()
+        if one_rank.is_other(job):
+            if one_rank.asked:  # another rank, for which nobody waits
+                leave()
+            return None
         return cls(job) if "nth" not in job or beginning.counted() == job["nth"] else None
 
     def _ring(self) -> Path:
@@ -184,7 +200,11 @@ class Restored:
         if self.index == 0 and not self.whole:
             counters.begins(int(step.order.get("position", 0)))
             if (self.job.get("cell") or {}).get("counters", True):
-                counters.put((self.state or {"state": {}})["state"].get("counters", {}), sys._getframe(1), models)
+                state = (self.state or {"state": {}})["state"]
+                for numbers in ([state.get("began", {})] if self.job.get("hides") else []) + [
+                    state.get("counters", {})
+                ]:
+                    counters.put(numbers, sys._getframe(1), models)
 
     def give_back(self, given: Callable[[], Any]) -> None:
         """Put back, once, what the program keeps by itself; the random states of the first step come after it."""

@@ -76,13 +76,11 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
-    told |= {"whole": True} if subject.is_whole else {}
-    told |= {"nth": subject.nth} if subject.nth else {}
-    told |= {"world": subject.world} if subject.world > 1 else {}
-    told |= {} if subject.validated is None else {"validate": subject.validated}
+    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "whole": subject.is_whole}
+    told |= {"hides": subject.hides, **({} if subject.validated is None else {"validate": subject.validated})}
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
-    env = {**environment(subject, job.absolute()), **cell.environment}
+    env = environment(subject, job.absolute()) | {**cell.environment}
     if cell.options.get("threads"):
         env |= {name: str(cell.options["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     began = time.monotonic()
@@ -142,13 +140,13 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         at = _around(guard.places) if guard.is_moving else _at(last)
         outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
         outcome.fault |= {} if hung else _end(ended)
-        frame = guard.frame or _frame(place)
-        outcome.fault |= {"surfaced": frame} if frame else {}
+        outcome.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
     exact = not subject.cuda and not (subject.is_whole and result.get("ahead"))  # else its step is not sure
-    if outcome.fault is not None and exact and cells.was_passed(outcome.fault, subject.flight.steps):
-        said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception')})"
+    failed = trace.get("micro") if trace.get("state") == "failed" else None
+    if outcome.fault is not None and exact and cells.was_passed(outcome.fault, subject.flight.steps, failed):
+        said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
         outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
 

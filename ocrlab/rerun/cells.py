@@ -109,11 +109,14 @@ def hidden(cell: Cell) -> Cell:
     return replace(cell, name=f"{cell.name}, without later files")
 
 
-def was_passed(fault: Mapping[str, Any], steps: Sequence[Step]) -> bool:
-    """Tell whether a program failed at a step behind which the record has others: so it was not what had failed."""
-    if fault.get("kind") != "exception" or fault.get("swallowed"):
+def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
+    """Tell whether a program failed at a step behind which the record has others: so it was not what had failed.
+
+    `ended` is the micro-batch in which an exception ended it, where one did: a NaN may be noticed later than it arose.
+    """
+    if (fault.get("kind") != "exception" and ended is None) or fault.get("swallowed"):
         return False
-    micro, number = fault.get("micro"), fault.get("step")
+    micro, number = fault.get("micro") if ended is None else ended, fault.get("step")
     return any(
         step.micro > micro if micro is not None else number is not None and step.number > number for step in steps
     )

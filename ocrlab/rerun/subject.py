@@ -27,6 +27,7 @@ from ocrlab.rerun import changes
 from ocrlab.watch import hook
 
 ASIDE = "_ocrlab_aside"
+ORDER = {"forward": 1, "backward": 2, "optimiser": 3, "validation": 4}  # of phases in a step
 VALIDATED = re.compile(r"validation batch (\d+)")
 QUIET = {"PYTHONFAULTHANDLER": "1", "WANDB_MODE": "disabled", "COMET_START_ONLINE": "0"}  # a replay is no new run
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
@@ -111,6 +112,11 @@ class Subject:
     def nth(self) -> int:
         """How many trainings the program had recorded before this one, which are made again without being looked at."""
         return 0 if self.program.get("kind") == "ocrlab train" else int(self.program.get("nth") or 0)
+
+    @property
+    def started(self) -> list[int]:
+        """Which process it was of those that its program started by itself; [] for the program itself."""
+        return [int(number) for number in self.program.get("started") or ()]
 
     @property
     def after(self) -> float:
@@ -290,7 +296,19 @@ def _guilty(run: Path) -> int:
         named = first(read.folder(run))
         if named is not None:
             return named.rank
-    return ranks.blamed(ranks.read(run / "flight"))
+    records = ranks.read(run / "flight")
+    return _behind(run) if records and not any(one.get("end") for one in records) else ranks.blamed(records)
+
+
+def _behind(run: Path) -> int:
+    """Return the rank that had come least far when all of them ended without a word: the others waited for it."""
+    reached: dict[int, tuple[int, int]] = {}
+    for path in ring.find(run):
+        with contextlib.suppress(DataError):
+            if (now := ring.read(path).now) is not None:
+                over = now.phase == "data"  # of the step before
+                reached.setdefault(ring.name_of(path)[0], (now.micro + over, 0 if over else ORDER.get(now.phase, 0)))
+    return min(reached, key=lambda rank: (reached[rank], rank), default=0)
 
 
 def _is_ours(argv: list[str]) -> bool:

@@ -178,3 +178,10 @@ def test_what_cannot_be_looked_at_costs_no_snapshot():
     numbers = counters.Counters()
     assert Refusing().train(numbers) == {} and numbers.first is None
     assert isinstance(numbers.changed([nn.Linear(1, 1)]), dict) and numbers.first
+
+
+def test_whole_numbers_of_the_beginning_are_kept_but_for_those_of_modules():
+    kept = counters.Counters()
+    assert kept.began() == {}
+    kept.first = {"locals train": {"first": 5, "best": 0.5, "new": True}, "module 0 ": {"width": 3}}
+    assert kept.began() == {"locals train": {"first": 5}}

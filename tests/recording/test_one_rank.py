@@ -1,27 +1,58 @@
-"""One rank of several is replayed alone, however its program starts them; the one that failed is known by its word."""
+"""One rank of several is replayed alone, however its program starts them, and nobody waits for the others."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from ocrlab.flight import ranks, record_program
 from ocrlab.recording import one_rank
 from ocrlab.rerun.replay import replay
+from tests.rerun.test_replay import recorded
 
-SPAWNED = """
-import os, socket, sys
-import torch
+RANKS = """
+import ctypes, os, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from ocrlab.recording.loops import recording
+
+def train(rank, what, out):
+    told = dict(init_method=f"file://{os.getcwd()}/met-{what}", rank=rank, world_size=2) if what != "torchrun" else {}
+    dist.init_process_group("gloo", **told)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(24, 4), (torch.arange(24) == 13) * 3)
+    net = DistributedDataParallel(nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(out, net, optimizer) as rec:
+        for x, y in rec.batches(DataLoader(data, 3, sampler=DistributedSampler(data, shuffle=False))):
+            if what == "fork" and int(y[0]) and rank == 1:
+                time.sleep(2)  # until the other one waits
+                ctypes.string_at(0)
+            loss = rec.loss(nn.functional.cross_entropy(net(x), y if what != "fork" else y % 3))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+if __name__ == "__main__":
+    what, out = sys.argv[1:]
+    if what == "torchrun" and "RANK" not in os.environ:
+        words = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={29000 + os.getpid() % 999}"]
+        os.execv(sys.executable, [sys.executable, *words, *sys.argv])
+    elif what == "torchrun":
+        sys.exit(train(0, what, out))
+    mp.start_processes(train, (what, out), nprocs=2, start_method=what)
+"""
+LIGHTNING = """
+import sys, torch
+import lightning
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.distributed import DistributedSampler
-from ocrlab.train.recorder import Recorder, recording
+from ocrlab.train.recorder import Recorder
 
 class Pages(Dataset):
     def __len__(self):
@@ -29,82 +60,60 @@ class Pages(Dataset):
     def __getitem__(self, i):
         return {"x": torch.full((4,), i / 32), "y": 9 if i == 21 else i % 3, "name": f"page_{i}.png"}
 
-def train(rank, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    net = nn.parallel.DistributedDataParallel(nn.Linear(4, 3))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    sampler = DistributedSampler(Pages(), 2, rank, shuffle=False)  # 21 is the second rank's
-    with recording("run", net, optimizer) as rec:
-        for batch in rec.batches(DataLoader(Pages(), 4, sampler=sampler)):
-            loss = rec.loss(nn.functional.cross_entropy(net(batch["x"]), batch["y"]))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-def lightning():
-    import lightning
-    class Lit(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(4, 3)
-        def training_step(self, batch, _):
-            return nn.functional.cross_entropy(self.net(batch["x"]), batch["y"])
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-        def train_dataloader(self):
-            return DataLoader(Pages(), 4)
-    lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, default_root_dir=".",
-                      enable_checkpointing=False, enable_progress_bar=False, callbacks=[Recorder("run")]).fit(Lit())
+class Lit(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+    def training_step(self, batch, _):
+        return nn.functional.cross_entropy(self.net(batch["x"]), batch["y"])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+    def train_dataloader(self):
+        return DataLoader(Pages(), 4)
 
 if __name__ == "__main__":
-    if sys.argv[1] == "lightning":
-        lightning()
-    else:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        torch.multiprocessing.spawn(train, (port,), nprocs=2)
+    lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
+                      enable_progress_bar=False, callbacks=[Recorder(sys.argv[2])]).fit(Lit())
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["spawn", "lightning"])
-def test_ranks_that_the_program_starts_itself(tmp_path: Path, how: str) -> None:
-    (tmp_path / "train.py").write_text(SPAWNED)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "train.py", how], cwd=tmp_path, env=environment, capture_output=True, timeout=200, check=False
-    )
-    assert done.returncode != 0 and b"Target 9 is out of bounds" in done.stderr, done.stderr
-    told = {one["rank"]: one["end"]["error"]["type"] for one in ranks.read(tmp_path / "run" / "flight") if one["end"]}
-    assert "IndexError" in told.values(), told
-    program = record_program.read(tmp_path / "run", 1)
-    assert Path(program["argv"][1]).name == "train.py" and program["argv"][2:] == [how] and program["world"] == 2
-    found = replay(tmp_path / "run", timeout=150)
-    fault = found.record["fault"]
-    assert (fault["names"], fault["value"], fault["kind"]) == (["page_21.png"], "9", "target"), found.sentence
+@pytest.mark.parametrize(("what", "kind"), [("spawn", "target"), ("fork", "crash"), ("torchrun", "target")])
+def test_the_rank_that_failed_is_replayed_alone(tmp_path: Path, what: str, kind: str) -> None:
+    run = recorded(tmp_path, what, text=RANKS)
+    program = json.loads((run / "flight" / "program-1.json").read_text())
+    assert (program["world"], program["started"]) == (2, [] if what == "torchrun" else [2])
+    assert str(tmp_path / "train.py") in program["argv"]
+    done = replay(run)
+    fault = done.record["fault"]
+    assert (fault["step"], fault["kind"]) == (2, kind), done.sentence
+    assert any("rank 1 of 2 is replayed alone" in text for text in done.record["warnings"])
+    steps = next(cell["steps"] for cell in done.record["cells"] if cell["fault"])
+    assert steps[0]["equal"], "a gradient of one rank is known from the second step on"
 
 
-def test_a_process_of_another_rank_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "init_process_group", dist.init_process_group)
-    monkeypatch.setattr(dist.distributed_c10d, "init_process_group", dist.init_process_group)
-    given = []
-    monkeypatch.setattr(dist, "init_process_group", lambda *args, **named: given.append((args, named)))
-    real = dist.init_process_group
-    one_rank.begin({"rank": 1})
-    assert dist.init_process_group is real, "of one rank nothing is changed"
-    one_rank.begin({"rank": 1, "world": 2})
-    one_rank.begin({"rank": 1, "world": 2})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    dist.init_process_group("nccl", "tcp://10.0.0.1:29500", None, 2, 1)
-    ((args, named),) = given
-    assert args == ("gloo",) and (named["rank"], named["world_size"]) == (0, 1) and not ended
-    monkeypatch.setattr(one_rank, "_is_child", lambda: True)
-    dist.init_process_group("gloo", rank=0, world_size=2)
-    assert ended == [0]
+@pytest.mark.slow
+def test_a_rank_that_lightning_starts_is_replayed_alone(tmp_path: Path) -> None:
+    done = replay(recorded(tmp_path, "ddp", text=LIGHTNING))
+    fault = done.record["fault"]
+    assert (fault["names"], fault["value"], fault["kind"]) == (["page_21.png"], "9", "target"), done.sentence
+
+
+def test_of_ranks_the_one_that_failed_by_itself_is_told(tmp_path: Path) -> None:
+    for rank, error in ((0, RuntimeError("Connection closed by peer")), (1, ValueError("a torn page"))):
+        told = ranks.Member(ranks.Ranks(rank, 2))
+        told.begin(watched=False)
+        told.keep(tmp_path)
+        told.end("failed", step=3, error=error)
+    assert ranks.blamed(ranks.read(tmp_path)) == 1
+
+
+def test_a_process_that_the_program_starts_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert record_program.started() == [] and record_program.world() == 1
+    assert not one_rank.is_other({}) and not one_rank.is_other({"started": []}) and one_rank.is_other({"started": [2]})
+    monkeypatch.setattr(one_rank, "asked", [])
+    store, rank, world = next(one_rank.meet("env://", 1, 2, timeout=None))
+    assert (rank, world, one_rank.asked) == (0, 1, [1]) and isinstance(store, torch.distributed.HashStore)
 
 
 class Trainer:

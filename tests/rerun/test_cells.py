@@ -161,6 +161,8 @@ def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> No
     )
     assert cells.was_passed({**fault, "micro": 6}, steps) and not cells.was_passed({**fault, "micro": 7}, steps)
     assert not cells.was_passed({"kind": "exception"}, steps)
+    nan = {"kind": "nonfinite", "step": 1, "micro": 3}
+    assert cells.was_passed(nan, steps, 3) and not cells.was_passed(nan, steps, 7), "noticed at the end"
     assert cells.uncounted(cells.TRACED).options == {"trace": True, "counters": False}
 
 
