@@ -23,7 +23,7 @@ asked: list[int] = []  # the ranks that this process was told to be
 def begin(job: Mapping[str, Any]) -> None:
     """Have every process be alone in its group, in the replay of one of several."""
     if int(job.get("world") or 1) > 1 and dist.is_available():
-        dist.distributed_c10d.rendezvous = meet
+        dist.distributed_c10d.rendezvous = meet  # type: ignore[assignment]
 
 
 def meet(_url: str, rank: int = -1, _world_size: int = -1, **_: Any) -> Iterator[tuple[Any, int, int]]:

@@ -26,7 +26,6 @@ from ocrlab import flight
 from ocrlab.errors import DataError
 from ocrlab.flight import aside, record_program, ring
 from ocrlab.flight.ring import Step
-from ocrlab.flight.ring_worker import refused_last
 from ocrlab.recording import (
     beginning,
     counters,
@@ -37,8 +36,8 @@ from ocrlab.recording import (
     one_rank,
     own,
     snapshots,
+    to_replay,
     turns,
-    walks,
 )
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
@@ -63,13 +62,13 @@ class Restored:
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
         self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
-        pending = self._pending(last)
+        pending = to_replay.pending(self.recorded, self.steps, last, self.folder)
         self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
         # The batch of a validation from which on it is looked at, -1 for none of them.
         self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
         self.is_before = self.validated is not None and not self.recorded.steps  # of a validation before all training
         if not self.whole and not self.is_before:
-            self._check(first, pending)
+            to_replay.check(self.steps, pending, first)
         self.first_epoch = self.steps[0].epoch if self.steps and not self.whole else 0
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
@@ -119,45 +118,6 @@ class Restored:
             if rank == self.rank and wanted in (None, start):
                 return path
         raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
-
-    def _check(self, first: int, pending: Sequence[Step]) -> None:
-        """Raise DataError where the record has gaps between the snapshot and the last step."""
-        if not self.steps and not pending:
-            raise DataError(
-                "There is nothing to replay", got=f"no recorded step between micro-batch {first} and the last"
-            )
-        if [step.micro for step in self.steps] != list(range(first, first + len(self.steps))):
-            raise DataError(
-                "The record does not reach back to the snapshot",
-                got=f"micro-batches {self.steps[0].micro} to {self.steps[-1].micro}",
-                need=f"all from {first} on",
-                do="Keep more steps: recorder.steps, or Recorder(steps=...)",
-            )
-
-    def _pending(self, last: int) -> list[Step]:
-        """Return the batches that were being loaded when the run ended while it waited for data: one of them failed."""
-        end = self.recorded.now
-        newest = self.steps[-1] if self.steps else Step(-1, -1, phase="data")
-        if end is None and not self.recorded.steps:  # it failed at its very first batch
-            is_stream = walks.was_noted(self.folder, self.rank, self.recorded.start, 0)
-            newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
-        elif end is None or end.micro != newest.micro or last <= newest.number or not self._ended_loading(end, newest):
-            return []
-        if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
-            order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
-            return [Step(newest.number + 1, newest.micro + 1, newest.epoch, newest.walk, order=order)]
-        done = {str(step.order.get("indices")) for step in self.recorded.steps}
-        waiting = [w for w in self.recorded.workers if w.loader == 0 and w.order.get("indices") and w.loaded]
-        waiting = [w for w in waiting if w.order["indices"] not in done or w.failed]
-        waiting.sort(key=lambda worker: not worker.failed)
-        return [
-            Step(newest.number + 1, newest.micro + 1 + i, newest.epoch, newest.walk, order=w.order, loaded=w.loaded)
-            for i, w in enumerate(waiting)
-        ]
-
-    def _ended_loading(self, end: Step, newest: Step) -> bool:
-        """Tell whether the run ended while it waited for a batch, or after one that could not be loaded."""
-        return end.phase == "data" or refused_last(self.recorded.workers, newest.time)
 
     def start(self, model: Any, optimizers: Any) -> None:
         """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""

@@ -72,8 +72,9 @@ class Lit(lightning.LightningModule):
         return DataLoader(Pages(), 4)
 
 if __name__ == "__main__":
-    lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
-                      enable_progress_bar=False, callbacks=[Recorder(sys.argv[2])]).fit(Lit())
+    lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+                      enable_checkpointing=False, enable_progress_bar=False,
+                      callbacks=[Recorder(sys.argv[2])]).fit(Lit())
 """
 
 
