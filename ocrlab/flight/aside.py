@@ -30,14 +30,8 @@ CODE = (".py", ".pyc", ".so")
 SYSTEM = ("/dev", "/proc", "/sys")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 OPEN, OS_OPEN, STAT, LSTAT, MKDIR, REMOVE = builtins.open, os.open, os.stat, os.lstat, os.mkdir, os.remove
-RMDIR, REPLACE, RMTREE, SCANDIR, LISTDIR, ACCESS = (
-    os.rmdir,
-    os.replace,
-    shutil.rmtree,
-    os.scandir,
-    os.listdir,
-    os.access,
-)
+RMDIR, REPLACE, RMTREE = os.rmdir, os.replace, shutil.rmtree
+SCANDIR, LISTDIR, ACCESS = os.scandir, os.listdir, os.access
 LARGE = 256 << 20  # bytes of a file of which no copy is made
 IGNORED = ("truncate", "chmod", "utime", "chown", "symlink", "link", "setxattr", "removexattr", "mkfifo")
 
@@ -83,13 +77,9 @@ def there(path: str) -> bool:
 def is_later(path: str) -> bool:
     """Tell whether a file of the user's was written after the run began, as long as that is asked."""
     began, _, rest = os.environ.get(BEGAN, "").partition(" ")
-    if (
-        not began
-        or not path
-        or path.endswith(CODE)
-        or below(path, (*free, rest.partition(" ")[2]))
-        or there(other(path))
-    ):
+    if not began or not path or path.endswith(CODE):
+        return False
+    if below(path, (*free, rest.partition(" ")[2])) or there(other(path)):
         return False
     try:
         found = STAT(path)
@@ -159,9 +149,8 @@ def listdir(path: Any = ".") -> list[Any]:
     names = LISTDIR(path)
     if isinstance(path, int):
         return names
-    return [
-        name for name in names if not is_hidden(os.path.join(path or (b"." if isinstance(name, bytes) else "."), name))
-    ]
+    here = path or (b"." if names and isinstance(names[0], bytes) else ".")
+    return [name for name in names if not is_hidden(os.path.join(here, name))]
 
 
 def access(path: Any, *args: Any, **named_args: Any) -> bool:

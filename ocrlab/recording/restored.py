@@ -75,9 +75,8 @@ class Restored:
         self.waiting = len(pending)  # batches that the run never got
         recorded = [*self.steps, *pending]
         goes_on = self.validated is not None
-        ours = (
-            bool(self.steps) and not pending and last > self.steps[-1].number
-        )  # it ended outside of its loop over the batches
+        # It ended outside of its loop over the batches.
+        ours = bool(self.steps) and not pending and last > self.steps[-1].number
         made = partial(own.Own, done=self.is_done) if self.whole else Feed
         self.feeding = made(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
         self.index = -1 - (self.steps[0].micro if self.whole else 0)

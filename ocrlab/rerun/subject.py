@@ -359,9 +359,8 @@ def _chosen(found: Flight, number: int | None, ended: str) -> int:
 def _error(told: dict[str, Any] | None) -> tuple[str, str]:
     if not told or not told.get("type"):
         return "", ""
-    return " ".join(f"{told['type']}: {told.get('message') or ''}".split()), str(
-        told.get("your_code") or told.get("where") or ""
-    )
+    text = " ".join(f"{told['type']}: {told.get('message') or ''}".split())
+    return text, str(told.get("your_code") or told.get("where") or "")
 
 
 def _validated_first(found: Flight) -> int | None:
