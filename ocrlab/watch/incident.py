@@ -125,10 +125,10 @@ def _above(own: str, place: Path | None) -> str:
     return f"as it says above{own.removeprefix(said)}" if last.startswith("ocrlab: ") and own.startswith(said) else own
 
 
-def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None) -> str:
+def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None) -> str:
     """Return what a person is told at the end: what happened, why, where the verdict is, what to do next.
 
-    `record` is the folder of the program's flight record, where that is not the run folder.
+    `folder` is that of the program's flight record, where that is not the run folder.
     """
     rank = rank_of(verdict)
     lines = [
@@ -144,6 +144,9 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         lines.append(f"  evidence {where}: {found.text.strip()[:LONGEST]}")
         own = _own(best)
         lines += [f"  in       {own}"] if own else []
+    run = advice.recorded(place.parent, folder)
+    ends = record(run).get("record", "")
+    lines += [f"  record   {ends.removeprefix('the record ')}"] if ends else []
     hid = hook.hid(place)
     lines += [f"  hidden   {hid}"] if hid else []
     if (place / "verdict.md").is_file():  # on a full disk there is none
@@ -151,7 +154,6 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     if best and (best.fix or best.experiment):
         sure = best.confidence >= SURE
         lines.append(f"  next     {(best.fix if sure else best.experiment) or best.fix or best.experiment}")
-    run = advice.recorded(place.parent, record)
     lines += [f"  replay   ocrlab replay {shlex.quote(short(run))}"] if run else []
     return clean("\n".join(lines))
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ocrlab.flight import ring
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 from ocrlab.watch import incident
 from ocrlab.watch.child import Child
@@ -68,7 +69,12 @@ def test_a_summary_says_what_why_where_and_what_next(tmp_path):
     (tmp_path / "flight").mkdir()
     (tmp_path / "flight" / "ring-0-0.bin").touch()
     assert f"  replay   ocrlab replay {tmp_path}" in incident.summary("x", unsure, tmp_path / "incident")
-    assert "ocrlab replay" not in told
+    assert "ocrlab replay" not in told and "  record " not in told
+    writer = ring.Writer(tmp_path / "flight" / "ring-0-0.bin", slots=4)
+    writer.begin(ring.Step(22, 22, phase="forward", samples=["page_3.png"]))
+    writer.close()
+    told = incident.summary("x", unsure, tmp_path / "incident")
+    assert "  record   ends at step 22, forward; sample page_3.png\n" in told
     assert "unknown (missing: kernel log)" in incident.summary("x", Verdict(missing=["kernel log"]), tmp_path)
 
 
