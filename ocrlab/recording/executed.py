@@ -30,24 +30,20 @@ begun: list[bool] = []  # filled when the replay has begun
 def cell() -> int | None:
     """Return the number of the cell that this IPython shell executes, None where there is no shell."""
     with contextlib.suppress(Exception):
-        module = sys.modules.get("IPython")
-        shell = None if module is None else module.get_ipython()
-        if shell is not None:
-            return (
-                len(shell.history_manager.input_hist_parsed) - 1
-            )  # execution_count is the next one's in newer IPython
+        shell = _shell()
+        if shell is not None:  # its execution_count is that of the next cell in newer IPython
+            return len(shell.history_manager.input_hist_parsed) - 1
     return None
 
 
 def note(folder: Path, rank: int) -> None:
     """Write down what this IPython shell, if it is one, has executed, the cell at hand included; never raises."""
     with contextlib.suppress(Exception):
-        module = sys.modules.get("IPython")
-        shell = None if module is None else module.get_ipython()
+        shell = _shell()
         if shell is None:
             return
         codes, raws = list(shell.history_manager.input_hist_parsed), list(shell.history_manager.input_hist_raw)
-        BEGAN.add(len(codes) - 1)  # execution_count is that of the next cell in newer IPython
+        BEGAN.add(len(codes) - 1)
         cells = [
             {"number": i, "code": _placed(code, raw)}
             for i, (code, raw) in enumerate(zip(codes, raws, strict=True))
@@ -57,6 +53,11 @@ def note(folder: Path, rank: int) -> None:
         told = {"schema": SCHEMA, "pid": os.getpid(), "cwd": shell.starting_dir, "argv": sys.argv, "size": size}
         told |= {"began": sorted(BEGAN), "cells": cells if size <= LIMIT else []}
         write_json(Path(folder, f"cells-{rank}.json"), told, private=True)
+
+
+def _shell() -> Any:
+    module = sys.modules.get("IPython")
+    return None if module is None else module.get_ipython()
 
 
 def _placed(code: str, raw: str) -> str:

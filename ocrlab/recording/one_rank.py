@@ -34,7 +34,7 @@ def meet(_url: str, rank: int = -1, _world_size: int = -1, **_: Any) -> Iterator
 
 def is_other(job: Mapping[str, Any]) -> bool:
     """Tell whether this process is not the one that a replay is about."""
-    return list(job.get("started", record_program.started())) != record_program.started()
+    return job.get("started") not in (None, record_program.started())
 
 
 def member(flight: Path, rank: int, kind: str) -> Member:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from ocrlab.rerun import cells
-from ocrlab.rerun.attempt import Outcome, _own_lines
+from ocrlab.rerun.attempt import Outcome, own_lines
 
 SAID = re.compile(
     r"Error detected in (?P<node>\w+)\. +Traceback of forward call that caused the error:\n(?P<stack>(?: {2}.*\n)+)"
@@ -21,7 +21,7 @@ def heard(outcome: Outcome, place: Path) -> Outcome:
     if outcome.cell.name == cells.ANOMALY.name and outcome.fault is not None:
         text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
         said = SAID.search(text)
-        lines = _own_lines(said["stack"]) if said else []
+        lines = own_lines(said["stack"]) if said else []
         if said and lines:
             outcome.fault = {**outcome.fault, "forward": lines[-1], "node": said["node"]}
     return outcome

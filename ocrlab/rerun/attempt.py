@@ -189,10 +189,10 @@ def _frame(place: Path) -> str:
     """Return the innermost line of the program's own that faulthandler has written of a crash."""
     text = _text(place / "output.txt")
     _, _, stack = text.rpartition("(most recent call first):")
-    return next(iter(_own_lines(stack)), "")
+    return next(iter(own_lines(stack)), "")
 
 
-def _own_lines(stack: str) -> list[str]:
+def own_lines(stack: str) -> list[str]:
     """Return the lines of a stack as text that are the program's own, in its order."""
     found = [match for match in FAULT_LINE.finditer(stack) if not is_foreign(match["file"])]
     return [f"{match['file']}:{match['line']} {match['function']}" for match in found]
@@ -251,8 +251,8 @@ def _told(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
     """
     text = str(error.get("traceback"))
     first, again, _ = text.partition("\n\nThe above exception was the direct cause")
-    own = _own_lines(text)
-    inner = _own_lines(first) if phase in ("data", BEHIND) else []
+    own = own_lines(text)
+    inner = own_lines(first) if phase in ("data", BEHIND) else []
     line = next(reversed(inner or own), None)
     said = _original(error)
     cause = first.strip().splitlines()[-1] if again else said

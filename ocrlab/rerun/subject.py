@@ -114,9 +114,10 @@ class Subject:
         return 0 if self.program.get("kind") == "ocrlab train" else int(self.program.get("nth") or 0)
 
     @property
-    def started(self) -> list[int]:
-        """Which process it was of those that its program started by itself; [] for the program itself."""
-        return [int(number) for number in self.program.get("started") or ()]
+    def started(self) -> list[int] | None:
+        """Which process it was of those that its program started by itself; of ours, which begins anew alone, None."""
+        ours = self.program.get("kind") == "ocrlab train"
+        return None if ours else [int(number) for number in self.program.get("started") or ()]
 
     @property
     def after(self) -> float:

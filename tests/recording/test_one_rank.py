@@ -127,3 +127,9 @@ def test_a_trainer_of_one_rank_trains_on_one_device(monkeypatch: pytest.MonkeyPa
     one_rank.trainers({"world": 4}, None, Trainer)
     named = Trainer(devices=4, num_nodes=2, strategy="ddp", max_epochs=3).named
     assert named == {"devices": 1, "num_nodes": 1, "strategy": "auto", "max_epochs": 3}
+
+
+def test_a_training_of_ours_is_replayed_in_whichever_process_begins_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_program, "started", lambda: [1])
+    assert not one_rank.is_other({"started": None}) and not one_rank.is_other({"started": [1]})
+    assert one_rank.is_other({"started": []})

@@ -47,7 +47,7 @@ def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
     assert attempt._original(passed_on) == "OSError: image file is truncated"
     assert attempt._original({"type": "KeyError", "message": "'B'"}) == "KeyError: 'B'"
     ours = '\n  File "/x/ocrlab/flight/files.py", line 41, in write_bytes'  # torch raises in a handler of signals
-    assert attempt._own_lines(inner + ours) == ["a.py:3 f"]
+    assert attempt.own_lines(inner + ours) == ["a.py:3 f"]
 
 
 CHAIN = """Traceback (most recent call last):
