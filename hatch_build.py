@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ("quick.c", "marks.c", "stage.c", "walk.c", "quick_module.c")
+SOURCES = ("quick.c", "marks.c", "stage.c", "walk.c", "notes.c", "quick_module.c")
 OLDEST = (3, 11)  # the recorder needs torch, which the half that runs on 3.10 does not have
 
 

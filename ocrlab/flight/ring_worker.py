@@ -26,6 +26,7 @@ BATCH_AT, BATCH_BYTES = 4096, 120 * 1024  # selector, then two batches; the fail
 # states that were written there already are not written again.
 BATCH = struct.Struct("<IIII")
 LENGTH = struct.Struct("<I")
+PLACES = SAMPLE_AT, SAMPLE.size, BATCH_AT, BATCH_BYTES  # what writes into it from C is told
 FAILED_AT = 600  # 1 + the side of the batch that failed, and its sample follows
 NAME = re.compile(r"worker-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
@@ -65,7 +66,7 @@ class Page:
             with contextlib.suppress(OSError):
                 part.unlink()
         self.held = False  # a batch has failed and stays
-        self.side = 0  # of the newest batch
+        self.notes: Any = None  # writes the same in C, and is told what it has not written
         self.still: list[Mapping[str, State] | None] = [None, None]  # the states that are written on each side,
         self.written = [(0, 0), (0, 0)]  # their bytes and checksum
 
@@ -81,13 +82,15 @@ class Page:
         if self.held:
             return
         still, moving = loaded
-        self.side = side = 1 - self.side
+        side = 1 - (self.page[BATCH_AT] & 1)
         at = BATCH_AT + 8 + side * BATCH_BYTES
-        if still is not self.still[side]:
+        if still is not self.still[side] or self.notes is not None:
             self.still[side] = None  # until they are written whole
             states = _joined(still)
             self.written[side] = self._put(at + BATCH.size, states if len(states) <= BATCH_BYTES // 2 else _joined({}))
             self.still[side] = still
+            if self.notes is not None:
+                self.notes.wrote(side, still, *self.written[side])
         text = order.encode()
         size = self.written[side][0]
         if BATCH.size + size + LENGTH.size + len(text) + len(moving) > BATCH_BYTES:
@@ -105,6 +108,8 @@ class Page:
         """Keep the batch of now as the one that failed at sample `name`; only the first one is kept."""
         if not self.held:
             self.held = True
+            if self.notes is not None:
+                self.notes.failed = True
             text = name.encode(errors="replace")[:238]
             SAMPLE.pack_into(self.page, FAILED_AT + 8, time.time(), len(text), text)
             self.page[FAILED_AT] = 1

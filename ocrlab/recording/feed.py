@@ -15,7 +15,8 @@ from ocrlab.errors import DataError
 from ocrlab.flight.ring import Step
 from ocrlab.flight.ring_layout import State
 from ocrlab.recording import generators, names, raw, streamed, walks
-from ocrlab.recording.loading import Loader, Order, Place, Tagged, Watched, can_be_watched, twin
+from ocrlab.recording.loading import Loader, can_be_watched, twin
+from ocrlab.recording.watched import Order, Place, Tagged, Watched
 
 Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
 

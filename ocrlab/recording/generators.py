@@ -24,7 +24,7 @@ import torch
 
 from ocrlab.flight.ring_layout import State, States
 
-FORM = 1787394263  # of the sources in C that these lines fit: `python hatch_build.py` says it
+FORM = 1472940559  # of the sources in C that these lines fit: `python hatch_build.py` says it
 quick: Any = None
 with contextlib.suppress(ImportError):  # it was installed without a compiler
     quick = importlib.import_module("ocrlab.recording.quick")

@@ -34,11 +34,11 @@ from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
-from ocrlab.recording.loading import Loaded
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.stages import Now
 from ocrlab.recording.tape import Tape
 from ocrlab.recording.walks import Counted
+from ocrlab.recording.watched import Loaded
 
 NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader

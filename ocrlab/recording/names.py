@@ -126,7 +126,17 @@ def naming(dataset: Any) -> Callable[[Any], str]:
         held = getattr(dataset, attribute, None)
         if isinstance(held, list | tuple) and len(held) and _name(held[0]):
             return partial(_listed, held)
-    return lambda index: str(index)[:LONGEST]
+    return by_index
+
+
+def by_index(index: Any) -> str:
+    """Return an index as text, the name of a sample that has none."""
+    return str(index)[:LONGEST]
+
+
+def source(name: Callable[[Any], str]) -> Any:
+    """Return the list that what `naming` returned takes its names from, None where it has none."""
+    return name.args[0] if isinstance(name, partial) and name.func is _listed else None
 
 
 def _listed(held: Sequence[Any], index: Any) -> str:
@@ -135,9 +145,9 @@ def _listed(held: Sequence[Any], index: Any) -> str:
 
 def _safely(name: Callable[[], str], index: Any) -> str:
     try:
-        return name() or str(index)[:LONGEST]
+        return name() or by_index(index)
     except Exception:
-        return str(index)[:LONGEST]
+        return by_index(index)
 
 
 def plain(index: Any) -> Any:

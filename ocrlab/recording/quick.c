@@ -19,7 +19,7 @@ PyObject *n_base, *n_states, *n_text, *n_walk, *n_position, *n_initialized, *n_i
     *n_training, *n_grad, *n_indices, *n_closure;
 uint32_t crc_table[256];
 
-static uint32_t crc32_of(uint32_t crc, const unsigned char *at, int64_t size) { /* as zlib.crc32 */
+uint32_t crc32_of(uint32_t crc, const unsigned char *at, int64_t size) {
     crc = ~crc;
     while (size-- > 0) crc = crc_table[(crc ^ *at++) & 255] ^ (crc >> 8);
     return ~crc;

@@ -1,4 +1,4 @@
-/* What quick.c, marks.c, stage.c, walk.c and quick_module.c share. */
+/* What quick.c, marks.c, stage.c, walk.c, notes.c and quick_module.c share. */
 
 #ifndef OCRLAB_QUICK_H
 #define OCRLAB_QUICK_H
@@ -82,10 +82,12 @@ PyObject *quick_loss(Quick *self, PyObject *value);
 PyObject *quick_wait(Quick *self, PyObject *unused);
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
 
-extern PyType_Spec marks_spec, stage_spec, walk_spec;
+extern PyType_Spec marks_spec, stage_spec, walk_spec, notes_spec;
 extern PyTypeObject *stage_type, *walk_type;
 extern uint32_t crc_table[256];
+uint32_t crc32_of(uint32_t crc, const unsigned char *at, int64_t size); /* as zlib.crc32 */
 extern PyObject *n_torch, *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
-    *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot, *n_closure; /* interned names of attributes and keys */
+    *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot, *n_closure,
+    *n_samples, *n_first, *n_told, *n_fresh, *n_load, *n_refuse; /* interned names of attributes and keys */
 
 #endif

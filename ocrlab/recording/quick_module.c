@@ -238,7 +238,9 @@ static const struct {
              {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"},
              {&n_begins, "begins"},       {&n_ends, "ends"},                {&n_left, "over"},
              {&n_begin, "begin"},         {&n_random, "random"},            {&n_snapshot, "snapshot"},
-             {&n_closure, "closure"},     {&n_torch, "torch"}};
+             {&n_closure, "closure"},     {&n_torch, "torch"},             {&n_samples, "samples"},
+             {&n_first, "first"},         {&n_told, "told"},                {&n_fresh, "fresh"},
+             {&n_load, "load"},           {&n_refuse, "refuse"}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", "The usual step of the flight recorder.", -1, NULL};
 
@@ -252,9 +254,9 @@ PyMODINIT_FUNC PyInit_quick(void) {
     }
     PyObject *made = PyModule_Create(&module);
     if (made && PyModule_AddIntConstant(made, "FORM", FORM) < 0) Py_CLEAR(made);
-    PyType_Spec *specs[] = {&marks_spec, &quick_spec};
-    const char *names[] = {"Marks", "Quick"};
-    for (int i = 0; made && i < 2; i++) {
+    PyType_Spec *specs[] = {&marks_spec, &quick_spec, &notes_spec};
+    const char *names[] = {"Marks", "Quick", "Notes"};
+    for (int i = 0; made && i < 3; i++) {
         PyObject *type = PyType_FromSpec(specs[i]);
         if (!type || PyModule_AddObjectRef(made, names[i], type) < 0) Py_CLEAR(made);
         Py_XDECREF(type);

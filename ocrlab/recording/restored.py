@@ -41,7 +41,8 @@ from ocrlab.recording import (
 )
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
-from ocrlab.recording.loading import Loaded, Loader, Place, can_be_watched
+from ocrlab.recording.loading import Loader, can_be_watched
+from ocrlab.recording.watched import Loaded, Place
 from ocrlab.records import SCHEMA
 from ocrlab.replaying import replayed
 from ocrlab.replaying.replayed import Anew

@@ -23,12 +23,13 @@ from ocrlab.flight.ring_layout import PHASE_AT, STAGE_AT
 from ocrlab.recording import beginning, generators, loading, names, one_rank, sent, usual, walks
 from ocrlab.recording.harmless import harmless, say
 from ocrlab.recording.learning import MANY, Learning
-from ocrlab.recording.loading import Loaded, Loader, Place
+from ocrlab.recording.loading import Loader
 from ocrlab.recording.memory import Memory
 from ocrlab.recording.raw import Raw
 from ocrlab.recording.snapshots import Snapshots
 from ocrlab.recording.stages import Stages
 from ocrlab.recording.walks import Counted
+from ocrlab.recording.watched import Loaded, Place
 from ocrlab.trace import sticky
 
 LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
@@ -89,10 +90,10 @@ class Tape:
         if (known := self.loaders.get(number)) is not None and known.holds(loader):
             return known
         on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
-        entry: Loader | Counted
         if loading.can_be_watched(loader):
             place = Place(self.folder.absolute(), self.rank, self.start, number)
-            entry = Loader(loader, place, on_batch, on_walk, partial(usual.wait, self) if number == 0 else None)
+            on_wait = partial(usual.wait, self) if number == 0 else None
+            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait)
             entry.start()
         else:
             entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)
@@ -136,14 +137,13 @@ class Tape:
             self.settle()
             if unseen := told.position < 0 or told.base is walks.BASE:  # nobody has looked into this batch
                 told.samples = names.of_batch(batch)
-            text = "" if unseen and told.samples else told.text
             cuda = self.cuda and torch.cuda.is_initialized()
             random = generators.parts(cuda)
             when, writer, loaded = time.time(), self.writer, told.states
             before = writer.newest_loss() if self.late_loss is None else self.late_loss
             memory = self.memory.at(when, cuda)
             states, same = ring_layout.both(random, loaded, writer.states)
-            text = text or ring_layout.batch_of(told.samples, told.base)
+            text = ("" if unseen and told.samples else told.text) or ring_layout.batch_of(told.samples, told.base)
             raw = f"{ring_layout.head_of(memory)}{text}}}".encode()
             if len(raw) + len(states) > writer.room:
                 step = ring.Step(number, micro, epoch, samples=told.samples, memory=memory, order=told.base)

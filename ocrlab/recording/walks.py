@@ -13,7 +13,7 @@ from ocrlab.errors import DataError
 from ocrlab.flight import ring_layout
 from ocrlab.flight.files import write_json
 from ocrlab.recording import generators
-from ocrlab.recording.loading import Loaded
+from ocrlab.recording.watched import Loaded
 from ocrlab.records import from_json
 
 KEPT = 32  # walks whose beginning is kept

@@ -20,7 +20,7 @@ from ocrlab.flight import ring, trail
 from ocrlab.probes import stacks, tree
 from ocrlab.records import from_json
 
-LOADS = "ocrlab/recording/loading.py"  # on the stack of whoever loads
+LOADS = "ocrlab/recording/watched.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
 LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far

@@ -28,12 +28,12 @@ from ocrlab.recording.counters import Counters
 from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
-from ocrlab.recording.loading import Loaded
 from ocrlab.recording.loops import left, recording
 from ocrlab.recording.pictures import Given
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.stages import unwrapped
 from ocrlab.recording.tape import Tape
+from ocrlab.recording.watched import Loaded, Place
 
 random.setstate(BEFORE)
 beginning.imported()
@@ -133,7 +133,7 @@ class Recorder(lightning.Callback):
             self.validating += not trainer.training
             if self.replay is not None:
                 if number and loading.can_be_watched(loader):
-                    place = loading.Place(self.replay.out, self.replay.rank, 0, number)
+                    place = Place(self.replay.out, self.replay.rank, 0, number)
                     self.validated[number] = loading.Loader(loader, place)
                     self.validated[number].start()
                 return loader if number else self.replay.feed(loader)

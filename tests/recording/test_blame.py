@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from ocrlab.flight import ring
 from ocrlab.recording.blame import unfit
-from ocrlab.recording.loading import Place, Watched, twin
+from ocrlab.recording.loading import twin
 from ocrlab.recording.loops import recording
 from ocrlab.recording.streamed import Keeping
+from ocrlab.recording.watched import Place, Watched
 from tests.recording.test_loops import Bad, Ended, Noisy, replay, train
 
 SMALL, LARGE = torch.ones(2), torch.ones(3)

@@ -11,7 +11,7 @@ import pytest
 from ocrlab.errors import ConfigError
 from ocrlab.flight.ring import Step
 from ocrlab.recording import own
-from ocrlab.recording.loading import Place
+from ocrlab.recording.watched import Place
 from ocrlab.rerun.replay import replay
 
 PROGRAM = """

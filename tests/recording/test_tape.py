@@ -17,7 +17,7 @@ from ocrlab.errors import CheckpointError, DataError
 from ocrlab.flight import ring, ring_layout
 from ocrlab.flight.ring_layout import Step
 from ocrlab.flight.ring_read import name_of
-from ocrlab.recording import feed, generators, loading, sent, walks
+from ocrlab.recording import feed, generators, loading, sent, walks, watched
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loops import recording
@@ -61,7 +61,7 @@ def losses(tape):
 
 
 def begin(tape, micro):
-    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=loading.Loaded())
+    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=watched.Loaded())
 
 
 def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
@@ -109,7 +109,7 @@ def test_a_batch_that_is_known_behind_one_that_is_not_is_written_whole(tmp_path)
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
     order = {"kind": "map", "indices": "[3]"}
-    told = loading.Loaded(order, samples=["3"], text=ring_layout.batch_of(["3"], order))
+    told = watched.Loaded(order, samples=["3"], text=ring_layout.batch_of(["3"], order))
     told.position = 4
     tape.begin(1, 1, 0, None, told, None)
     found = ring.read(ring.find(tape.folder)[0])
@@ -214,7 +214,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     cuda.made.clear()
     step(1)
     tape.learn("validate", True)
-    tape.validate(0, [torch.ones(1)], loading.Loaded())
+    tape.validate(0, [torch.ones(1)], watched.Loaded())
     tape.failed(error)
     tape.finish()
     assert cuda.made == []
