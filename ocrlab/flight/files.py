@@ -29,9 +29,13 @@ def write_text(path: Path | str, text: str, *, private: bool = False) -> None:
 def write_bytes(path: Path | str, data: bytes | memoryview, *, private: bool = False) -> None:
     """Write a file whole or not at all: temporary name, sync, rename, sync of the folder; raises OSError.
 
-    A private file is readable by its owner only, from its first byte on.
+    A private file is readable by its owner only, from its first byte on. What is no file (/dev/null, a pipe) stays what
+    it is, and is written to.
     """
     path = Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(data)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:

@@ -4,7 +4,8 @@ Taking them draws nothing. CUDA's are read only where CUDA is in use and its con
 
 A state is 624 words, which a draw leaves as they are until the last of them is used up, and the rest: the position and
 a second Gaussian. Asking Python, NumPy and torch for it converts each word: 50 us for the three while caches are cold.
-Reading the position and some words where they lie tells whether there is anything new to ask for.
+Reading the position and some words where they lie tells whether there is anything new to ask for. C reads all of it
+where it lies (`marks.c`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 
 from ocrlab.flight.ring_layout import State, States
 
-FORM = 1472940559  # of the sources in C that these lines fit: `python hatch_build.py` says it
+FORM = 3992963319  # of the sources in C that these lines fit: `python hatch_build.py` says it
 quick: Any = None
 with contextlib.suppress(ImportError):  # it was installed without a compiler
     quick = importlib.import_module("ocrlab.recording.quick")
@@ -33,6 +34,7 @@ if getattr(quick, "FORM", None) != FORM:  # nothing, or built from other sources
 
 WORDS = 2496  # bytes of the words of a Mersenne Twister
 GAUSS = struct.Struct("<Bd")
+SECOND = struct.Struct("<i4xd")  # whether a Gaussian of NumPy waits, and that, as they lie in memory
 PYTHON = struct.Struct("<625IBd")  # Mersenne Twister and its position, whether a second Gaussian waits, that
 NUMPY = struct.Struct("<IBd")  # behind the words: position, whether a second Gaussian waits, that
 # What torch gives as its state: seed, words left in this turn, seeded, next word; the words, each in eight bytes; a
@@ -84,10 +86,13 @@ def parts(cuda: bool = True) -> States:
     if with_cuda:
         all_cuda = {f"cuda{i}": s.numpy().tobytes() for i, s in enumerate(torch.cuda.get_rng_state_all())}
         return {**all_cuda, **seen.states[0]}, moving  # torch's last: what moves is put behind it
-    if MARKS is not None and not seen.waiting and all(hasattr(view, "_length_") for view in seen.views):
-        regions = tuple((ctypes.addressof(view), len(view)) for view in seen.views)
-        full = seen.full[2]
-        MARKS.keep(regions, _RAND, seen.numpy, seen.states, 0 if full is None else ctypes.addressof(full))
+    if MARKS is not None and all(hasattr(view, "_length_") for view in seen.views):
+        python, numpy, *torchs = [(ctypes.addressof(view), len(view)) for view in seen.views]
+        regions = python, numpy, torchs[0], (ctypes.addressof(seen.second), len(seen.second)), *torchs[1:]
+        words = tuple(0 if full is None else ctypes.addressof(full) for full in seen.full)
+        if len(seen.second) or not seen.waiting:
+            twister: Any = random._inst  # type: ignore[attr-defined]
+            MARKS.keep(regions, words, _RAND, seen.numpy, twister, twister.gauss_next, seen.states)
     return seen.states
 
 
@@ -123,6 +128,7 @@ class _Seen:
     numpy: Any = None  # the bit generator; somebody may put another one in its place
     views: list[Any]  # position and some words of Python's, of NumPy's; of torch's some words, its beginning and end
     full: list[Any]  # the words of each; None where this release has them elsewhere
+    second: Any  # NumPy's second Gaussian, and before it whether it waits; empty where this release has them elsewhere
     marks: tuple[Any, ...] = ()
     states: States = ({}, b"")
     waiting: bool = False  # a second Gaussian of NumPy or Python, which is drawn without moving anything
@@ -182,6 +188,19 @@ def _see_numpy() -> None:
         _seen.views[1], _seen.full[1] = _view(address + WORDS + 4 - MARK, MARK), _view(address, WORDS)
     else:
         _seen.views[1] = NOTHING
+
+
+def _see_second() -> None:
+    """Look for the second Gaussian of NumPy's generator, in one of our own; this release may have it elsewhere."""
+    mine = np.random.RandomState(20201)
+    size = type(mine).__basicsize__
+    mine.standard_normal()
+    waiting = ctypes.string_at(id(mine), size)
+    at = waiting.find(struct.pack("<d", mine.get_state()[-1])) - 8
+    mine.standard_normal()
+    drawn = ctypes.string_at(id(mine), size)
+    if at >= 0 and [SECOND.unpack_from(memory, at)[0] for memory in (waiting, drawn)] == [1, 0]:
+        _seen.second = _view(id(_RAND) + at, SECOND.size)
 
 
 class _Unknown:
@@ -270,7 +289,9 @@ def legacy(state: bytes) -> bytes:
 _seen = _Seen()
 NOTHING = _view(0, 0)
 _seen.views, _seen.full = [_Unknown(), _Unknown(), _Unknown(), NOTHING, NOTHING], [None] * 3
+_seen.second = NOTHING
 _see_python()
+_see_second()
 _see_torch()
 
 

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LONGEST = 200, HEAD = 16, LENGTH = 4, WHEN = 8, COUNT = 2 }; /* of a name; bytes of a batch's head and a length, of a sample's time and length */
+enum { LONGEST = 200, START = 16, LENGTH = 4, WHEN = 8, COUNT = 2 }; /* of a name; bytes of a batch's head and a length, of a sample's time and length */
 
 enum { MAP, STREAM, KINDS }; /* batches by their indices, or by where in a stream they begin */
 
@@ -164,13 +164,13 @@ static int put_batch(Notes *self, const char *order, size_t length, PyObject *st
     if (self->failed) return 1;
     if (held->still != still) {
         Py_CLEAR(held->still); /* until they are written whole */
-        if (!self->page || !(held->size = put_states(self, at + HEAD, still))) return 0;
-        held->check = crc32_of(0, at + HEAD, held->size);
+        if (!self->page || !(held->size = put_states(self, at + START, still))) return 0;
+        held->check = crc32_of(0, at + START, held->size);
         held->still = Py_NewRef(still);
     }
     const int64_t more = PyBytes_GET_SIZE(moving);
-    if (HEAD + held->size + LENGTH + (int64_t)length + more > self->batch_bytes) return 0;
-    unsigned char *told = at + HEAD + held->size;
+    if (START + held->size + LENGTH + (int64_t)length + more > self->batch_bytes) return 0;
+    unsigned char *told = at + START + held->size;
     put_number(told, (uint32_t)length);
     memcpy(told + LENGTH, order, length);
     memcpy(told + LENGTH + length, PyBytes_AS_STRING(moving), more);
@@ -359,7 +359,7 @@ static int notes_init(Notes *self, PyObject *args, PyObject *unused) {
     self->sample_at = at[0], self->sample_bytes = at[1], self->batch_at = at[2], self->batch_bytes = at[3];
     const int64_t size = self->view.len;
     if (self->sample_at < 0 || self->sample_bytes <= WHEN + COUNT || self->sample_bytes > UINT16_MAX || self->batch_at < 0 ||
-        self->batch_bytes <= HEAD + LENGTH || self->batch_bytes > size || self->sample_at > size - 8 - 2 * self->sample_bytes ||
+        self->batch_bytes <= START + LENGTH || self->batch_bytes > size || self->sample_at > size - 8 - 2 * self->sample_bytes ||
         self->batch_at > size - 8 - 2 * self->batch_bytes) {
         PyBuffer_Release(&self->view);
         PyErr_SetString(PyExc_ValueError, "the page is too small for its samples and batches");

@@ -1,6 +1,6 @@
 /* The usual step of the flight recorder, in C: what Tape and generators do in Python, where nothing is unusual.
 
-   Each function answers False or None where anything is (another kind of batch, a state that moved, a look at what is
+   Each function answers False or None where anything is (another kind of batch, states of another kind, a look at what is
    learned, memory to be measured): then the same is done in Python, which is the reference, and prepares the next steps.
    Both write the same bytes of the ring, and keep their counts in it. In a step of 20 ms all caches are cold, and each
    line of Python costs a microsecond there; that is all that this file is for. Without a compiler it is not built.
@@ -89,54 +89,73 @@ static const Side *side_of(Quick *self, PyObject *loaded) {
     return NULL;
 }
 
-/* Return the words of torch's generator where states differ in nothing else from those of the last record; else NULL. */
-static PyObject *new_words(Quick *self, PyObject *still) {
-    PyObject *old = self->now.still, *key, *state, *words = NULL;
-    if (!PyDict_CheckExact(still) || !PyDict_CheckExact(old) || PyDict_GET_SIZE(still) != PyDict_GET_SIZE(old)) return NULL;
-    for (Py_ssize_t at = 0; PyDict_Next(still, &at, &key, &state);) {
-        if (key == n_torch && PyTuple_CheckExact(state) && PyTuple_GET_SIZE(state) == 2) words = PyTuple_GET_ITEM(state, 0);
-        else if (state != PyDict_GetItemWithError(old, key)) return NULL;
-    }
-    return words && PyBytes_CheckExact(words) && PyBytes_GET_SIZE(words) == TORCH_BYTES ? words : NULL;
-}
-
-/* Write the words of a generator into the next block, and return its number; 0 where there can be none. */
+/* Return the number of a block that has the words of a generator, which is filled where there is none; 0 where there can be
+   none. */
 static int64_t block_with(Quick *self, PyObject *words) {
     int64_t *filled = (int64_t *)(self->page + self->block_at);
+    for (int i = self->filled; i-- > 0;)
+        if (self->told[i].words == words) return self->told[i].number;
+    if (self->filled == FRESH || PyBytes_GET_SIZE(words) != WORDS) return 0;
     if (*filled < 0 || *filled == INT64_MAX) return 0; /* the program has written into it */
     const int64_t number = *filled + 1;
     unsigned char *at = self->page + self->blocks_at + number % self->blocks * BLOCK_BYTES, *text = (unsigned char *)PyBytes_AS_STRING(words);
-    const uint32_t about[] = {TORCH_BYTES, crc32_of(0, text, TORCH_BYTES)};
+    const uint32_t about[] = {WORDS, crc32_of(0, text, WORDS)};
     memcpy(at, &number, sizeof number);
     memcpy(at + sizeof number, about, sizeof about);
-    memcpy(at + BLOCK, text, TORCH_BYTES);
+    memcpy(at + BLOCK, text, WORDS);
+    self->told[self->filled++] = (Block){Py_NewRef(words), number};
     return *filled = number;
 }
 
-/* Know how a record holds these states of now, also where torch has new words; tells whether it is known. */
-static int hold(Quick *self, PyObject *still) {
-    static const char TAIL[] = "\5torch"; /* and the block, and the bytes of its rest: the last state has no rest of its own */
-    enum { NAME = sizeof TAIL - 1, STATE = 12 };
-    if (still == self->now.still) return 1;
-    PyObject *words = self->filled < FRESH ? new_words(self, still) : NULL, *raw = self->now.raw;
-    PyErr_Clear();
-    const Py_ssize_t size = words ? PyBytes_GET_SIZE(raw) : 0;
-    int64_t block = 0;
-    if (size < NAME + STATE || memcmp(PyBytes_AS_STRING(raw) + size - STATE - NAME, TAIL, NAME)) return 0;
-    memcpy(&block, PyBytes_AS_STRING(raw) + size - STATE, sizeof block);
-    PyObject *made = block > 0 ? PyBytes_FromStringAndSize(PyBytes_AS_STRING(raw), size) : NULL;
-    if (!made || !(block = block_with(self, words))) {
-        Py_XDECREF(made);
-        PyErr_Clear();
-        return 0;
+/* Return the bytes by which a record holds states like those of now, whose generators may have gone on; NULL of others. */
+static PyObject *raw_of(Quick *self, PyObject *still) {
+    PyObject *old = self->now.still, *name, *state, *old_name, *was;
+    if (!PyDict_CheckExact(still) || !PyDict_CheckExact(old) || PyDict_GET_SIZE(still) != PyDict_GET_SIZE(old)) return NULL;
+    PyObject *made = PyBytes_FromStringAndSize(PyBytes_AS_STRING(self->now.raw), PyBytes_GET_SIZE(self->now.raw));
+    if (!made) return NULL;
+    char *at = PyBytes_AS_STRING(made) + 1, *end = at - 1 + PyBytes_GET_SIZE(made);
+    Py_ssize_t left = PyDict_GET_SIZE(still), i = 0, j = 0;
+    while (PyDict_Next(still, &i, &name, &state) && PyDict_Next(old, &j, &old_name, &was)) {
+        enum { STATE = 12 }; /* the number of its block, and the bytes of its rest */
+        int64_t block;
+        uint32_t length;
+        if (end - at < 1 || end - at < 1 + (unsigned char)*at + STATE) goto other;
+        if (name != old_name && PyObject_RichCompareBool(name, old_name, Py_EQ) != 1) goto other;
+        at += 1 + (unsigned char)*at + STATE;
+        memcpy(&block, at - STATE, sizeof block);
+        memcpy(&length, at - 4, sizeof length);
+        const Py_ssize_t size = (Py_ssize_t)length - (--left ? 0 : self->now.more);
+        if (size < 0 || end - at < size) goto other;
+        if (state != was) {
+            if (block < 1 || !PyTuple_CheckExact(state) || PyTuple_GET_SIZE(state) != 2 || !PyTuple_CheckExact(was)) goto other;
+            PyObject *words = PyTuple_GET_ITEM(state, 0), *rest = PyTuple_GET_ITEM(state, 1);
+            if (!PyBytes_CheckExact(words) || !PyBytes_CheckExact(rest) || PyBytes_GET_SIZE(rest) != size) goto other;
+            if (words != PyTuple_GET_ITEM(was, 0) && !(block = block_with(self, words))) goto other;
+            memcpy(at - STATE, &block, sizeof block);
+            memcpy(at, PyBytes_AS_STRING(rest), size);
+        }
+        at += size;
     }
-    memcpy(PyBytes_AS_STRING(made) + size - STATE, &block, sizeof block);
-    const Side gone = self->past;
+    if (!left && at == end) return made;
+other:
+    Py_DECREF(made);
+    return NULL;
+}
+
+/* Know how a record holds these states of now, also where generators have gone on; tells whether it is known. */
+static int hold(Quick *self, PyObject *still) {
+    if (still == self->now.still) return 1;
+    Side last = self->past;
+    if (still != last.still) {
+        PyObject *made = raw_of(self, still);
+        PyErr_Clear();
+        if (!made) return 0;
+        last = (Side){Py_NewRef(still), made, self->now.more};
+        Py_XDECREF(self->past.still);
+        Py_XDECREF(self->past.raw);
+    }
     self->past = self->now;
-    self->now = (Side){Py_NewRef(still), made, self->past.more};
-    self->filled++;
-    Py_XDECREF(gone.still);
-    Py_XDECREF(gone.raw);
+    self->now = last;
     return 1;
 }
 

@@ -8,19 +8,21 @@
 #include <stdint.h>
 
 enum { MANY = 256, SLOT = 128, SIDES = 16 }; /* steps between two drains at the most, bytes of a slot before its payload, states that are known */
-enum { COPIES = 6, REGIONS = 5, TORCH = 2, MARK = 32, TORCH_BYTES = 2496 }; /* regions, the first of torch's, bytes of one at the most, of its words */
+enum { COPIES = 12, MARK = 32, WORDS = 2496 }; /* words that are kept for reuse, bytes of a region at the most, of the words of a generator */
+enum { PYTHON, NUMPY, TORCH, GENERATORS, GAUSS = GENERATORS, HEAD, TAIL, REGIONS }; /* regions: position and some words of each; NumPy's second Gaussian; what a draw of torch moves by itself */
 enum { BLOCK = 16, BLOCK_BYTES = 2560, FRESH = 48 }; /* bytes of a block before its words, and of all; blocks filled since the last unusual step, from which on the states of that are told anew */
 
 /* Where the random generators of this process stand, and the states that were read when they stood there. */
 typedef struct {
     PyObject_HEAD
-    const unsigned char *at[REGIONS]; /* of Python, NumPy, torch's words; then what a draw of torch moves by itself */
+    const unsigned char *at[REGIONS];
     Py_ssize_t size[REGIONS];
     unsigned char kept[REGIONS][MARK];
-    const char *words;            /* of torch, NULL where nobody knows where they lie */
+    const char *words[GENERATORS]; /* NULL where nobody knows where they lie */
     PyObject *copies[COPIES];     /* of earlier words, to be written over where nobody else holds them */
     int newest;                   /* of them */
     PyObject *holder, *generator; /* np.random's, and what it drew from when it was looked at */
+    PyObject *twister, *gauss;    /* random's, and the second Gaussian that waited in it then */
     PyObject *states;
 } Marks;
 
@@ -32,6 +34,12 @@ typedef struct {
     PyObject *still, *raw;
     Py_ssize_t more;
 } Side;
+
+/* Words of a generator, and the block of the ring that has them. */
+typedef struct {
+    PyObject *words;
+    int64_t number;
+} Block;
 
 /* What writes the records of usual steps into the ring of a Writer. */
 typedef struct {
@@ -55,6 +63,7 @@ typedef struct {
     PyObject *head;                  /* the text's beginning as a record holds it */
     Side sides[SIDES];               /* those that a batch may have been loaded with */
     int known, filled;               /* of them; blocks since the last unusual step */
+    Block told[FRESH];               /* these */
     double until;                    /* when the memory is to be measured again, in seconds since 1970 */
     int64_t due, walk;               /* the micro-batch of the next look at what is learned, the walk of the last */
     PyObject *optimizer, *model, *witness; /* the only one, the module that must train or None, a weight with a gradient */
@@ -86,7 +95,7 @@ extern PyType_Spec marks_spec, stage_spec, walk_spec, notes_spec;
 extern PyTypeObject *stage_type, *walk_type;
 extern uint32_t crc_table[256];
 uint32_t crc32_of(uint32_t crc, const unsigned char *at, int64_t size); /* as zlib.crc32 */
-extern PyObject *n_torch, *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
+extern PyObject *n_names[GENERATORS], *n_gauss, *n_base, *n_states, *n_text, *n_walk, *n_position, *n_generator, *n_initialized, *n_item, *n_is_cuda,
     *n_groups, *n_lr, *n_training, *n_grad, *n_indices, *n_begins, *n_ends, *n_left, *n_begin, *n_random, *n_snapshot, *n_closure,
     *n_samples, *n_first, *n_told, *n_fresh, *n_load, *n_refuse; /* interned names of attributes and keys */
 

@@ -18,7 +18,7 @@ static int quick_forget(Quick *self) { /* what the last unusual step has prepare
     while (self->known) side_clear(&self->sides[--self->known]);
     side_clear(&self->now);
     side_clear(&self->past);
-    self->filled = 0;
+    while (self->filled) Py_DECREF(self->told[--self->filled].words);
     Py_CLEAR(self->head);
     Py_CLEAR(self->optimizer);
     Py_CLEAR(self->model);
@@ -174,7 +174,7 @@ static int quick_traverse(Quick *self, visitproc visit, void *arg) {
 
 static int quick_clear(Quick *self) {
     quick_forget(self);
-    while (self->drawn) Py_CLEAR(self->indices[--self->drawn]);
+    while (self->drawn) Py_DECREF(self->indices[--self->drawn]);
     Py_CLEAR(self->marks);
     Py_CLEAR(self->cuda);
     Py_CLEAR(self->tensor);
@@ -238,7 +238,8 @@ static const struct {
              {&n_training, "training"},   {&n_grad, "grad"},               {&n_indices, "indices"},
              {&n_begins, "begins"},       {&n_ends, "ends"},                {&n_left, "over"},
              {&n_begin, "begin"},         {&n_random, "random"},            {&n_snapshot, "snapshot"},
-             {&n_closure, "closure"},     {&n_torch, "torch"},             {&n_samples, "samples"},
+             {&n_closure, "closure"},     {&n_gauss, "gauss_next"},        {&n_names[PYTHON], "python"},
+             {&n_names[NUMPY], "numpy"},  {&n_names[TORCH], "torch"},    {&n_samples, "samples"},
              {&n_first, "first"},         {&n_told, "told"},                {&n_fresh, "fresh"},
              {&n_load, "load"},           {&n_refuse, "refuse"}};
 

@@ -79,3 +79,15 @@ def test_rewind_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
     table.write({"step": 30, "loss": 0})
     assert [line.split(",")[0] for line in table.path.read_text().splitlines()] == ["step", "10", "20", "30"]
     assert table.path.read_text().endswith("30,0\n")
+
+
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "told\n")
+        assert os.read(reader, 100) == b"told\n" and stat.S_ISFIFO(pipe.stat().st_mode)
+    finally:
+        os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -82,6 +82,7 @@ def test_torchs_state_is_the_one_that_torch_gives():
 
 def test_where_a_release_has_its_states_elsewhere_they_are_asked_for(monkeypatch):
     lost = generators._Unknown()
+    monkeypatch.setattr(generators, "MARKS", None)  # C reads what it was told before
     monkeypatch.setattr(generators._seen, "full", [None, generators._seen.full[1], None])
     monkeypatch.setattr(generators._seen, "views", [lost, generators._seen.views[1], lost, *[generators.NOTHING] * 2])
     draw()
@@ -148,17 +149,51 @@ def test_marks_stand_for_states_until_something_moves():
     renewed = marks.states()
     assert renewed[0] is not states[0] and [*renewed[0]] == [*states[0]] and renewed[0]["numpy"] is states[0]["numpy"]
     assert generators.legacy(generators.whole(renewed)["torch"]) == torch.get_rng_state().numpy().tobytes()
-    random.random()
-    assert marks.states() is None
+    other = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.MT19937(1))
+        assert marks.states() is None, "somebody draws from another one"
+    finally:
+        np.random.set_bit_generator(other)
     marks.drop()
     assert marks.states() is None
-    with pytest.raises(ValueError, match="no mark"):
-        marks.keep(((0, 4096),) * 5, None, None, ({}, b""), 0)
+    for sizes in ((0, 4096), (0, 7)):
+        with pytest.raises(ValueError, match="no mark"):
+            marks.keep((sizes,) * 6, (0, 0, 0), None, None, None, None, ({}, b""))
+
+
+@needed
+def test_draws_of_python_and_numpy_are_read_where_they_lie():
+    """With the second Gaussians, which wait without moving anything, over several turns of both twisters."""
+    marks, kinds = generators.MARKS, random.Random(3)
+    generators.parts(cuda=False)
+    draws = [random.random, np.random.rand, lambda: random.gauss(0, 1), np.random.randn, lambda: torch.rand(1)]
+    draws += [
+        lambda: random.seed(kinds.random()),
+        lambda: np.random.seed(kinds.randrange(99)),
+        lambda: np.random.rand(300),
+    ]
+    draws += [lambda: [random.random() for _ in range(200)], lambda: random.setstate(random.getstate())]
+    before = marks.states()
+    assert before is not None
+    for _ in range(3000):
+        kinds.choice(draws)()
+        states = marks.states()
+        whole = generators.whole(states)
+        internal, gauss = random.getstate()[1:]
+        assert whole["python"] == generators.PYTHON.pack(*internal, gauss is not None, gauss or 0.0)
+        _, keys, *rest = np.random.get_state()
+        assert whole["numpy"] == keys.tobytes() + generators.NUMPY.pack(*rest)
+        for name in ("python", "numpy"):  # the same words are the same object
+            (a, _), (b, _) = before[0][name], states[0][name]
+            assert (a is b) == (a == b)
+        before = states
 
 
 @needed
 @pytest.mark.parametrize("data", [lambda: [torch.ones(4, 8)] * 150, lambda: DataLoader(Noisy(), batch_size=4)])
-def test_new_words_of_torch_are_written_in_c_and_read_with_each_step(tmp_path, monkeypatch, data):
+@pytest.mark.parametrize("names", [["torch"], ["python", "numpy"]])
+def test_new_words_are_written_in_c_and_read_with_each_step(tmp_path, monkeypatch, data, names):
     """More blocks than the ring has room for, nearly all of them filled in C."""
     monkeypatch.setattr(Memory, "due", property(lambda self: self.looked + 0.9))
     begin, in_python, expected = tape.Tape.begin, [], {}
@@ -169,8 +204,11 @@ def test_new_words_of_torch_are_written_in_c_and_read_with_each_step(tmp_path, m
         writer = rec.tape.writer
         while writer.block < 1.2 * writer.blocks:
             for batch in rec.batches(data()):
-                expected[rec.micro] = generators.take()["torch"]
-                torch.rand(1000)
+                expected[rec.micro] = generators.take()
+                if "torch" in names:
+                    torch.rand(1000)
+                else:
+                    random.random(), np.random.rand(400), random.gauss(0, 1), np.random.randn()
                 optimizer.zero_grad()
                 rec.loss(net(batch).sum()).backward()
                 optimizer.step()
@@ -179,5 +217,7 @@ def test_new_words_of_torch_are_written_in_c_and_read_with_each_step(tmp_path, m
     found = ring.read(ring.find(tmp_path)[0])
     assert found.torn == 0 and len(found.steps) == writer.slots
     for step in found.steps:
-        assert generators.dense(step.random["torch"]) == expected[step.micro]
+        for name in ("python", "numpy", "torch"):
+            state = step.random[name]
+            assert (generators.dense(state) if name == "torch" else state) == expected[step.micro][name]
     assert len([micro for micro in in_python if micro >= 64]) < rec.micro / 10

@@ -11,8 +11,13 @@ from torch import nn
 
 from ocrlab.flight import ring
 from ocrlab.model.detector import Detector
+from ocrlab.recording import generators
 from ocrlab.recording.loops import recording
 from ocrlab.recording.stages import Stages, shared, top
+
+needed = pytest.mark.skipif(
+    generators.quick is None, reason="the recorder's part in C was not built: make setup, with cc"
+)
 
 
 def test_the_detectors_stages():
@@ -191,3 +196,46 @@ def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(
             optimizer.step()
     found = ring.read(ring.find(tmp_path)[0])
     assert (found.now.micro, found.now.stage, found.now.phase) == (4, "Judge.stem", "forward")
+
+
+@needed
+@pytest.mark.parametrize("how", ["before", "after", "in place", "a function", "not looked at"])
+def test_a_compiled_model_stays_whole_beside_stages_in_c(tmp_path, how):
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+    called = torch.compile(net, backend="eager", fullgraph=True) if how == "before" else net
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        assert isinstance(net[0][0]._compiled_call_impl, generators.quick.Stage)
+        if how == "not looked at":
+            rec.tape.learning.close()
+        if how in ("after", "not looked at"):
+            called = torch.compile(net, backend="eager", fullgraph=True)
+        elif how == "in place":
+            net.compile(backend="eager", fullgraph=True)
+        elif how == "a function":
+            called = torch.compile(lambda x: net(x) * 2, backend="eager", fullgraph=True)
+        for batch in rec.batches([torch.ones(2, 4)] * 70):
+            rec.loss(called(batch).sum()).backward()
+            optimizer.step()
+    assert not any(isinstance(m._compiled_call_impl, generators.quick.Stage) for m in net.modules())
+
+
+@needed
+def test_a_stage_in_c_is_told_and_left_in_copies(tmp_path):
+    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = []
+    net[1][1].register_forward_hook(lambda *_: seen.append(ring.read(ring.find(tmp_path)[0]).now.stage))
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        for batch in rec.batches([torch.ones(1, 2)] * 3):
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+        copied = copy.deepcopy(net)
+        assert copied[0].__dict__.get("_compiled_call_impl") is None
+        stage = net[0]._compiled_call_impl
+        with pytest.raises(TypeError):
+            type(stage)()
+    assert seen[:3] == ["1.1"] * 3
+    assert torch.equal(stage(torch.ones(1, 2)), net[0](torch.ones(1, 2))), "the ring is closed, and it still calls"
+    with pytest.raises(ValueError, match="a stage is"):
+        rec.tape.quick.stage(None, 1)

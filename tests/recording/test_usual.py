@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import gc
 import os
 import random
 from dataclasses import asdict
@@ -148,7 +148,7 @@ def test_records_and_notes_are_those_of_python(tmp_path, monkeypatch, data, grou
 @needed
 @pytest.mark.parametrize(
     "data",
-    ["tensors in a list", "tensors", "a loader", "a loader with workers that draw nothing", "names in the batch"],
+    [name for name in DATA if name != "a loader that uses up words"],
 )
 def test_usual_steps_are_written_in_c(tmp_path, monkeypatch, data):
     monkeypatch.setattr(usual.Memory, "due", property(lambda self: self.looked + 0.9))  # a slow machine looks in each
@@ -235,6 +235,37 @@ def test_usual_steps_with_a_closure_are_noted_in_c(tmp_path, monkeypatch):
     monkeypatch.setattr(tape.Tape, "stepping", counted)
     trained(tmp_path, DATA["tensors"](), step=with_a_closure)
     assert len(seen) < 64 + (STEPS - 64) / 4
+
+
+@needed
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_of_a_program_that_draws_are_written_in_c(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(usual.Memory, "due", property(lambda self: self.looked + 0.9))
+    seen = counting(monkeypatch)
+    trained(tmp_path, DataLoader(Drawing(), batch_size=4, num_workers=workers), each=draws)
+    assert len([micro for micro in seen if micro >= 64]) < (STEPS - 64) / 4
+
+
+def living():
+    gc.collect()
+    return sum(type(thing) is generators.quick.Quick for thing in gc.get_objects())
+
+
+@needed
+def test_what_was_never_drained_goes_with_its_recorder(tmp_path):
+    net, before = nn.Linear(1, 1), living()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        for _, batch in zip(range(90), rec.batches(DataLoader(torch.ones(200, 1), 1)), strict=False):
+            optimizer.zero_grad()
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+        assert rec.tape.quick.noted and living() == before + 1
+        rec.stop()
+        rec.tape.stages.detach()
+        rec.tape.unusual()
+        del rec.now, rec.tape.now, rec.tape.stages.now
+        assert living() == before
 
 
 @needed
@@ -351,46 +382,3 @@ def test_a_ring_that_is_too_small_is_refused(tmp_path):
         quick.Quick(bytearray(64), *arguments)
     with pytest.raises(BufferError):
         quick.Quick(b"read only", *arguments)
-
-
-@needed
-@pytest.mark.parametrize("how", ["before", "after", "in place", "a function", "not looked at"])
-def test_a_compiled_model_stays_whole_beside_stages_in_c(tmp_path, how):
-    net = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
-    called = torch.compile(net, backend="eager", fullgraph=True) if how == "before" else net
-    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
-        assert isinstance(net[0][0]._compiled_call_impl, generators.quick.Stage)
-        if how == "not looked at":
-            rec.tape.learning.close()
-        if how in ("after", "not looked at"):
-            called = torch.compile(net, backend="eager", fullgraph=True)
-        elif how == "in place":
-            net.compile(backend="eager", fullgraph=True)
-        elif how == "a function":
-            called = torch.compile(lambda x: net(x) * 2, backend="eager", fullgraph=True)
-        for batch in rec.batches([torch.ones(2, 4)] * 70):
-            rec.loss(called(batch).sum()).backward()
-            optimizer.step()
-    assert not any(isinstance(m._compiled_call_impl, generators.quick.Stage) for m in net.modules())
-
-
-@needed
-def test_a_stage_in_c_is_told_and_left_in_copies(tmp_path):
-    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    seen = []
-    net[1][1].register_forward_hook(lambda *_: seen.append(ring.read(ring.find(tmp_path)[0]).now.stage))
-    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
-        for batch in rec.batches([torch.ones(1, 2)] * 3):
-            rec.loss(net(batch).sum()).backward()
-            optimizer.step()
-        copied = copy.deepcopy(net)
-        assert copied[0].__dict__.get("_compiled_call_impl") is None
-        stage = net[0]._compiled_call_impl
-        with pytest.raises(TypeError):
-            type(stage)()
-    assert seen[:3] == ["1.1"] * 3
-    assert torch.equal(stage(torch.ones(1, 2)), net[0](torch.ones(1, 2))), "the ring is closed, and it still calls"
-    with pytest.raises(ValueError, match="a stage is"):
-        rec.tape.quick.stage(None, 1)
