@@ -174,7 +174,7 @@ class _Step:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
         found += forward.findings
-        found += rules.written(self.kept)
+        found += [*rules.written(self.kept), *calls.corners.findings(list(leaves(self.batch)))]
         if error is None:
             found += [*forward.missing(), *shared(self.model, forward.alike)]
             total = scalar(back[0])
