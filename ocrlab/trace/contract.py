@@ -34,6 +34,7 @@ from ocrlab.trace.contract_padding import Attention, trained_on
 from ocrlab.trace.contract_pictures import pictures
 from ocrlab.trace.contract_recurrent import Recurrent
 from ocrlab.trace.contract_state import Kept, rates, scalar
+from ocrlab.trace.contract_unmasked import Unmasked
 from ocrlab.trace.contract_weights import shared, untrained
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
@@ -271,9 +272,10 @@ class _Step:
                 self.kept.restore_batch()
                 values.append(scalar(self.loss(self.model, self.batch)))
 
-        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention:
+        unmasked = Unmasked(self.model, list(leaves(self.batch)))
+        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention, unmasked:
             error = tried(twice)
-        self.report.findings += attention.findings()
+        self.report.findings += list(attention.findings()) or unmasked.findings()
         if error is not None:
             if not self.ended:
                 self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")

@@ -72,7 +72,7 @@ def _whole(side: Tensor) -> Tensor | None:
 
 def _columns(side: Tensor, boxes: Tensor) -> set[int]:
     """Return which columns of some boxes a view holds: one, or two beside each other."""
-    first = (side.storage_offset() - boxes.storage_offset()) % 4
+    first = int(side.storage_offset() - boxes.storage_offset()) % 4
     two = side.ndim > 0 and side.shape[-1] == 2 and side.stride(-1) == 1 and side.numel() > 1
     return {first, first + 1} if two else {first}
 
