@@ -27,9 +27,11 @@ from ocrlab.trace.contract_answers import answers
 from ocrlab.trace.contract_batch import Finding, Range, empty, judge, leaves, lines, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
+from ocrlab.trace.contract_masks import inverted
 from ocrlab.trace.contract_narrow import narrow
 from ocrlab.trace.contract_noise import Draws, foreign
 from ocrlab.trace.contract_nudge import awake
+from ocrlab.trace.contract_order import shuffled
 from ocrlab.trace.contract_padding import Attention, trained_on
 from ocrlab.trace.contract_pictures import pictures
 from ocrlab.trace.contract_recurrent import Recurrent
@@ -213,6 +215,8 @@ class _Step:
             self.report.findings += [*trained_on(calls.losses.pairs, rows), *narrow(calls.losses.pairs, named)]
             self.report.findings += self.recurrent.findings() if self.recurrent else ()
             self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
+            self.report.findings += inverted(forward.given, named)
+            self.report.findings += shuffled(calls.losses.pairs, forward.calls, forward.given, named)
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
         self.report.findings += rules.unheld(self.model, self.optimizers)

@@ -15,33 +15,48 @@ from ocrlab.trace.contract_batch import Finding, plain
 
 LARGER = frozenset("max maximum".split())
 SMALLER = frozenset("min minimum".split())
+MINUS = frozenset("sub __sub__ subtract".split())
+PASSING = frozenset("__getitem__ clamp clamp_min view reshape squeeze unsqueeze".split())
 FEW = 2  # boxes that end before they begin, from which on it is no slip of the pen
 SHARE = 0.1  # of all boxes
 DEEP = 8  # views of views
 
 
 class Corners:
-    """The boxes, not computed from weights, that a step takes the larger and the smaller columns of."""
+    """The boxes, not computed from weights, of which a step subtracts the larger first from the smaller last columns.
+
+    Distances to four sides are made larger and smaller as well, but are added.
+    """
 
     def __init__(self) -> None:
-        self.boxes: dict[int, tuple[Tensor, set[int], set[int]]] = {}  # by id: boxes, columns of each
+        self.made: dict[int, tuple[Tensor, Tensor, bool]] = {}  # by id: what was made, of which boxes, of their end
+        self.boxes: dict[int, Tensor] = {}
 
-    def see(self, name: str, args: tuple[Any, ...]) -> None:
-        """Note a call of a function with two tensors."""
-        if (name not in LARGER and name not in SMALLER) or len(args) < 2:
+    def see(self, name: str, args: tuple[Any, ...], value: Any) -> None:
+        """Note a call of a function and what it gave."""
+        if name in PASSING and args and isinstance(value, Tensor) and (known := self._of(args[0])) is not None:
+            self.made[id(value)] = (value, *known)
+        two = len(args) > 1 and all(isinstance(side, Tensor) for side in args[:2])
+        if not two or name not in LARGER | SMALLER | MINUS:
             return
-        if not all(isinstance(side, Tensor) for side in args[:2]) or not any(side.requires_grad for side in args[:2]):
-            return
-        for side in args[:2]:
-            boxes = None if side.requires_grad else _whole(side)
-            if boxes is not None:
-                _, first, last = self.boxes.setdefault(id(boxes), (boxes, set(), set()))
-                (first if name in LARGER else last).update(_columns(side, boxes))
+        if name in MINUS:
+            end, start = self._of(args[0]), self._of(args[1])
+            if end is not None and start is not None and end[0] is start[0] and end[1] and not start[1]:
+                self.boxes[id(end[0])] = end[0]
+        elif any(side.requires_grad for side in args[:2]) and isinstance(value, Tensor):
+            for side in args[:2]:
+                boxes = None if side.requires_grad else _whole(side)
+                if boxes is not None and _columns(side, boxes) <= ({0, 1} if name in LARGER else {2, 3}):
+                    self.made[id(value)] = (value, boxes, name in SMALLER)
+
+    def _of(self, tensor: Any) -> tuple[Tensor, bool] | None:
+        known = self.made.get(id(tensor))
+        return (known[1], known[2]) if known is not None and known[0] is tensor else None
 
     def findings(self, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
         """Yield boxes that are taken for corners and end before they begin; `named` are the tensors of the batch."""
-        for boxes, first, last in self.boxes.values():
-            if not (first >= {0, 1} and last >= {2, 3}) or not plain(boxes):  # the box around both asks the reverse too
+        for boxes in self.boxes.values():
+            if not plain(boxes):
                 continue
             rows = boxes.detach().reshape(-1, 4)
             wrong = (rows[:, 2] < rows[:, 0]) | (rows[:, 3] < rows[:, 1])

@@ -71,6 +71,21 @@ def of_sizes(a: Tensor, b: Tensor) -> Tensor:
     return shared / (a[:, 2:].prod(1) + b[:, 2:].prod(1) - shared).clamp(min=1e-6)
 
 
+def of_sides(a: Tensor, b: Tensor) -> Tensor:
+    """Overlap of distances to the left, upper, right and lower side, as FCOS and EAST write it."""
+    shared = (torch.min(a[:, 0], b[:, 0]) + torch.min(a[:, 2], b[:, 2])) * (
+        torch.min(a[:, 1], b[:, 1]) + torch.min(a[:, 3], b[:, 3])
+    )
+    around = (torch.max(a[:, 0], b[:, 0]) + torch.max(a[:, 2], b[:, 2])) * (
+        torch.max(a[:, 1], b[:, 1]) + torch.max(a[:, 3], b[:, 3])
+    )
+    return shared / around.clamp(min=1e-6)
+
+
+def of_anchors(a: Tensor, b: Tensor) -> Tensor:
+    return torch.min(a[:, 2:], b[:, 2:]).prod(1) / torch.max(a[:, 2:], b[:, 2:]).prod(1).clamp(min=1e-6)
+
+
 def check(overlap: Overlap, boxes: Tensor) -> contract.Report:
     torch.manual_seed(0)
     batch = {"image": IMAGES, "boxes": boxes}
@@ -86,7 +101,8 @@ def test_a_width_where_a_corner_is_meant(overlap: Overlap, boxes: Tensor) -> Non
 
 @pytest.mark.parametrize(
     ("overlap", "boxes"),
-    [(giou, CORNERS), (by_columns, CORNERS), (all_with_all, CORNERS), (converted, SIZES), (of_sizes, SIZES)],
+    [(giou, CORNERS), (by_columns, CORNERS), (all_with_all, CORNERS), (converted, SIZES), (of_sizes, SIZES)]
+    + [(of_sides, draw(3).repeat(1, 2)), (of_sides, SIZES), (of_anchors, SIZES)],
 )
 def test_boxes_as_they_are_meant(overlap: Overlap, boxes: Tensor) -> None:
     assert "boxes.corners" not in rules(check(overlap, boxes))
