@@ -101,8 +101,16 @@ def test_a_width_where_a_corner_is_meant(overlap: Overlap, boxes: Tensor) -> Non
 
 @pytest.mark.parametrize(
     ("overlap", "boxes"),
-    [(giou, CORNERS), (by_columns, CORNERS), (all_with_all, CORNERS), (converted, SIZES), (of_sizes, SIZES)]
-    + [(of_sides, draw(3).repeat(1, 2)), (of_sides, SIZES), (of_anchors, SIZES)],
+    [
+        (giou, CORNERS),
+        (by_columns, CORNERS),
+        (all_with_all, CORNERS),
+        (converted, SIZES),
+        (of_sizes, SIZES),
+        (of_sides, draw(3).repeat(1, 2)),
+        (of_sides, SIZES),
+        (of_anchors, SIZES),
+    ],
 )
 def test_boxes_as_they_are_meant(overlap: Overlap, boxes: Tensor) -> None:
     assert "boxes.corners" not in rules(check(overlap, boxes))
