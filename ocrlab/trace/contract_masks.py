@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ SHAPES = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Select"
 FEWEST = 64  # values of a mask
 NODES = 64  # of a divisor's graph
 MOST = 0.9  # of the places that are said to be ignored, which get a gradient where the mask is the wrong way round
-NAMES = ("ignore", "dont_care", "do_not_care", "void")
+NAMES = re.compile(r"(^|[._])(ignored?|dont_care|do_not_care|void)([._]|$)")
 
 
 class Masks:
@@ -78,7 +79,7 @@ class Masks:
 
 def inverted(given: Sequence[Tensor], named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
     """Yield a mask of what is to be ignored, of which nothing else is learned; `given` by the model, with gradients."""
-    masks = [(name, t) for name, t in named if any(word in name.lower() for word in NAMES) and plain(t)]
+    masks = [(name, t) for name, t in named if NAMES.search(name.lower()) and plain(t)]
     for output in given:
         for name, mask in masks if output.grad is not None and output.ndim == 4 and plain(output.grad) else ():
             marked = mask.detach()[:, 0] if mask.ndim == 4 and mask.shape[1] == 1 else mask.detach()
@@ -88,10 +89,10 @@ def inverted(given: Sequence[Tensor], named: Sequence[tuple[str, Tensor]]) -> It
             pushed, marked = output.grad.detach().abs().sum(1) > 0, marked.bool().to(output.device)
             if not bool(marked.any()) or bool(marked.all()) or bool(pushed[~marked].any()):
                 continue
-            if float(pushed[marked].float().mean()) >= MOST:
+            if float(pushed[marked].float().mean()) >= MOST:  # some call `ignore` what is 0 where it is ignored
                 got = f"only what batch.{name} marks gets a gradient ({float(marked.float().mean()):.0%} of the places)"
-                do = "Turn the mask round: 1 - mask, ~mask. If its 1 means that a place counts, give it another name"
-                yield Finding("loss.ignored", "the loss", got, "a loss of all other places", do)
+                do = "Turn the mask round: 1 - mask, ~mask. If its 1 means that a place counts, nothing is wrong"
+                yield Finding("loss.ignored", "the loss", got, "a loss of all other places", do, "warn")
                 return
 
 

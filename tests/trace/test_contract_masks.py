@@ -72,9 +72,9 @@ def test_a_mask_of_bytes() -> None:
 
 def test_a_mask_of_what_is_ignored_that_is_turned() -> None:
     told = one(check(lambda net, b: (pixels(net, b) * b["ignore"]).sum() / b["ignore"].sum()), "loss.ignored")
-    assert "25% of the places" in told.got and "1 - mask" in told.do
+    assert "25% of the places" in told.got and "1 - mask" in told.do and told.judgement == "warn"
     assert rules(check(lambda net, b: (pixels(net, b) * (1 - b["ignore"])).mean())) == set()
     assert rules(check(lambda net, b: pixels(net, b)[b["ignore"] == 0].mean())) == set()
     assert rules(check(lambda net, b: pixels(net, b).mean())) == set(), "it is not used: a loss of its own choice"
-    kept = check(lambda net, b: (pixels(net, b) * b["valid"]).mean(), valid=1 - IGNORED)
+    kept = check(lambda net, b: (pixels(net, b) * b["valid"]).mean(), valid=1 - IGNORED, avoid=1 - IGNORED)
     assert rules(kept) == set()
