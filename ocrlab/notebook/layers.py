@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ocrlab.config import Config
 from ocrlab.notebook.layers_records import Fault, Found, Learned, Looked, Progress
 from ocrlab.report import pictures, plots, tables
-from ocrlab.report.view import BAD, View, say, together
+from ocrlab.report.view import BAD, INK, View, say, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,6 +82,10 @@ def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> Found
 
 def _counted(number: int) -> str:
     return "one map" if number == 1 else f"{number} maps"
+
+
+def _steps(number: int) -> str:
+    return "one step" if number == 1 else f"{number} steps"
 
 
 def maps(seen: Looked) -> View:
@@ -169,7 +173,7 @@ def histograms(seen: Learned) -> View:
         second = _heat(right, sizes, "gradient", "size, power of ten")
         zeros = [100 * float((values == 0).mean()) for values in seen.outputs.values() if values.size] or [0.0]
         told = f"{seen.module}: {zeros[0]:.0f} % zeros at first, {zeros[-1]:.0f} % at last"
-        loss = f"loss {seen.losses[0]:.2f} to {seen.losses[-1]:.2f} in {len(seen.losses)} steps"
+        loss = f"loss {seen.losses[0]:.2f} to {seen.losses[-1]:.2f} in {_steps(len(seen.losses))}"
         drawn = plots.finished(figure, f"{told}; {loss}. {first}. {second}.")
     note = "Bright: many values. White line: the middle value of each step."
     return together([View(say(f"{told}; {loss}"), told), drawn, View(f'<p class="note">{note}</p>', note)])
@@ -177,12 +181,10 @@ def histograms(seen: Learned) -> View:
 
 def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: str) -> str:
     """Draw the distribution of values by step, and return where its middle began and ended."""
-    from matplotlib.ticker import MaxNLocator
-
     kept = {step: found[np.isfinite(found) & (found != 0)] for step, found in values.items()}
     kept = {step: found for step, found in kept.items() if found.size}
     axes.set_xlabel("optimiser step")
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    plots.counted(axes)
     axes.set_ylabel(f"{what}: {unit}")
     axes.grid(visible=False)
     if not kept:
@@ -197,7 +199,8 @@ def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: s
     across = np.append(steps, steps[-1] + width) - width / 2
     axes.pcolormesh(across, edges, np.sqrt(shares), cmap="viridis", rasterized=True)  # rare values stay visible
     middle = [float(np.median(found)) for found in kept.values()]
-    axes.plot(steps, middle, color="white", linewidth=1.4)
+    axes.plot(steps, middle, color="white", linewidth=1.4, marker="o" if len(steps) == 1 else "", markersize=5)
+    axes.set_xlim(across[0], across[-1])
     first, last = (f"{10**value:.1e}" if "power" in unit else f"{value:.2g}" for value in (middle[0], middle[-1]))
     title = f"Middle of the {what}s: {first} to {last}"
     axes.set_title(title)
@@ -240,8 +243,9 @@ def _row(told: dict[str, Any]) -> tuple[object, ...]:
     return (*words, *(None if value is None else _short(float(value)) for value in figures))
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.3g}")
+def _short(value: float) -> float | int:
+    """Return a figure of three digits; what three decimals cannot tell from 0 is 0, without a sign."""
+    return 0 if abs(value) < 0.0005 else float(f"{value:.3g}")
 
 
 def faults(found: Sequence[Fault]) -> View:
@@ -260,18 +264,23 @@ def _spread(found: Sequence[Fault]) -> View:
     import matplotlib
 
     with matplotlib.rc_context(plots.STYLE):
-        figure, panels = plots.blank(len(found), height=2.9)
+        figure, panels = plots.blank(len(found), height=3.2)
         told = []
         for axes, fault in zip(panels, found, strict=True):
             shares = [100 * share for _, share in fault.spread]
             axes.plot(range(len(shares)), shares, color=BAD, drawstyle="steps-mid")
-            axes.set_ylim(-3, 103)
-            axes.set_xlabel("module, in order of computing")
-            axes.set_ylabel("NaN and Inf, % of values")
-            reached = sum(share > 0 for share in shares)
-            title = f"{reached} of {len(shares)} modules spoilt"
-            axes.set_title(title)
-            told.append(f"{fault.planted}: {title}")
+            axes.set_ylim(-3, 119)
+            axes.set_yticks(range(0, 101, 20))
+            axes.set_xlabel(f"module, in {'backward' if fault.backward else 'forward'} order")
+            axes.set_ylabel(f"NaN and Inf, % of {'gradients' if fault.backward else 'outputs'}")
+            reached = [at for at, share in enumerate(shares) if share > 0]
+            title = f"{fault.short}\n{len(reached)} of {len(shares)} modules spoilt"
+            axes.set_title(title, linespacing=1.4)
+            if reached:
+                axes.plot([reached[0]] * 2, [0, 106], color=INK, linewidth=1, linestyle=":")
+                first = f"from {fault.spread[reached[0]][0]} on"
+                axes.text(0.02, 108, first, fontsize=8, color=INK, transform=axes.get_yaxis_transform())
+            told.append(f"{fault.planted}: {title.partition(chr(10))[2]}")
         return plots.finished(figure, ". ".join(told) + ".")
 
 

@@ -178,7 +178,9 @@ def _page(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
     seen = _step(made, images, batch)
     first = seen.first_nonfinite
     right = first is not None and (first.what, first.sample, first.index) == ("input", sample, (sample, 1, y, x))
-    return _told(f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch", seen, right)
+    return _told(
+        f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch", "A NaN in a pixel", seen, right
+    )
 
 
 def _weight(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
@@ -191,7 +193,7 @@ def _weight(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
     seen = _step(made, batch.images.float(), batch)
     first = seen.first_nonfinite
     right = first is not None and (first.module, first.what, first.path) == (name, "weight", "weight")
-    return _told(f"one Inf in the weight of {name}", seen, right)
+    return _told(f"one Inf in the weight of {name}", "An Inf in a weight", seen, right)
 
 
 def _gradient(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
@@ -206,7 +208,7 @@ def _gradient(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
     first = seen.first_nonfinite
     found = (first.module, first.what, first.sample) if first else None
     right = found == (name, "gradient of input", sample)
-    return _told(f"one NaN in the backward of {name}, sample {sample}", seen, right)
+    return _told(f"one NaN in the backward of {name}, sample {sample}", "A NaN in a gradient", seen, right)
 
 
 class _Spoiled(torch.autograd.Function):
@@ -231,7 +233,7 @@ def _step(made: Training, images: Tensor, batch: Batch) -> layers.Seen:
     return seen
 
 
-def _told(planted: str, seen: layers.Seen, right: bool) -> Fault:
+def _told(planted: str, short: str, seen: layers.Seen, right: bool) -> Fault:
     """Return a fault with how far it went: in outputs, or in gradients in the order of the backward."""
     first = seen.first_nonfinite
     history = seen.history()
@@ -241,7 +243,7 @@ def _told(planted: str, seen: layers.Seen, right: bool) -> Fault:
     count = [math.prod(shape) or 1 for shape in rows["shape"]]
     share = (rows["nan"] + rows["inf"]).astype(float) / count
     spread = list(zip(rows["module"].tolist(), share.tolist(), strict=True))
-    return Fault(planted, str(first) if first else "nothing", right, spread)
+    return Fault(planted, str(first) if first else "nothing", right, spread, short, backward)
 
 
 def _parents(names: Sequence[str]) -> set[str]:

@@ -63,12 +63,17 @@ class Learned:
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted fault, what was found, and the share of bad values of modules in the order in which they compute."""
+    """A planted fault, what was found, and the share of bad values of modules in the order in which they compute.
+
+    `short` names the fault over its plot; `backward`: the values are gradients, in the order of the backward pass.
+    """
 
     planted: str
     found: str
     right: bool
     spread: list[tuple[str, float]]
+    short: str
+    backward: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,16 @@ from ocrlab.trace.contract_answers import answers
 from ocrlab.trace.contract_batch import Finding, Range, empty, judge, leaves, lines, names_in, sticky, tried
 from ocrlab.trace.contract_calls import Calls, Drops, Stopped
 from ocrlab.trace.contract_forward import Forward, Stage
+from ocrlab.trace.contract_masks import inverted
 from ocrlab.trace.contract_narrow import narrow
 from ocrlab.trace.contract_noise import Draws, foreign
 from ocrlab.trace.contract_nudge import awake
+from ocrlab.trace.contract_order import shuffled
 from ocrlab.trace.contract_padding import Attention, trained_on
 from ocrlab.trace.contract_pictures import pictures
 from ocrlab.trace.contract_recurrent import Recurrent
 from ocrlab.trace.contract_state import Kept, rates, scalar
+from ocrlab.trace.contract_unmasked import Unmasked
 from ocrlab.trace.contract_weights import shared, untrained
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
@@ -174,7 +177,7 @@ class _Step:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
         found += forward.findings
-        found += rules.written(self.kept)
+        found += [*rules.written(self.kept), *calls.corners.findings(list(leaves(self.batch)))]
         if error is None:
             found += [*forward.missing(), *shared(self.model, forward.alike)]
             total = scalar(back[0])
@@ -212,6 +215,8 @@ class _Step:
             self.report.findings += [*trained_on(calls.losses.pairs, rows), *narrow(calls.losses.pairs, named)]
             self.report.findings += self.recurrent.findings() if self.recurrent else ()
             self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
+            self.report.findings += inverted(forward.given, named)
+            self.report.findings += shuffled(calls.losses.pairs, forward.calls, forward.given, named)
         called = {stage.name for stage in self.report.stages}
         self.report.findings += rules.gradients(self.model, called)
         self.report.findings += rules.unheld(self.model, self.optimizers)
@@ -271,9 +276,10 @@ class _Step:
                 self.kept.restore_batch()
                 values.append(scalar(self.loss(self.model, self.batch)))
 
-        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention:
+        unmasked = Unmasked(self.model, list(leaves(self.batch)))
+        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention, unmasked:
             error = tried(twice)
-        self.report.findings += attention.findings()
+        self.report.findings += list(attention.findings()) or unmasked.findings()
         if error is not None:
             if not self.ended:
                 self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")

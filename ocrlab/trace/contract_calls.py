@@ -18,8 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from ocrlab.trace.contract_axes import Axes
 from ocrlab.trace.contract_batch import Finding, plain, spot, value_at
+from ocrlab.trace.contract_boxes import Corners
 from ocrlab.trace.contract_chosen import Chosen
 from ocrlab.trace.contract_losses import LOSSES, Losses, arguments
+from ocrlab.trace.contract_masks import Masks
 from ocrlab.trace.contract_parts import Parts
 from ocrlab.trace.contract_words import origin, remedy
 
@@ -44,7 +46,8 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.found, self.place, self.names, self.inside, self.batch = found, place, names, inside, batch
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
-        self.losses, self.chosen, self.parts = Losses(found, place), Chosen(), Parts()
+        self.losses, self.chosen, self.parts, self.corners = Losses(found, place), Chosen(), Parts(), Corners()
+        self.masks = Masks(found, place, inside)
         self.axes = Axes(found, place, inside, next((len(t) for _, t in batch if t.ndim), 0))
         self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
 
@@ -67,6 +70,8 @@ class Calls(TorchFunctionMode):
             self.parts.see(name, args, value)
             with torch._C.DisableTorchFunction():
                 self.axes.see(name, args, kwargs, value)
+                self.corners.see(name, args, value)
+                self.masks.see(name, args)
             return value
         target = arguments(func, args, kwargs)[1]
         self.losses.before(func, args, kwargs, meant=self._is_made(target))

@@ -13,10 +13,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from ocrlab.trace.compiled import of_jit
 from ocrlab.trace.contract_batch import Finding, Range, judge, leaves, masks, not_finite, plain, spot, value_at
+from ocrlab.trace.contract_scale import scaled
 from ocrlab.trace.tensors import under_vmap
 
-FAINT_INPUT = 1.00001 / 255  # the most that an image of 0..255 holds when it is divided by 255 twice
-LARGE_INPUT = 16.0  # mean size of an input: images of 0..255 have about 100, normalised ones 1
 LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
 FLAT = 1e-6  # slope of a sigmoid at 14
 ROWS, COLUMNS = 8, 64  # samples, and columns of their answers: a large vocabulary is often filled up
@@ -203,17 +202,8 @@ def _columns(output: Tensor) -> Iterator[Finding]:
 def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield what is wrong with the size of the numbers that a module gets and gives."""
     layer = isinstance(module, _ConvNd | nn.Linear)
-    if layer and came.is_floating_point() and (size := float(came.abs().float().mean())) > LARGE_INPUT:
-        got = f"the first layer gets values from {float(came.min()):g} to {float(came.max()):g}, {size:g} in the mean"
-        yield "input.scale", (got, "values around 1", "Normalise the input: divide images by 255, subtract the mean")
-    if layer and came.ndim == 4 and came.is_floating_point():
-        low, high = float(came.min()), float(came.max())
-        if low >= 0 and 0 < high <= FAINT_INPUT:
-            got, do = (
-                f"the first layer gets images from {low:g} to {high:g}",
-                "Look whether they are divided by 255 twice",
-            )
-            yield "input.scale", (got, "values around 1", do)
+    for told in scaled(came) if layer else ():
+        yield "input.scale", told
     if layer and (size := float(first.float().square().mean().sqrt())) > LARGE:
         do = "Look at its initial weights, and put a normalisation before it"
         yield "forward.large", (f"values of {size:g} (root mean square)", f"below {LARGE:g}", do)

@@ -65,9 +65,9 @@ class Losses:
                 ignored = named.get("ignore_index", -100) if function in CLASSES else None
                 rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target), shares)
                 weights = named.get("weight", args[2] if len(args) > 2 and function in CLASSES else None)
-                frames = _frames(args, named) if function is functional.ctc_loss else ()
+                spelled = (*_frames(args, named), *_blank(args, named)) if function is functional.ctc_loss else ()
                 logs = _logarithms(function, input, target, named)
-                for rule in (*rules, frames, logs, _weighed(target, weights, ignored)):
+                for rule in (*rules, spelled, logs, _weighed(target, weights, ignored)):
                     self.found += [_at(one, f"{self.place()}, {function.__name__}") for one in rule]
                 self.found += [
                     _at(one, f"{self.place()}, target of {function.__name__}")
@@ -167,19 +167,42 @@ def _logarithms(
 
 def _frames(args: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Tell of a CTC loss that is infinite: each character takes a frame, and a blank between two that are equal."""
-    given = dict(zip(("log_probs", "targets", "input_lengths", "target_lengths"), args, strict=False)) | named
-    if given.get("zero_infinity") or (len(args) > 6 and args[6]):
+    if named.get("zero_infinity") or (len(args) > 6 and args[6]):
         return
-    text = torch.as_tensor(given["targets"]).cpu()
-    frames, lengths = (torch.as_tensor(given[f"{name}_lengths"]).flatten().tolist() for name in ("input", "target"))
-    rows = list(text) if text.ndim == 2 else list(text.split(lengths)) if int(sum(lengths)) == len(text) else []
-    for sample, (row, length, there) in enumerate(zip(rows, lengths, frames, strict=False)):
+    for sample, (row, length, there) in enumerate(_texts(args, named)):
         twice = int((row[1:length] == row[: max(0, length - 1)]).sum())
         if length + twice > there:
             got = f"sample {sample} has {there} frames for {length} characters, of which {twice} follow their like"
             do = "Let the model give more frames (a smaller stride, a wider image), or leave such a sample out"
             yield "loss.frames", got, f"{length + twice} frames: less makes the loss infinite", do
             return
+
+
+def _blank(args: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Tell of texts in which the blank stands as a character: no path of frames can spell them as they are meant."""
+    blank = named.get("blank", args[4] if len(args) > 4 else 0)
+    texts = _texts(args, named)
+    with_it = [sample for sample, (row, length, _) in enumerate(texts) if bool((row[:length] == blank).any())]
+    if not with_it:
+        return
+    first, length, _ = texts[with_it[0]]
+    ends = all(bool(row[length - 1] == blank) for row, length, _ in (texts[at] for at in with_it))
+    inside = any(bool((row[: length - 1] == blank).any()) and row[length - 1] != blank for row, length, _ in texts)
+    got = f"{blank} is the blank and stands in {len(with_it)} of {len(texts)} texts as a character, first in sample"
+    got += f" {with_it[0]}: {first[:length][:12].tolist()}"
+    do = f"Leave {blank} to the blank where characters are numbered, or give the loss another blank="
+    if ends and not inside:
+        do = f"If {blank} fills the texts up, give target_lengths without it; else number the characters past the blank"
+    yield "loss.blank", got, "texts without the blank", do
+
+
+def _texts(args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Tensor, int, int]]:
+    """Return of each sample of a CTC loss its text (filled up or not), the text's length and its frames."""
+    given = dict(zip(("log_probs", "targets", "input_lengths", "target_lengths"), args, strict=False)) | named
+    text = torch.as_tensor(given["targets"]).cpu()
+    frames, lengths = (torch.as_tensor(given[f"{name}_lengths"]).flatten().tolist() for name in ("input", "target"))
+    rows = list(text) if text.ndim == 2 else list(text.split(lengths)) if int(sum(lengths)) == len(text) else []
+    return list(zip(rows, lengths, frames, strict=False))
 
 
 def _weighed(target: Tensor, weights: Any, ignored: int | None) -> Iterator[tuple[str, str, str, str]]:

@@ -15,6 +15,7 @@ from ocrlab.trace.loader_names import numbered
 LITTLE = 0.05  # of the step; below it the loader keeps up
 ALIKE = 4  # items of a stream, different ones, that must be the same in all workers
 SLOW = 5.0  # times the median sample that make a sample slow
+NEARLY_ALL = 0.95  # of the time of slow samples: those that hold the rest are not told
 SLICE = 0.02  # seconds; a sample may be off its core for as long because others ran, which is not its fault
 STARVED = 0.25  # of the time without a core that is worth a word
 UNEVEN = 3.0  # times the others' time for a sample, from which on a worker is behind
@@ -180,6 +181,17 @@ def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Lock
     return f"Waiting for data is {figures}{device}: {_why(steps, logs, workers, locks)}"
 
 
+def _most_of(slow: Sequence[Sample]) -> list[Sample]:
+    """Return the first of some samples, the slowest first, that hold nearly all of their time: the rest is noise."""
+    whole, told, seconds = sum(sample.seconds for sample in slow), [], 0.0
+    for sample in slow:
+        if seconds >= NEARLY_ALL * whole:
+            break
+        told.append(sample)
+        seconds += sample.seconds
+    return told
+
+
 def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks) -> str:
     """Return the reason for which data come late."""
     every = [sample for log in logs for sample in log.samples]
@@ -189,6 +201,7 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
         return f"what happens in loading is not known ({why})"
     usual = median(every)
     slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual and not _preempted(s)), key=lambda s: -s.seconds)
+    slow = _most_of(slow)
     lost, waited = sum(sample.seconds for sample in slow), sum(step.wait for step in steps)
     collating = sum(log.collating for log in logs)
     if workers == 0 and seconds + collating < 0.5 * waited:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
 DISPATCH, OURS = "PythonDispatchMode", 0.05  # what looks at each operator as it is called, and its share worth a word
 OTHERS = "Python, other libraries, or the profiler itself (skip=2 tells)"
+LITTLE = 0.05  # of a step: less of it in one operator says nothing
 OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
 SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
@@ -214,6 +215,8 @@ class Seen:
         if not sums:
             return ""
         name = max(sums, key=lambda each: sums[each])
+        if sums[name] < LITTLE and not self.device:
+            return f"no operator takes more than {max(1, round(100 * sums[name]))} % of the step"
         most = next(each for each in self.operators if each.name == name)
         where = ""
         if most.module:

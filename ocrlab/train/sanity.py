@@ -127,10 +127,13 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
     found.findings = [each for each in found.findings if text or each.rule != "gradient.zero"]
     report.contract = found
     wrong = [finding for finding in found.findings if finding.judgement == "fail"]
-    seen = f"{len(wrong)} rules violated, {len(found.stages)} modules ran"
+    seen = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(found.stages)} modules ran"
     if found.findings:
-        seen += f"; first {(wrong or found.findings)[0]}"
-    yield judged("contract of a step", not found.findings, seen, "none", "See the findings", warn=not wrong)
+        looks = len(found.findings) - len(wrong)
+        seen += f"; {looks} more to look at" if looks else ""
+        seen += f"; first {(wrong or found.findings)[0].rule} at {(wrong or found.findings)[0].where}"
+    do = "Each finding stands below the checks, with what to do"
+    yield judged("contract of a step", not found.findings, seen, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     bad = [f for f in found.findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
     reached = sum(found.norms.get(name, 0.0) > 0 for name in trainable)

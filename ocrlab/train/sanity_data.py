@@ -105,7 +105,11 @@ def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
     named |= {kind: pair for kind, *pair in zip(kinds, alone.maps, both.maps, strict=True)}  # type: ignore[misc]
     wrong = [name for name, (a, b) in named.items() if a.shape != b.shape or not torch.equal(a, b)]
     wrong += ["pages"] if alone.pages != both.pages else []
-    seen = f"{', '.join(wrong)} differ" if wrong else f"{len(alone.pages)} crops, equal bit for bit"
+    seen = (
+        f"{', '.join(wrong)} differ"
+        if wrong
+        else f"{len(alone.pages)} crop{'s' * (len(alone.pages) > 1)}, equal bit for bit"
+    )
     do = "Draw from a generator seeded by seed, epoch and page: a worker's global one is seeded by its number"
     return judged("workers 0 and 2", not wrong, seen, "the same batch", do)
 

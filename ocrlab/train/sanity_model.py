@@ -33,6 +33,7 @@ HALF_LOSS, HALF_ANGLE = (
     0.02,
     0.5,
 )  # bf16 against fp32: random weights turn the gradient by up to 45 degrees, a fault by 90
+DEEPEST, FEW = 32, 32  # stride of the deepest maps; values of a channel below which bf16 turns a sound gradient more
 CARD_LOSS, CARD_ANGLE = 1e-3, 0.999  # GPU against CPU, both fp32 (TF32 off)
 SIDE, STEPS, EVERY = 256, 240, 10  # of the page that is learned by heart: pixels, steps at most, steps between looks
 RATE, CLIP = 2e-3, 5.0
@@ -121,7 +122,12 @@ def precision(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Che
     exact = gradients(model, batch, loss, config)
     with torch.autocast(device, torch.bfloat16):
         rough = gradients(model, batch, loss, config)
-    return _agree("bf16 against fp32", exact, rough, HALF_LOSS, HALF_ANGLE, "Train in fp32: trainer.precision=fp32")
+    values = batch.images.shape[0] * batch.images[0, 0].numel() // DEEPEST**2  # of a channel of the deepest maps
+    few = values < FEW
+    do = "Train in fp32: trainer.precision=fp32"
+    if few:
+        do = f"Take a larger crop or batch: BatchNorm of {values} values a channel makes much of rounding. Or t{do[1:]}"
+    return _agree("bf16 against fp32", exact, rough, HALF_LOSS, HALF_ANGLE, do, few=few)
 
 
 def device(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Check:
@@ -143,15 +149,24 @@ def device(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Check:
 
 
 def _agree(
-    name: str, want: tuple[float, Tensor], got: tuple[float, Tensor], limit: float, angle: float, do: str
+    name: str,
+    want: tuple[float, Tensor],
+    got: tuple[float, Tensor],
+    limit: float,
+    angle: float,
+    do: str,
+    *,
+    few: bool = False,
 ) -> Check:
-    """Judge loss and gradient computed in another way."""
+    """Judge loss and gradient computed in another way; of a `few` values a gradient that is turned may be chance."""
     off = abs(got[0] - want[0]) / max(abs(want[0]), 1e-12)
     a, b = want[1].double(), got[1].double()
     cosine = float((a @ b) / (a.norm() * b.norm()).clamp_min(1e-30))
     seen = f"loss {off:.1e} apart, cosine of the gradients {cosine:.4f}"
     need = f"{limit:g} or less, {angle:g} or more"
-    return judged(name, off <= limit and cosine >= angle, seen, need, do)  # NaN is neither
+    return judged(
+        name, off <= limit and cosine >= angle, seen, need, do, warn=few and off <= limit and cosine > 0
+    )  # NaN is none
 
 
 def gradients(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> tuple[float, Tensor]:

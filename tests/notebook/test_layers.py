@@ -69,6 +69,17 @@ def test_a_short_training_gives_histograms_and_the_table_of_all_modules(config: 
     assert "along 98 modules" in layers.curves(seen).text
 
 
+def test_one_step_is_one_step_and_has_a_middle() -> None:
+    values = {0: np.linspace(1, 2, 99, dtype=np.float32)}
+    view = layers.histograms(layers.Learned("m", [1.0], values, values))
+    assert "loss 1.00 to 1.00 in one step" in view.text
+    assert re.findall(r">([\d.−-]+)</text>", view.html)[0] == "0", "a step has no fractions"
+
+
+def test_figures_of_next_to_nothing_have_no_sign() -> None:
+    assert [layers._short(value) for value in (-0.0001, 0.0, 0.123456, -12.345)] == [0, 0, 0.123, -12.3]
+
+
 def test_histograms_of_nothing_say_so() -> None:
     dead = {0: np.zeros(9, np.float32), 2: np.zeros(9, np.float32)}
     view = layers.histograms(layers.Learned("m", [1.0, 1.0], dead, {}))
@@ -84,3 +95,7 @@ def test_planted_faults_are_found_where_they_were_planted(config: Config, seed: 
     view = layers.faults(faults)
     assert "3 of 3 planted faults" in view.text and view.html.count("<svg") == 1
     assert all(max(share for _, share in fault.spread) > 0 for fault in faults)
+    drawn = view.html[view.html.index("<svg") :]
+    assert all(f"{fault.short}<" in drawn for fault in faults), "each plot names its fault"
+    first = [next(name for name, share in fault.spread if share > 0) for fault in faults]
+    assert all(f"from {name} on" in drawn for name in first) and drawn.count("in backward order") == 1

@@ -236,3 +236,28 @@ def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, told: boo
         assert "sample 1 has 5 frames for 4 characters, of which 2 follow" in rules["loss.frames"].got
     quiet = contract.check(nn.Linear(4, 3), batch, lambda net, given: loss(net, given, zero_infinity=True))
     assert "loss.frames" not in [each.rule for each in quiet.findings]
+
+
+@pytest.mark.parametrize(
+    ("texts", "lengths", "blank", "told"),
+    [
+        ([[1, 2, 0], [2, 1, 1]], [2, 3], 0, ""),  # 0 fills up
+        ([[1, 2, 0], [2, 1, 1]], [3, 3], 0, "target_lengths without it"),
+        ([[1, 0, 2], [2, 1, 1]], [3, 3], 0, "another blank="),
+        ([[1, 2, 1], [2, 1, 1]], [3, 3], 2, "another blank="),
+        ([[1, 2, 1, 2]], [3, 1], 0, ""),  # one after the other
+        ([[1, 0, 1, 2]], [3, 1], 0, "another blank="),
+    ],
+)
+def test_a_blank_that_is_a_character_of_ctc(texts: list[list[int]], lengths: list[int], blank: int, told: str) -> None:
+    torch.manual_seed(0)
+    targets = torch.tensor(texts) if len(texts) > 1 else torch.tensor(texts[0])
+    batch = (torch.randn(9, 2, 4), targets)
+
+    def loss(net: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.ctc_loss(net(given[0]).log_softmax(-1), given[1], [9, 9], lengths, blank=blank)
+
+    rules = {each.rule: each for each in contract.check(nn.Linear(4, 3), batch, loss).findings}
+    assert ("loss.blank" in rules) == bool(told)
+    if told:
+        assert f"{blank} is the blank and stands in" in rules["loss.blank"].got and told in rules["loss.blank"].do

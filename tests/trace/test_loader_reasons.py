@@ -207,3 +207,12 @@ def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
     assert told(-1, 50, 320) == told(-1, 50, 300, 310, 315, 320) == []
     assert "The training process took 400 MB" in told(-1, 50, 150, 250, 350, 450)[0]
     assert "Worker 0 took 270 MB" in told(0, 50, 320)[0]
+
+
+def test_of_slow_samples_those_are_counted_that_hold_the_time() -> None:
+    samples = [Sample(0, 0.0, 0.004, 0.004, "", f"page_{i}") for i in range(3)]
+    samples.append(Sample(0, 0.0, 0.5, 0.1, "", "large"))
+    slow = sorted(samples, key=lambda sample: -sample.seconds)
+    assert [sample.name for sample in reasons._most_of(slow)] == ["large"]
+    even = [Sample(0, 0.0, 0.1, 0.1, "", f"page_{i}") for i in range(4)]
+    assert reasons._most_of(even) == even and reasons._most_of([]) == []

@@ -236,6 +236,14 @@ def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
     assert len(counts) == 1
 
 
+def test_an_operator_that_takes_next_to_nothing_is_no_finding() -> None:
+    seen = profile.Seen(1, 1, None, None)
+    seen.operators = [operators.Operator("aten::mm", "last", "forward", 1, 0.01, 0.0, 0.03, "")]
+    assert seen._where_it_goes() == "no operator takes more than 3 % of the step"
+    seen.operators.insert(0, operators.Operator("aten::mm", "first", "forward", 1, 0.02, 0.0, 0.06, ""))
+    assert seen._where_it_goes() == "9 % of the step is aten::mm in first"
+
+
 def test_small_rates_have_two_digits() -> None:
     said = [profile._speed(rate) for rate in (8.4e12, 2.34e9, 4.1e8, 3.21e6, 4e4)]
     assert said == ["8400 GFLOP/s", "2.3 GFLOP/s", "0.41 GFLOP/s", "3.2 MFLOP/s", "0.04 MFLOP/s"]
