@@ -21,7 +21,7 @@ from ocrlab.replaying.backward import Backward
 from ocrlab.replaying.functions import Functions
 from ocrlab.replaying.modules import Call, Modules, kind
 from ocrlab.replaying.ops import Operators, line
-from ocrlab.replaying.values import Birth, Values, bad, pointer
+from ocrlab.replaying.values import Birth, Part, Values, bad, extent, pointer
 from ocrlab.trace import sticky
 
 SHOWN = 8  # inputs of an operator that are told
@@ -72,20 +72,22 @@ class Step:
 
     def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
         """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
-        named = {f"{name}": tensor for name, tensor in traced_batch.tensors(batch)}
-        known = {pointer(tensor): f"input {name}" for name, tensor in named.items()}
+        named = dict(traced_batch.tensors(batch))
+        known = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
         self.owned = traced_batch.owned(batch, count)
         whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
         self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
-        owners = {pointer(named[name]): sample for name, sample in self.owned.items()}
+        owners: dict[int, list[Part]] = {}
+        for name, sample in self.owned.items():  # may all be views of one tensor that holds the whole data
+            owners.setdefault(pointer(named[name]), []).append((*extent(named[name]), sample))
         self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, self.rows, usual, owners)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):
                     birth = self.values.new(tensor, name, {"phase": "before"})
-                    self.values.births[pointer(tensor)] = birth
+                    self.values.births.setdefault(pointer(tensor), birth)
                     self.before_step += [] if birth.constant else [birth]
         self.modules.hook()
         self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})

@@ -20,6 +20,7 @@ from ocrlab.replaying.modules import kind
 from ocrlab.trace import tensors as looking
 
 KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+Part = tuple[int, int, int]  # of a storage: from this byte to that one, whose sample that is
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
 CANCELLED = "overflow, Inf - Inf"
 SUMS = re.compile(r"mm|mv|dot|conv|linear|add|sub|sum|mean|norm|var|std|rnn|lstm|gru")  # operators that add up
@@ -75,6 +76,22 @@ def pointer(tensor: Tensor) -> int:
         return 0
 
 
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return from which byte of its storage a tensor reaches to which."""
+    start = tensor.storage_offset() * tensor.itemsize
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (steps + 1) * tensor.itemsize if tensor.numel() else start
+
+
+def _owners(parts: Sequence[Part], tensor: Tensor) -> list[int] | None:
+    """Return whose sample a tensor is, or is a part of; None where that may be more than one's: windows overlap."""
+    start, end = extent(tensor)
+    exact = {sample for first, last, sample in parts if (first, last) == (start, end)}
+    around = {sample for first, last, sample in parts if first <= start and end <= last}
+    found = exact or around or {sample for _, _, sample in parts}
+    return list(found) if len(found) == 1 else None
+
+
 class Values:
     """What is known of non-finite tensors in a step, by the storage they lie in."""
 
@@ -84,7 +101,7 @@ class Values:
         self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
-        self.owners: dict[int, int] = {}
+        self.owners: dict[int, list[Part]] = {}
         self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
@@ -96,9 +113,9 @@ class Values:
         shapes: Iterable[tuple[int, ...]],
         count: int | None,
         usual: Iterable[tuple[str, ...]] = (),
-        owners: Mapping[int, int] | None = None,
+        owners: Mapping[int, list[Part]] | None = None,
     ) -> None:
-        """Forget the last step; `usual` are the births of one that went well, `owners` whose sample a storage is."""
+        """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
         self.owners = dict(owners or {})
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
@@ -224,9 +241,9 @@ class Values:
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
         guessed = samples is not None and not traced_batch.is_sure(tensor.shape, self.count)
         told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
-        if pointer(tensor) in self.owners:
-            samples, guessed = [self.owners[pointer(tensor)]], False
-            told["sample"] = samples[0]
+        if (parts := self.owners.get(pointer(tensor))) is not None:
+            samples, guessed = _owners(parts, tensor), False
+            told |= {"sample": samples[0]} if samples else {}
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
         birth.guessed = guessed
         birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
