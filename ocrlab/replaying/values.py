@@ -78,8 +78,8 @@ def pointer(tensor: Tensor) -> int:
 
 def extent(tensor: Tensor) -> tuple[int, int]:
     """Return from which byte of its storage a tensor reaches to which."""
-    start = tensor.storage_offset() * tensor.itemsize
-    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    steps = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (steps + 1) * tensor.itemsize if tensor.numel() else start
 
 
