@@ -213,7 +213,7 @@ def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
 
 def _place(fault: Mapping[str, Any]) -> str:
     """Return phase, module and operator: `forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution``."""
-    parts = [str(fault.get("phase") or "forward")]
+    parts = [f"a loop over {_joined(fault['phases'])}" if fault.get("phases") else str(fault.get("phase") or "forward")]
     if fault.get("path"):
         path = str(fault["path"]).replace("_orig_mod.", "")  # torch.compile's
         times = f", call {fault['call']}" if fault.get("call") else ""
@@ -295,7 +295,7 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
 def _named(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{short(name)}`" for name in names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    if names[0].startswith("sample "):  # of a stream: a position, not a name
+    if names[0].startswith(("sample ", "row ")):  # of a stream: a position, not a name
         return shown.replace("`", "") + more
     return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
 
