@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ocrlab.flight import trail
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import ranges as traced_ranges
+from ocrlab.replaying import rows as traced_rows
 from ocrlab.replaying.backward import Backward
 from ocrlab.replaying.functions import Functions
 from ocrlab.replaying.modules import Call, Modules, kind
@@ -63,6 +64,7 @@ class Step:
         self.outside_drawn = False  # it was computed from the batch
         self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.moves = False  # the operator at hand puts the rows of the batch into another order
         self.seen: set[int] = set()  # storages that operators were given
         self.read = ""  # the line that has read a bad value last
         self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
@@ -147,6 +149,8 @@ class Step:
             where = {pointer(tensor) for tensor in inputs}
             self.seen |= where
             place["drawn"] = not where.isdisjoint(self.values.drawn)
+            place["kept"] = bool(inputs) and all(map(self._kept, inputs))
+            self.moves = place["drawn"] and not _capturing() and traced_rows.moves(name, args, kwargs, self.rows)
             self._tell(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
                 self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
@@ -164,7 +168,7 @@ class Step:
         with self.guarded():
             self.page.done()
             if changed and not _capturing():
-                self.values.result(name, inputs, changed, self.place)
+                self.values.result(name, inputs, changed, self.place, moves=self.moves)
                 if name.endswith("_"):
                     told = f"`{name}` at {self.place.get('line')}"
                     self.written.update((pointer(tensor), told) for tensor in changed)

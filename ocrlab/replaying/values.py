@@ -103,6 +103,7 @@ class Values:
         self.count: int | None = None  # B
         self.owners: dict[int, list[Part]] = {}
         self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
+        self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
         self.older: dict[int, Birth] = {}  # of the batches before: what the program has kept of them
@@ -116,7 +117,7 @@ class Values:
         owners: Mapping[int, list[Part]] | None = None,
     ) -> None:
         """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
-        self.owners = dict(owners or {})
+        self.owners, self.moved = dict(owners or {}), set()
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
         self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
@@ -137,9 +138,28 @@ class Values:
         self.latest = birth
         return True
 
-    def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
-        """Take in what an operator has made; in-place ones give the tensors that they have changed."""
+    def is_moved(self, tensor: Tensor) -> bool:
+        """Tell whether the rows of a tensor may lie in another order than the samples of the batch."""
+        square = self.count is not None and tuple(tensor.shape[:2]) == (self.count, self.count)  # as many words: which?
+        return square or pointer(tensor) in self.moved
+
+    def result(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        place: dict[str, Any],
+        *,
+        moves: bool = False,
+    ) -> None:
+        """Take in what an operator has made, which `moves` rows or does not; in-place ones give the tensors that they
+        have changed.
+        """
         changed = {pointer(tensor) for tensor in outputs}
+        if moves or any(pointer(tensor) in self.moved for tensor in inputs):
+            self.moved |= {where for where in changed if where not in self.known}
+        else:
+            self.moved -= changed
         if any(pointer(tensor) in self.drawn for tensor in inputs):
             self.drawn |= {where for where in changed if not self.known.get(where, "").startswith(KEPT)}
         else:
@@ -239,7 +259,7 @@ class Values:
         own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
-        guessed = samples is not None and not traced_batch.is_sure(tensor.shape, self.count)
+        guessed = samples is not None and (self.is_moved(tensor) or not traced_batch.is_sure(tensor.shape, self.count))
         told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
         if (parts := self.owners.get(pointer(tensor))) is not None:
             samples, guessed = _owners(parts, tensor), False

@@ -289,7 +289,9 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
     if not names:
         return [str(fault["batch"])] if fault.get("batch") else []
     count = next((outcome.count for outcome in outcomes if outcome.fault is not None), 0)
-    return ["all samples of the batch"] if len(names) == count > 1 else [_named([str(name) for name in names])]
+    if len(names) == count > 1:
+        return ["all samples of the batch"]
+    return [("probably " if fault.get("guessed") else "") + _named([str(name) for name in names])]
 
 
 def _named(names: Sequence[str]) -> str:
