@@ -161,6 +161,8 @@ def of_birth(step: Step, birth: Birth) -> Fault:
         fault |= {"path": name.rpartition(".")[0], "module": label(owner) if owner is not None else ""}
     fault |= {"tensor": first.tensor, "value": first.value, "shape": first.shape, "index": list(first.index)}
     fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
+    if place.get("phase") == "optimiser" and not step.dead and (rate := step.bad_rate()) is not None:
+        fault["by"] = f"the learning rate is {rate}"
     fault["before"] = first in step.before_step
     fault |= {"guessed": True} if first.guessed else {}
     fault |= {"batch_before": first.batch} if first.batch else {}

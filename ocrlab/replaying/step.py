@@ -6,6 +6,7 @@ Shapes: B samples.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -114,6 +115,12 @@ class Step:
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the model by name."""
         return {name: parameter for root in self.roots for name, parameter in root.named_parameters()}
+
+    def bad_rate(self) -> float | None:
+        """Return the first learning rate that is NaN or Inf, None where all are finite."""
+        groups = [group for one in self.optimizers for group in getattr(one, "param_groups", ())]
+        rates = [float(group["lr"]) for group in groups if isinstance(group.get("lr"), float | int | Tensor)]
+        return next((rate for rate in rates if not math.isfinite(rate)), None)
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what the model and the optimiser keep from step to step, with its name in words."""

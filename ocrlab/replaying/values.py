@@ -303,6 +303,8 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return "log of 0" if birth.value != "NaN" else "log of a negative number"
     if operator in ("mean", "var", "std") and birth.value == "NaN" and any(not tensor.numel() for tensor in inputs):
         return f"{operator} of nothing"
+    if operator in ("var", "std") and birth.value == "NaN" and all(tensor.numel() == 1 for tensor in inputs):
+        return f"{operator} of one value"
     if operator.startswith("weight_norm") and birth.value == "NaN" and zeros:
         return "0 / 0, a row of the weight is all 0"
     if operator in ("sqrt", "rsqrt") and birth.value == "NaN":

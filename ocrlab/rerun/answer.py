@@ -84,8 +84,8 @@ def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
     losses = [(step.loss, step.number) for step in before if step.loss is not None and math.isfinite(step.loss)]
     told = []
     if fault.get("kind") == "nonfinite" and len(losses) > RISEN[0]:
-        least, at = min((abs(loss), step) for loss, step in losses)
-        if all(abs(loss) > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
+        least, at = min(losses)  # of one that may be 0 or below, a policy's, nothing follows
+        if least > 0 and all(loss > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
             last, newest = losses[-1]
             told.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
     sizes = [len(step.samples) for step in before if step.samples]

@@ -175,3 +175,25 @@ def test_a_part_of_windows_that_overlap_is_no_one_sample_s() -> None:
     assert traced_values._owners(parts, data[4:6]) is None
     assert traced_values._owners(parts, data) is None
     assert traced_values._owners(parts[:1], data) == [0]
+
+
+@pytest.mark.filterwarnings("ignore:std")
+def test_the_spread_of_one_value_is_none(tmp_path: Path) -> None:
+    net = nn.Linear(3, 5)
+    with traced(net, job(tmp_path)) as trace:
+        given = trace.begin(torch.rand(1, 3), NAMES[:1], 3, 3)
+        returns = given.sum(1)
+        trace.end((net(given) * ((returns - returns.mean()) / returns.std())).sum())
+    assert (found(tmp_path)["op"], found(tmp_path)["by"]) == ("aten::std", "std of one value")
+
+
+def test_a_learning_rate_that_is_infinite_is_told(tmp_path: Path) -> None:
+    net = nn.Linear(3, 5)
+    optimizer = torch.optim.SGD(net.parameters(), float("inf"))
+    with traced(net, job(tmp_path), optimizers=optimizer) as trace:
+        given = trace.begin(torch.rand(4, 3), NAMES, 3, 3)
+        loss = net(given).square().mean()
+        loss.backward()
+        optimizer.step()
+        trace.end(loss)
+    assert (found(tmp_path)["phase"], found(tmp_path)["by"]) == ("optimiser", "the learning rate is inf")
