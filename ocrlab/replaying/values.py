@@ -157,7 +157,7 @@ class Values:
         """
         changed = {pointer(tensor) for tensor in outputs}
         if moves or any(pointer(tensor) in self.moved for tensor in inputs):
-            self.moved |= {where for where in changed if where not in self.known}
+            self.moved |= {where for t in outputs if t.numel() > 1 and (where := pointer(t)) not in self.known}
         else:
             self.moved -= changed
         if any(pointer(tensor) in self.drawn for tensor in inputs):

@@ -324,8 +324,10 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         outside = f"; the run ended with {shorten(error, MESSAGE, placeholder=' …').rstrip('.')}"
         outside += f", at `{short(where)}`" if where else ""
     if subject.step is None:  # it may be that there was none
-        last = done[0].steps[-1]["number"] if done[0].steps else "none"
-        return f"could not be reproduced: the steps up to {last} ran {times}, {losses}; nothing failed then{outside}."
+        steps = done[0].steps
+        what = f"the steps up to {steps[-1]['number']} ran" if steps else "what comes before the first step ran"
+        losses = losses if steps else "no fault"
+        return f"could not be reproduced: {what} {times}, {losses}; nothing failed then{outside}."
     return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 

@@ -44,6 +44,16 @@ ORDER = torch.tensor([1, 3, 2, 0])
         ("aten::gather", (X, 1, ORDER), {}, False),
         ("aten::masked_select", (X, X > 0), {}, True),
         ("aten::relu", (X,), {}, False),
+        ("aten::sum", (X, [0, 2]), {}, True),  # of each class
+        ("aten::sum", (X, [1, -1]), {}, False),
+        ("aten::mean", (X,), {"dtype": None}, False),  # the loss: of no row
+        ("aten::mean", (X,), {"dim": [0]}, True),
+        ("aten::max", (X, 0), {}, True),
+        ("aten::max", (X, -1, True), {}, False),
+        ("aten::linalg_vector_norm", (X, 2, [0]), {}, True),
+        ("aten::linalg_vector_norm", (X, 2, [1, 2]), {}, False),
+        ("aten::scatter_add_", (torch.zeros(4), 0, ORDER, torch.ones(4)), {}, True),
+        ("aten::scatter", (torch.zeros(4, 5), 1, ORDER[:, None], 1), {}, False),  # one-hot
     ],
 )
 def test_what_moves_rows(name: str, args: Any, kwargs: dict[str, Any], moved: bool) -> None:
@@ -84,9 +94,21 @@ def classes(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
     return F.cross_entropy(net(x[order] + 1), lengths[order])
 
 
+def of_classes(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
+    found = net(x + 1).softmax(1)[:, :4].mul(torch.tensor([1.0, 0.0, 1.0, 1.0]))  # as many classes as samples
+    overlap = found.sum(0)
+    return (overlap / overlap).mean()
+
+
 @pytest.mark.parametrize(
     ("step", "shape", "guessed"),
-    [(sorted_by_length, (4, 3), True), (time_first, (4, 4, 3), True), (plain, (4, 3), None), (classes, (4, 3), True)],
+    [
+        (of_classes, (4, 3), True),
+        (sorted_by_length, (4, 3), True),
+        (time_first, (4, 4, 3), True),
+        (plain, (4, 3), None),
+        (classes, (4, 3), True),
+    ],
 )
 def test_whose_it_is_is_a_guess_behind_what_moves_rows(
     tmp_path: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], shape: tuple[int, ...], guessed: bool | None

@@ -178,6 +178,8 @@ def test_a_step_that_may_never_have_been_is_not_said_to_have_run() -> None:
     run.step, run.number = None, 213
     said = answer.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
     assert said.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in said
+    said = answer.sentence(run, [outcome(None)])
+    assert said.startswith("could not be reproduced: what comes before the first step ran 1 time, no fault; nothing")
 
 
 def test_what_stays_in_a_cell_that_was_none_is_not_said() -> None:
