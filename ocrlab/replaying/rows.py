@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ALWAYS = ("masked_select", "nonzero", "take", "_unique2", "unique_dim", "unique_consecutive", "_pack_padded_sequence")
-ALWAYS += ("bincount", "histc")
-ALONG = ("sort", "argsort", "topk", "gather", "index_select", "kthvalue")  # a dimension
-ALONG += ("scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce")
+ALWAYS = {"masked_select", "nonzero", "take", "_unique2", "unique_dim", "unique_consecutive", "_pack_padded_sequence"}
+ALWAYS |= {"bincount", "histc"}
+ALONG = {"sort", "argsort", "topk", "gather", "index_select", "kthvalue"}  # a dimension
+ALONG |= {"scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce"}
+LAST = {"sort", "argsort", "topk", "kthvalue"}  # the last one, where none is said
 OVER = {"sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "prod": 1, "var": 1, "std": 1, "logsumexp": 1}
 OVER |= {"median": 1, "any": 1, "all": 1, "argmax": 1, "argmin": 1, "norm": 2, "linalg_vector_norm": 2, "nansum": 1}
-LAST = ("sort", "argsort", "topk", "kthvalue")  # the last one, where none is said
 SEVERAL = {"flip": 1, "roll": 2}  # dimensions, as which argument, as in OVER; roll without any rolls them all
 
 

@@ -85,7 +85,12 @@ class Step:
         owners: dict[int, list[Part]] = {}
         for name, sample in self.owned.items():  # may all be views of one tensor that holds the whole data
             owners.setdefault(pointer(named[name]), []).append((*extent(named[name]), sample))
-        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, self.rows, usual, owners)
+        wholes: dict[int, tuple[int, int]] = {}
+        for tensor in named.values():
+            start, end = wholes.get(pointer(tensor)) or extent(tensor)
+            wholes[pointer(tensor)] = min(start, extent(tensor)[0]), max(end, extent(tensor)[1])
+        shapes = {tuple(p.shape) for p in self.parameters().values()}
+        self.values.begin(known, shapes, self.rows, usual, owners, wholes)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):

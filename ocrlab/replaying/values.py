@@ -104,6 +104,7 @@ class Values:
         self.owners: dict[int, list[Part]] = {}
         self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
         self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
+        self.wholes: dict[int, tuple[int, int]] = {}  # from which byte to which the batch lies in a storage
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
         self.older: dict[int, Birth] = {}  # of the batches before: what the program has kept of them
@@ -115,9 +116,10 @@ class Values:
         count: int | None,
         usual: Iterable[tuple[str, ...]] = (),
         owners: Mapping[int, list[Part]] | None = None,
+        wholes: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
-        self.owners, self.moved = dict(owners or {}), set()
+        self.owners, self.wholes, self.moved = dict(owners or {}), dict(wholes or {}), set()
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
         self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
@@ -141,7 +143,18 @@ class Values:
     def is_moved(self, tensor: Tensor) -> bool:
         """Tell whether the rows of a tensor may lie in another order than the samples of the batch."""
         square = self.count is not None and tuple(tensor.shape[:2]) == (self.count, self.count)  # as many words: which?
-        return square or pointer(tensor) in self.moved
+        return square or pointer(tensor) in self.moved or self._is_part(tensor)
+
+    def _is_part(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is a view of what was computed from the batch, too short for a row of each sample: that
+        of one sample, whose own rows (boxes, shots) may be as many as there are samples.
+        """
+        where = pointer(tensor)
+        if not self.count or tensor.layout != torch.strided or where not in self.drawn:
+            return False
+        start, end = extent(tensor)
+        first, last = self.wholes.get(where, (0, tensor.untyped_storage().nbytes()))
+        return (end - start) * self.count < (last - first) * (self.count - 1)
 
     def result(
         self,
@@ -156,7 +169,7 @@ class Values:
         have changed.
         """
         changed = {pointer(tensor) for tensor in outputs}
-        if moves or any(pointer(tensor) in self.moved for tensor in inputs):
+        if moves or any(pointer(tensor) in self.moved or self._is_part(tensor) for tensor in inputs):
             self.moved |= {where for t in outputs if t.numel() > 1 and (where := pointer(t)) not in self.known}
         else:
             self.moved -= changed

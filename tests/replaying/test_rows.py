@@ -100,10 +100,25 @@ def of_classes(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
     return (overlap / overlap).mean()
 
 
+def tasks(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
+    losses = []
+    for task in x + 1:  # of four shots each, as many as there are tasks
+        out: Tensor = net(task)
+        losses.append((out / (out * torch.tensor([1.0, 1.0, 1.0, 0.0])[:, None])).mean())
+    return torch.stack(losses).mean()
+
+
+def columns(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
+    out: Tensor = net(x[:, :3] / x[:, 1:4].sum(1, keepdim=True))
+    return out.square().mean()
+
+
 @pytest.mark.parametrize(
     ("step", "shape", "guessed"),
     [
         (of_classes, (4, 3), True),
+        (tasks, (4, 4, 3), True),
+        (columns, (4, 5), None),
         (sorted_by_length, (4, 3), True),
         (time_first, (4, 4, 3), True),
         (plain, (4, 3), None),
@@ -116,6 +131,8 @@ def test_whose_it_is_is_a_guess_behind_what_moves_rows(
     x = torch.rand(shape) + 1
     x[1] = 0
     assert fault(tmp_path, step, x, LENGTHS).get("guessed") == guessed
+    data = torch.cat([torch.ones_like(x), x, torch.ones_like(x)])  # a batch that is a part of all data
+    assert fault(tmp_path / "part", step, data[4:8], LENGTHS).get("guessed") == guessed
 
 
 class Strict(nn.Module):
