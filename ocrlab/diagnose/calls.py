@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CALLING = re.compile(r"(?:_wrapped_call_impl|_call_impl|__call__|_slow_forward)\Z")  # functions of Module
-OURS = re.compile(r"ocrlab[/\\]recording[/\\]stages\.py\Z")  # stands between two of them where a training is recorded
+OURS = re.compile(r"ocrlab[/\\]recording[/\\]\w+\.py\Z")  # stand between two of them where a training is recorded
 MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py\Z")
 CALLED = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\(")
 OPERATOR = re.compile(r"\b(?:torch|F|functional|_VF)(?:\.\w+)*\.(\w+)\(")

@@ -169,6 +169,39 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other)
 
 
+def begins(part: Any, length: int, batch: Any, count: int) -> bool:
+    """Tell whether the `length` rows of a part are those with which a batch of `count` begins, padding aside."""
+    ours, known = dict(tensors(part)), dict(tensors(batch))
+    one, every = owned(part, length), owned(batch, count)
+    pairs = [(ours[name], known[name]) for name in one if name in every]
+    for name, tensor in ours.items():
+        other = known.get(name)
+        if (
+            name not in one
+            and other is not None
+            and other.dim() == tensor.dim()
+            and _leads(tensor, other)
+            == (
+                length,
+                count,
+            )
+        ):
+            pairs.append((tensor, other[:length]))
+    return bool(pairs) and all(_equal_within(tensor, other) for tensor, other in pairs)
+
+
+def _leads(*several: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape[0] if tensor.dim() else -1 for tensor in several)
+
+
+def _equal_within(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors are equal as far as both reach: the longest sample says how far all are padded."""
+    if one.dim() != other.dim():
+        return False
+    common = tuple(slice(0, min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
+    return _equal(one[common], other[common])
+
+
 def reorders(make: Callable[[Sequence[int]], Any], count: int) -> bool:
     """Tell whether samples do not lie in a batch in the order in which they were given (a sort by length)."""
     order = list(range(count))

@@ -31,7 +31,7 @@ SPEAKS_OF_VALUES = re.compile(
 )
 SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
 GUARD = 3  # lines between a look at a value and the exception that it leads to
-OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "function")
+OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "kept", "function")
 KEPT = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
 
 
@@ -161,6 +161,8 @@ def of_birth(step: Step, birth: Birth) -> Fault:
         fault |= {"path": name.rpartition(".")[0], "module": label(owner) if owner is not None else ""}
     fault |= {"tensor": first.tensor, "value": first.value, "shape": first.shape, "index": list(first.index)}
     fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
+    if place.get("phase") == "optimiser" and not step.dead and (rate := step.bad_rate()) is not None:
+        fault["by"] = f"the learning rate is {rate}"
     fault["before"] = first in step.before_step
     fault |= {"guessed": True} if first.guessed else {}
     fault |= {"batch_before": first.batch} if first.batch else {}
@@ -186,7 +188,8 @@ def of_range(step: Step, batch: Any) -> Fault:
     fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
     fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
     fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if drawn else None
-    fault |= {"guessed": True} if fault["samples"] and not traced_batch.is_sure(shape, step.rows) else {}
+    guessed = not traced_batch.is_sure(shape, step.rows) or (name is None and step.values.is_moved(found.given))
+    fault |= {"guessed": True} if fault["samples"] and guessed else {}
     if name in step.owned:
         fault |= {"sample": step.owned[name], "samples": [step.owned[name]], "guessed": False}
     return fault
@@ -276,7 +279,8 @@ def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | N
         return [0]
     if call is None or not count or not _same(step.modules.raised[0], error):  # type: ignore[index]
         return None
-    if any(tensor.is_cuda for _, tensor in traced_batch.tensors(call.args)):
+    given = [tensor for _, tensor in traced_batch.tensors([call.args, dict(call.kwargs)])]
+    if any(tensor.is_cuda or step.values.is_moved(tensor) for tensor in given):
         return None
     state, drawn = torch.get_rng_state(), random.getstate()
     found = [position for position in range(count) if _raises(call, position, count, error, (state, drawn))]

@@ -21,7 +21,7 @@ from ocrlab.flight import trail
 from ocrlab.replaying import alone as traced_alone
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import faults as traced_faults
-from ocrlab.replaying import loaded
+from ocrlab.replaying import loaded, origins
 from ocrlab.replaying.ahead import Ahead
 from ocrlab.replaying.alone import Way
 from ocrlab.replaying.faults import Fault
@@ -133,12 +133,13 @@ class Tracer:
                 ways.append(again)
             if count and not self._is_reordered(again):
                 cut = lambda positions: traced_batch.narrow(batch, positions, count)  # noqa: E731
-                ways.append(Way(self.names, count, cut, partial=traced_batch.is_partial(batch, count)))
+                names = self.names if len(self.names) == count else []
+                ways.append(Way(names, count, cut, partial=traced_batch.is_partial(batch, count)))
             if ways:
                 return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
         if count and self.positions is not None:
             batch = traced_batch.narrow(batch, self.positions, count)
-            self.names = [self.names[p] for p in self.positions if p < len(self.names)]
+            self.names = [self.names[p] for p in self.positions if p < len(self.names) == count]
         return batch
 
     def _part(self, way: Way, positions: list[int]) -> Any:
@@ -165,6 +166,25 @@ class Tracer:
         with contextlib.suppress(Exception):
             return way is not None and way.names == self.names and traced_batch.reorders(way.make, way.count)
         return False
+
+    def _origins(self, fault: Fault) -> list[str]:
+        """Return the names of a fault's samples by how its batch was put together, [] where that does not tell; takes
+        the samples away where a sort has given them another order than their names have.
+        """
+        rows, count = fault.get("samples"), self.count
+        if not rows or not count or (self.step is not None and self.step.dead):
+            return []
+        way = self._again(self.batch)
+        if self._is_reordered(way):
+            fault |= {"samples": None}
+            return []
+        found = None
+        with contextlib.suppress(Exception):
+            if way is not None and (way.names == self.names or len(self.names) != count):
+                found = origins.of_rows(rows, self.batch, count, way.names, way.make)
+        if found is None and self.names and len(self.names) != count:
+            return [traced_batch.beside(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
+        return [traced_batch.of_part(name, str(fault.get("tensor") or "")) for name in found or ()]
 
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
@@ -216,24 +236,20 @@ class Tracer:
         if self.step is not None:
             self.step.stop()
             self.ahead.look(self.step.seen)
-            self.older = self.step.values.handed_on({**self.about, "names": self.names, "phase": self.phase})
+            names = self.names if len(self.names) == self.count else []
+            self.older = self.step.values.handed_on({**self.about, "names": names, "phase": self.phase})
         self.step = None
 
     def _write(self, state: str, fault: Fault | None) -> None:
         """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
         if fault is not None:
-            if (
-                fault.get("samples")
-                and not (self.step and self.step.dead)
-                and self._is_reordered(self._again(self.batch))
-            ):
-                fault |= {"samples": None}
             before = fault.pop("batch_before", None)  # the program had kept what an earlier batch made
+            called = [] if before else self._origins(fault)
             if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
                 with _harmless():
                     fault["made"] = loaded.maker(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
-            fault = {**of, **fault, "names": _names(of["names"], fault, None if before else self.batch)}
+            fault = {**of, **fault, "names": called or _names(of["names"], fault, None if before else self.batch)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
             fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.seen) else {}
         said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}

@@ -6,6 +6,7 @@ Shapes: B samples.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,11 +18,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ocrlab.flight import trail
 from ocrlab.replaying import batch as traced_batch
 from ocrlab.replaying import ranges as traced_ranges
+from ocrlab.replaying import rows as traced_rows
 from ocrlab.replaying.backward import Backward
 from ocrlab.replaying.functions import Functions
 from ocrlab.replaying.modules import Call, Modules, kind
 from ocrlab.replaying.ops import Operators, line
-from ocrlab.replaying.values import Birth, Values, bad, pointer
+from ocrlab.replaying.values import Birth, Part, Values, bad, extent, pointer
 from ocrlab.trace import sticky
 
 SHOWN = 8  # inputs of an operator that are told
@@ -63,6 +65,7 @@ class Step:
         self.outside_drawn = False  # it was computed from the batch
         self.loss: Birth | None = None  # of what backward was called of, where that is bad
         self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.moves = False  # the operator at hand puts the rows of the batch into another order
         self.seen: set[int] = set()  # storages that operators were given
         self.read = ""  # the line that has read a bad value last
         self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
@@ -72,20 +75,27 @@ class Step:
 
     def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
         """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
-        named = {f"{name}": tensor for name, tensor in traced_batch.tensors(batch)}
-        known = {pointer(tensor): f"input {name}" for name, tensor in named.items()}
+        named = dict(traced_batch.tensors(batch))
+        known = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
         self.owned = traced_batch.owned(batch, count)
         whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
         self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
-        owners = {pointer(named[name]): sample for name, sample in self.owned.items()}
-        self.values.begin(known, {tuple(p.shape) for p in self.parameters().values()}, self.rows, usual, owners)
+        owners: dict[int, list[Part]] = {}
+        for name, sample in self.owned.items():  # may all be views of one tensor that holds the whole data
+            owners.setdefault(pointer(named[name]), []).append((*extent(named[name]), sample))
+        wholes: dict[int, tuple[int, int]] = {}
+        for tensor in named.values():
+            start, end = wholes.get(pointer(tensor)) or extent(tensor)
+            wholes[pointer(tensor)] = min(start, extent(tensor)[0]), max(end, extent(tensor)[1])
+        shapes = {tuple(p.shape) for p in self.parameters().values()}
+        self.values.begin(known, shapes, self.rows, usual, owners, wholes)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):
                     birth = self.values.new(tensor, name, {"phase": "before"})
-                    self.values.births[pointer(tensor)] = birth
+                    self.values.births.setdefault(pointer(tensor), birth)
                     self.before_step += [] if birth.constant else [birth]
         self.modules.hook()
         self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})
@@ -110,6 +120,12 @@ class Step:
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the parameters of the model by name."""
         return {name: parameter for root in self.roots for name, parameter in root.named_parameters()}
+
+    def bad_rate(self) -> float | None:
+        """Return the first learning rate that is NaN or Inf, None where all are finite."""
+        groups = [group for one in self.optimizers for group in getattr(one, "param_groups", ())]
+        rates = [float(group["lr"]) for group in groups if isinstance(group.get("lr"), float | int | Tensor)]
+        return next((rate for rate in rates if not math.isfinite(rate)), None)
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what the model and the optimiser keep from step to step, with its name in words."""
@@ -145,6 +161,8 @@ class Step:
             where = {pointer(tensor) for tensor in inputs}
             self.seen |= where
             place["drawn"] = not where.isdisjoint(self.values.drawn)
+            place["kept"] = bool(inputs) and all(map(self._kept, inputs))
+            self.moves = place["drawn"] and not _capturing() and traced_rows.moves(name, args, kwargs, self.rows)
             self._tell(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
                 self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
@@ -162,7 +180,7 @@ class Step:
         with self.guarded():
             self.page.done()
             if changed and not _capturing():
-                self.values.result(name, inputs, changed, self.place)
+                self.values.result(name, inputs, changed, self.place, moves=self.moves)
                 if name.endswith("_"):
                     told = f"`{name}` at {self.place.get('line')}"
                     self.written.update((pointer(tensor), told) for tensor in changed)

@@ -20,6 +20,7 @@ from ocrlab.replaying.modules import kind
 from ocrlab.trace import tensors as looking
 
 KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+Part = tuple[int, int, int]  # of a storage: from this byte to that one, whose sample that is
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
 CANCELLED = "overflow, Inf - Inf"
 SUMS = re.compile(r"mm|mv|dot|conv|linear|add|sub|sum|mean|norm|var|std|rnn|lstm|gru")  # operators that add up
@@ -75,6 +76,22 @@ def pointer(tensor: Tensor) -> int:
         return 0
 
 
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return from which byte of its storage a tensor reaches to which."""
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    steps = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (steps + 1) * tensor.itemsize if tensor.numel() else start
+
+
+def _owners(parts: Sequence[Part], tensor: Tensor) -> list[int] | None:
+    """Return whose sample a tensor is, or is a part of; None where that may be more than one's: windows overlap."""
+    start, end = extent(tensor)
+    exact = {sample for first, last, sample in parts if (first, last) == (start, end)}
+    around = {sample for first, last, sample in parts if first <= start and end <= last}
+    found = exact or around or {sample for _, _, sample in parts}
+    return list(found) if len(found) == 1 else None
+
+
 class Values:
     """What is known of non-finite tensors in a step, by the storage they lie in."""
 
@@ -84,8 +101,10 @@ class Values:
         self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
-        self.owners: dict[int, int] = {}
+        self.owners: dict[int, list[Part]] = {}
         self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
+        self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
+        self.wholes: dict[int, tuple[int, int]] = {}  # from which byte to which the batch lies in a storage
         self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
         self.latest: Birth | None = None  # of the bad value that an operator has read last
         self.older: dict[int, Birth] = {}  # of the batches before: what the program has kept of them
@@ -96,10 +115,11 @@ class Values:
         shapes: Iterable[tuple[int, ...]],
         count: int | None,
         usual: Iterable[tuple[str, ...]] = (),
-        owners: Mapping[int, int] | None = None,
+        owners: Mapping[int, list[Part]] | None = None,
+        wholes: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
-        """Forget the last step; `usual` are the births of one that went well, `owners` whose sample a storage is."""
-        self.owners = dict(owners or {})
+        """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
+        self.owners, self.wholes, self.moved = dict(owners or {}), dict(wholes or {}), set()
         self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
         self.known, self.shapes, self.count = dict(known), set(shapes), count
         self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
@@ -120,9 +140,39 @@ class Values:
         self.latest = birth
         return True
 
-    def result(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: dict[str, Any]) -> None:
-        """Take in what an operator has made; in-place ones give the tensors that they have changed."""
+    def is_moved(self, tensor: Tensor) -> bool:
+        """Tell whether the rows of a tensor may lie in another order than the samples of the batch."""
+        square = self.count is not None and tuple(tensor.shape[:2]) == (self.count, self.count)  # as many words: which?
+        return square or pointer(tensor) in self.moved or self._is_part(tensor)
+
+    def _is_part(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is a view of what was computed from the batch, too short for a row of each sample: that
+        of one sample, whose own rows (boxes, shots) may be as many as there are samples.
+        """
+        where = pointer(tensor)
+        if not self.count or tensor.layout != torch.strided or where not in self.drawn:
+            return False
+        start, end = extent(tensor)
+        first, last = self.wholes.get(where, (0, tensor.untyped_storage().nbytes()))
+        return (end - start) * self.count < (last - first) * (self.count - 1)
+
+    def result(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        place: dict[str, Any],
+        *,
+        moves: bool = False,
+    ) -> None:
+        """Take in what an operator has made, which `moves` rows or does not; in-place ones give the tensors that they
+        have changed.
+        """
         changed = {pointer(tensor) for tensor in outputs}
+        if moves or any(pointer(tensor) in self.moved or self._is_part(tensor) for tensor in inputs):
+            self.moved |= {where for t in outputs if t.numel() > 1 and (where := pointer(t)) not in self.known}
+        else:
+            self.moved -= changed
         if any(pointer(tensor) in self.drawn for tensor in inputs):
             self.drawn |= {where for where in changed if not self.known.get(where, "").startswith(KEPT)}
         else:
@@ -222,11 +272,11 @@ class Values:
         own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
-        guessed = samples is not None and not traced_batch.is_sure(tensor.shape, self.count)
+        guessed = samples is not None and (self.is_moved(tensor) or not traced_batch.is_sure(tensor.shape, self.count))
         told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
-        if pointer(tensor) in self.owners:
-            samples, guessed = [self.owners[pointer(tensor)]], False
-            told["sample"] = samples[0]
+        if (parts := self.owners.get(pointer(tensor))) is not None:
+            samples, guessed = _owners(parts, tensor), False
+            told |= {"sample": samples[0]} if samples else {}
         birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
         birth.guessed = guessed
         birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
@@ -266,6 +316,8 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return "log of 0" if birth.value != "NaN" else "log of a negative number"
     if operator in ("mean", "var", "std") and birth.value == "NaN" and any(not tensor.numel() for tensor in inputs):
         return f"{operator} of nothing"
+    if operator in ("var", "std") and birth.value == "NaN" and all(tensor.numel() == 1 for tensor in inputs):
+        return f"{operator} of one value"
     if operator.startswith("weight_norm") and birth.value == "NaN" and zeros:
         return "0 / 0, a row of the weight is all 0"
     if operator in ("sqrt", "rsqrt") and birth.value == "NaN":

@@ -84,8 +84,8 @@ def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
     losses = [(step.loss, step.number) for step in before if step.loss is not None and math.isfinite(step.loss)]
     told = []
     if fault.get("kind") == "nonfinite" and len(losses) > RISEN[0]:
-        least, at = min((abs(loss), step) for loss, step in losses)
-        if all(abs(loss) > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
+        least, at = min(losses)  # of one that may be 0 or below, a policy's, nothing follows
+        if least > 0 and all(loss > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
             last, newest = losses[-1]
             told.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
     sizes = [len(step.samples) for step in before if step.samples]
@@ -213,7 +213,7 @@ def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
 
 def _place(fault: Mapping[str, Any]) -> str:
     """Return phase, module and operator: `forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution``."""
-    parts = [str(fault.get("phase") or "forward")]
+    parts = [f"a loop over {_joined(fault['phases'])}" if fault.get("phases") else str(fault.get("phase") or "forward")]
     if fault.get("path"):
         path = str(fault["path"]).replace("_orig_mod.", "")  # torch.compile's
         times = f", call {fault['call']}" if fault.get("call") else ""
@@ -289,13 +289,15 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]
     if not names:
         return [str(fault["batch"])] if fault.get("batch") else []
     count = next((outcome.count for outcome in outcomes if outcome.fault is not None), 0)
-    return ["all samples of the batch"] if len(names) == count > 1 else [_named([str(name) for name in names])]
+    if len(names) == count > 1:
+        return ["all samples of the batch"]
+    return [("probably " if fault.get("guessed") else "") + _named([str(name) for name in names])]
 
 
 def _named(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{short(name)}`" for name in names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    if names[0].startswith("sample "):  # of a stream: a position, not a name
+    if names[0].startswith(("sample ", "row ")):  # of a stream: a position, not a name
         return shown.replace("`", "") + more
     return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
 
@@ -322,8 +324,10 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
         outside = f"; the run ended with {shorten(error, MESSAGE, placeholder=' …').rstrip('.')}"
         outside += f", at `{short(where)}`" if where else ""
     if subject.step is None:  # it may be that there was none
-        last = done[0].steps[-1]["number"] if done[0].steps else "none"
-        return f"could not be reproduced: the steps up to {last} ran {times}, {losses}; nothing failed then{outside}."
+        steps = done[0].steps
+        what = f"the steps up to {steps[-1]['number']} ran" if steps else "what comes before the first step ran"
+        losses = losses if steps else "no fault"
+        return f"could not be reproduced: {what} {times}, {losses}; nothing failed then{outside}."
     return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 

@@ -65,6 +65,8 @@ class Outcome:
     def names_of(self, position: int) -> str:
         """Return the name of a sample of the batch, `sample 3 of the batch` where it has none."""
         known = next((str(t["names"][0]) for t in self.alone if t["samples"] == [position] and t["names"]), None)
+        if self.names and self.count not in (0, len(self.names)):  # some were left out, or make several rows
+            return known or f"row {position} of the batch"
         names = [known] if known else self.names[position : position + 1]
         return names[0] if names else f"sample {position} of the batch"
 
@@ -164,7 +166,9 @@ def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the place that all of some places lie in: the module of a loop, which calls those that are seen."""
     paths = [str(place.get("path") or "").split(".") for place in places]
     common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    found = {k: v for k, v in places[-1].items() if k in ("step", "micro", "phase")}
+    found = {k: v for k, v in places[-1].items() if k in ("step", "micro")}
+    phases = list(dict.fromkeys(str(place.get("phase")) for place in places))
+    found |= {"phase": phases[0]} if len(phases) == 1 else {"phases": phases}  # an optimiser's search for its step
     labels = {str(place.get("path") or ""): str(place.get("module") or "") for place in places}
     path = ".".join(common)
     found |= {"path": path} if path else {}

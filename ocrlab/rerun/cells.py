@@ -213,6 +213,7 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     if (
         fault.get("ahead")
         or is_kept(fault)
+        or (fault.get("kept") and fault.get("kind") == "nonfinite")  # made of nothing but weights
         or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
     ):
         return False

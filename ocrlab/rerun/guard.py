@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import re
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 STACK_SECONDS = 2.0
+STACKS = 5  # more of a loop, of which one may be in anything that it calls
 FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
 
 
@@ -82,11 +84,37 @@ class Guard(threading.Thread):
         with contextlib.suppress(Exception):  # it is ended in any case
             taken = stacks.take(tree.descendants(pid)[:1], STACK_SECONDS)
             self.stacks = stacks.text(taken)
-            own = [frame for stack in taken for frame in _own_frames(stack)]
-            self.frame = own[0] if own else ""
+            self.frame = next((frame for stack in taken for frame in _own_frames(stack)), "")
+            if self.is_moving:
+                self.frame = _loop([taken, *_stacks(pid)]) or self.frame
             flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _stacks(pid: int) -> Iterator[list[stacks.Stack]]:
+    """Yield some more stacks of a process, for some seconds at most."""
+    end = time.monotonic() + STACK_SECONDS
+    for _ in range(STACKS):
+        if time.monotonic() > end:
+            return
+        time.sleep(random.uniform(0.01, 0.1))  # not in step with the loop
+        yield stacks.take(tree.descendants(pid)[:1], STACK_SECONDS)
+
+
+def _loop(several: Sequence[Sequence[stacks.Stack]]) -> str:
+    """Return the innermost line of the program's own that is in all of some stacks: a loop calls what else is seen."""
+    seen = [_own_frames(taken[0])[::-1] for taken in several if taken]
+    same = itertools.takewhile(
+        lambda frames: len({_function(frame) for frame in frames}) == 1, zip(*seen, strict=False)
+    )
+    return next((frames[-1] for frames in reversed(list(same))), "")
+
+
+def _function(frame: str) -> tuple[str, str]:
+    """Return the file and function of a line `file:number function`."""
+    place, _, function = frame.partition(" ")
+    return place.rpartition(":")[0], function
 
 
 def _loading(pids: Sequence[int]) -> dict[int, str]:

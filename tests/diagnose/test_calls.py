@@ -191,3 +191,19 @@ def test_only_our_own_words_are_taken_for_ours() -> None:
     assert calls.said("module a.0.b, operator conv2d") and calls.said("module *.?")
     assert not calls.said("module 'torch' has no attribute 'x'")
     assert not calls.said("module a, operator b, and more")
+
+
+def test_what_a_record_puts_around_a_model_is_no_module() -> None:
+    between = [
+        '  File "/v/site-packages/ocrlab/recording/scales.py", line 79, in called',
+        "    return inner(*args, **kwargs)",
+        '  File "/v/site-packages/ocrlab/recording/stages.py", line 135, in surrounded',
+        "    output = inner(*args, **kwargs)",
+    ]
+    lines = ['  File "train.py", line 9, in <module>', "    loss = criterion(out, y)", *IMPL[:2], *between, *IMPL[2:]]
+    lines += [
+        '  File "losses.py", line 5, in forward',
+        "    return (h - self.centers[y]).mean()",
+        "IndexError: index 5",
+    ]
+    assert calls.told(list(enumerate(lines))) == (11, "module criterion")

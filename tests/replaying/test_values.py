@@ -140,3 +140,60 @@ def test_infinite_sums_that_cancel_are_an_overflow_and_no_one_samples(tmp_path: 
     fault = found(tmp_path)
     assert (fault["op"], fault["by"], fault["samples"]) == ("aten::addmm", traced_values.CANCELLED, None)
     assert fault["everyone"] > 1e10
+
+
+def rows_of(data: Tensor, *rows: int) -> list[Any]:
+    return [data[row] for row in rows]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_of_samples_that_are_views_of_one_tensor_the_right_one_is_named(tmp_path: Path, apart: bool) -> None:
+    net, data = nn.Linear(3, 5), torch.randn(10, 3)
+    data[4, 1] = float("nan")
+    with traced(net, job(tmp_path)) as trace:
+        given = trace.begin(rows_of(data, 7, 4, 1, 9), NAMES, 3, 3)
+        outputs = torch.stack([net(row) for row in given]) if apart else net(torch.stack(given))
+        trace.end(outputs.square().mean())
+    fault = found(tmp_path)
+    assert (fault["tensor"], fault["index"], fault["names"]) == ("input batch[1]", [1], ["b.png"])
+
+
+def test_of_two_views_of_one_tensor_the_first_is_told(tmp_path: Path) -> None:
+    net, data = nn.Linear(3, 3), torch.randn(4, 8, 3)
+    data[2, 5, 1] = float("nan")
+    with traced(net, job(tmp_path)) as trace:
+        now, after = trace.begin((data[:, :-1], data[:, 1:]), NAMES, 3, 3)
+        trace.end((net(now) - after).square().mean())
+    assert (found(tmp_path)["tensor"], found(tmp_path)["index"]) == ("input batch[0]", [2, 5, 1])
+
+
+def test_a_part_of_windows_that_overlap_is_no_one_sample_s() -> None:
+    data = torch.arange(12.0)
+    parts = [(*traced_values.extent(data[at : at + 6]), at) for at in (0, 3, 6)]
+    assert traced_values._owners(parts, data[3:9]) == [3]
+    assert traced_values._owners(parts, data[10:12]) == [6]
+    assert traced_values._owners(parts, data[4:6]) is None
+    assert traced_values._owners(parts, data) is None
+    assert traced_values._owners(parts[:1], data) == [0]
+
+
+@pytest.mark.filterwarnings("ignore:std")
+def test_the_spread_of_one_value_is_none(tmp_path: Path) -> None:
+    net = nn.Linear(3, 5)
+    with traced(net, job(tmp_path)) as trace:
+        given = trace.begin(torch.rand(1, 3), NAMES[:1], 3, 3)
+        returns = given.sum(1)
+        trace.end((net(given) * ((returns - returns.mean()) / returns.std())).sum())
+    assert (found(tmp_path)["op"], found(tmp_path)["by"]) == ("aten::std", "std of one value")
+
+
+def test_a_learning_rate_that_is_infinite_is_told(tmp_path: Path) -> None:
+    net = nn.Linear(3, 5)
+    optimizer = torch.optim.SGD(net.parameters(), float("inf"))
+    with traced(net, job(tmp_path), optimizers=optimizer) as trace:
+        given = trace.begin(torch.rand(4, 3), NAMES, 3, 3)
+        loss = net(given).square().mean()
+        loss.backward()
+        optimizer.step()
+        trace.end(loss)
+    assert (found(tmp_path)["phase"], found(tmp_path)["by"]) == ("optimiser", "the learning rate is inf")

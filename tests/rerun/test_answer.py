@@ -178,6 +178,8 @@ def test_a_step_that_may_never_have_been_is_not_said_to_have_run() -> None:
     run.step, run.number = None, 213
     said = answer.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
     assert said.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in said
+    said = answer.sentence(run, [outcome(None)])
+    assert said.startswith("could not be reproduced: what comes before the first step ran 1 time, no fault; nothing")
 
 
 def test_what_stays_in_a_cell_that_was_none_is_not_said() -> None:
@@ -234,8 +236,8 @@ def test_a_loss_that_had_risen_is_told_with_an_overflow_and_no_sample() -> None:
     said = answer.sentence(trained([2.0, 1.0, 5e3, 1e9, 1e20, math.inf], [8] * 6), [outcome(fault)])
     assert "it is no one sample's: in the middle their values are 3e+17 here" in said
     assert said.endswith("the loss had risen from 1 at step 1 to 1e+20 at step 4.")
-    said = answer.sentence(trained([2.0, 1.0, 1.1, 1.0, 1.2, math.inf], [8] * 6), [outcome(fault)])
-    assert "had risen" not in said
+    for losses in ([2.0, 1.0, 1.1, 1.0, 1.2], [0.0, -0.1, 0.2, 0.2, 0.3], [-2e-3, 1e-3, -1.0, -1.2, -1.1]):
+        assert "had risen" not in answer.sentence(trained([*losses, math.inf], [8] * 6), [outcome(fault)])
 
 
 def test_a_batch_that_is_smaller_than_those_before_is_told() -> None:

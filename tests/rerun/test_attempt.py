@@ -9,7 +9,7 @@ import pytest
 
 from ocrlab.flight import ring
 from ocrlab.flight.ring_worker import Worker
-from ocrlab.rerun import attempt
+from ocrlab.rerun import answer, attempt
 
 WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
 
@@ -77,6 +77,13 @@ def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
     assert attempt._around(places) == found
     assert attempt._around(places[:1]) == {**found, "path": "ponder.cell", "module": "GRUCell 6->8"}
     assert attempt._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
+
+
+def test_a_loop_over_forward_and_backward_is_in_neither() -> None:
+    places = [{"step": 1, "phase": phase} for phase in ("forward", "backward", "forward")]
+    found = attempt._around(places)
+    assert found == {"step": 1, "phases": ["forward", "backward"]}
+    assert answer._place({**found, "kind": "hang"}) == "a loop over forward and backward"
 
 
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:

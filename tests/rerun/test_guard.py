@@ -51,6 +51,18 @@ def test_a_forked_worker_that_waits_is_in_no_line_of_the_program() -> None:
     assert guards._own_frames(stack("decode", "_worker_loop", "<module>")) == ["train.py:3 decode"]
 
 
+def test_a_loop_is_in_the_function_that_is_in_all_stacks() -> None:
+    def taken(*frames: tuple[str, int]) -> list[stacks.Stack]:
+        own = [stacks.Frame(function, "train.py", line) for function, line in frames]
+        return [stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=own)], "py-spy")]
+
+    begun = [("step", 20), ("<module>", 3)]
+    several = [taken(("closure", 8), *begun), taken(("step", 24), *begun[1:]), taken(("closure", 9), ("step", 22))]
+    assert guards._loop(several[:2]) == "train.py:24 step"
+    assert guards._loop(several[:1]) == "train.py:8 closure"
+    assert guards._loop(several) == "" == guards._loop([[]])
+
+
 @pytest.mark.parametrize("lines", [{7: "data.py:3 decode"}, {}])
 def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
