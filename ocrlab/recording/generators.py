@@ -192,7 +192,7 @@ def _see_numpy() -> None:
 
 def _see_second() -> None:
     """Look for the second Gaussian of NumPy's generator, in one of our own; this release may have it elsewhere."""
-    mine = np.random.RandomState(20201)
+    mine: Any = np.random.RandomState(20201)
     size = type(mine).__basicsize__
     mine.standard_normal()
     waiting = ctypes.string_at(id(mine), size)
