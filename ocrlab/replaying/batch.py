@@ -176,16 +176,9 @@ def begins(part: Any, length: int, batch: Any, count: int) -> bool:
     pairs = [(ours[name], known[name]) for name in one if name in every]
     for name, tensor in ours.items():
         other = known.get(name)
-        if (
-            name not in one
-            and other is not None
-            and other.dim() == tensor.dim()
-            and _leads(tensor, other)
-            == (
-                length,
-                count,
-            )
-        ):
+        if name in one or other is None or other.dim() != tensor.dim():
+            continue
+        if _leads(tensor, other) == (length, count):
             pairs.append((tensor, other[:length]))
     return bool(pairs) and all(_equal_within(tensor, other) for tensor, other in pairs)
 
