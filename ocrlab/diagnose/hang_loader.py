@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ocrlab.diagnose import spots
+from ocrlab.diagnose import lock_twice, spots
 from ocrlab.diagnose.spots import Finding
 from ocrlab.probes.frames import Frame, Stack, Thread
 
@@ -77,6 +77,8 @@ def worker(
     if spots.moved(thread, before):
         confidence -= 0.3
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
+    if twice := lock_twice.why(frames):
+        why += f"; {twice}"
     found = Finding("loader.hang_sample", confidence, pid, why, frames[:6])
     kind, index = spots.spot(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
@@ -99,6 +101,8 @@ def fork_lock(stack: Stack, parent: Stack | None) -> Finding | None:
     python = spots.python(thread.frames)
     if python and (python[0].file.endswith(SHARED) or spots.joins(python)):
         return None  # several processes have that lock; a thread that is joined lives in this copy
+    if lock_twice.why(thread.frames):
+        return None
     native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
     words = " ".join(f"{frame.function} {frame.file}" for frame in native)
     if OPENMP.search(words):
@@ -128,7 +132,8 @@ def sample(frames: list[Frame]) -> str:
     for frame in frames:
         if frame.file.endswith("_utils/worker.py"):
             break  # its idx counts batches
-        asked = frame.function.rpartition(".")[2].startswith("__getitem") and list(frame.locals.values())[:1]
+        given = [value for value in frame.locals.values() if not value.startswith("<")]  # `self`, whatever it is called
+        asked = frame.function.rpartition(".")[2].startswith("__getitem") and given[:1]
         indices += asked or [value for name, value in frame.locals.items() if name == "idx"]
         batch = frame.locals.get("possibly_batched_index", batch)
     single = [index for index in indices if not index.startswith(("[", "None"))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ocrlab.diagnose import hang_loader, spots
+from ocrlab.diagnose import hang_loader, lock_twice, spots
 from ocrlab.diagnose.spots import Finding
 from ocrlab.probes.frames import Frame, Stack, Thread
 from ocrlab.probes.stacks import short
@@ -112,6 +112,8 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
         named = ", ".join(f"{_called(thread)} in {spots.place(spots.best(thread.frames))}" for thread in living)
         why = f"the program is at its end, and Python waits for thread {named}, which is no daemon"
         return Finding("hang.deadlock", 0.85, pid, why, living[0].frames[:4] + frames[:2])
+    if twice := lock_twice.why(frames):
+        return Finding("hang.deadlock", 0.9, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6])
     blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
     if blocked:
         named = ", ".join(f"{_called(thread)} in {spots.place(spots.best(thread.frames))}" for thread in blocked)

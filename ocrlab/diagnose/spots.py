@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ocrlab.probes.frames import Frame, Stack, Thread
@@ -118,8 +120,12 @@ def is_library(frame: Frame) -> bool:
 
 def own(frames: list[Frame]) -> Frame | None:
     """Return the innermost frame of the program itself; not those that a forked copy still has of its parent."""
-    ends = next((index for index, frame in enumerate(frames) if _starts_a_copy(frame)), len(frames))
-    return next((frame for frame in frames[:ends] if not is_library(frame)), None)
+    return next((frame for frame in since_copied(frames) if not is_library(frame)), None)
+
+
+def since_copied(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames of a process without those that a forked copy still has of its parent."""
+    return [*itertools.takewhile(lambda frame: not _starts_a_copy(frame), frames)]
 
 
 def place(frame: Frame | None) -> str:

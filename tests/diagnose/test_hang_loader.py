@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.diagnose import hang, stacktext
+from ocrlab.diagnose import hang, hang_loader, stacktext
+from ocrlab.probes.frames import Frame
 
 
 def worker_stack(pid: int, top: str, *, active: bool = False) -> str:
@@ -78,3 +79,9 @@ def test_what_a_worker_waits_for_is_told_with_its_holder(call: str, words: str) 
     best = hang.causes(stacktext.parse(text), {})[0]
     assert best.id == "loader.hang_sample"
     assert words in best.evidence[0].text
+
+
+def test_the_data_set_itself_is_no_sample_whatever_it_is_called() -> None:
+    frames = [Frame("read", "data.py", 9), Frame("D.__getitem__", "data.py", 3, {"s": "<D object at 0x7f>", "i": "25"})]
+    frames.append(Frame("fetch", "torch/utils/data/_utils/fetch.py", 54, {"possibly_batched_index": "[18, 25]"}))
+    assert hang_loader.sample(frames) == "sample 25 of the batch [18, 25]"
