@@ -25,7 +25,7 @@ import torch
 
 from ocrlab.flight.ring_layout import State, States
 
-FORM = 3992963319  # of the sources in C that these lines fit: `python hatch_build.py` says it
+FORM = 2639508299  # of the sources in C that these lines fit: `python hatch_build.py` says it
 quick: Any = None
 with contextlib.suppress(ImportError):  # it was installed without a compiler
     quick = importlib.import_module("ocrlab.recording.quick")

@@ -29,9 +29,11 @@ class Loader:
         on_batch: Callable[[Any, Loaded], Any] | None = None,
         on_walk: Callable[[int], Any] | None = None,
         on_wait: Callable[[], Any] | None = None,
+        is_nameless: Callable[[Any], bool] | None = None,
     ) -> None:
         self.loader, self.place, self.on_batch, self.on_walk = weakref.ref(loader), place, on_batch, on_walk
         self.on_wait = on_wait
+        self.is_nameless = is_nameless  # tells of which batches `on_batch` would find nothing
         self.taken: deque[Loaded] = deque()
         self.walk = -1
         self.count = 0  # of batches in this walk
@@ -106,7 +108,7 @@ class Loader:
         told.walk, told.position = self.walk, self.count
         self.count += 1
         self.taken.append(told)
-        if self.on_batch is not None:
+        if self.on_batch is not None and (self.is_nameless is None or not self.is_nameless(data)):
             self.on_batch(data, told)
         return data
 

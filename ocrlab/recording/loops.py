@@ -100,6 +100,10 @@ class Loop:
         """Note that a walk begins; returns what tells of its batches, and a list that begins with their number."""
         taken = [0, length(loader)]
         told_by = self.tape.watch(loader) if self.tape is not None else None
+        if self.tape is not None:
+            usual.wait(self.tape)
+        if isinstance(told_by, loading.Loader):
+            told_by.on_wait = None  # a walk says by itself that it waits
         self.walking = True
         self.walks.append(taken)
         return told_by, taken

@@ -364,6 +364,9 @@ PyObject *quick_stepped(Quick *self, PyObject *const *args, Py_ssize_t count) {
     return PyObject_Vectorcall(self->behind, args, count, NULL);
 }
 
+/* nameless(batch): tell whether a batch carries no names */
+PyObject *quick_nameless(Quick *self, PyObject *batch) { return PyBool_FromLong(self->tensor && nameless(self, batch)); }
+
 /* wait(): the next batch is waited for; tells whether there is nothing else to do about it */
 PyObject *quick_wait(Quick *self, PyObject *unused) {
     if (!self->page || !self->ready) Py_RETURN_FALSE;

@@ -89,6 +89,7 @@ PyObject *quick_stepped(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_begin(Quick *self, PyObject *const *args, Py_ssize_t count);
 PyObject *quick_loss(Quick *self, PyObject *value);
 PyObject *quick_wait(Quick *self, PyObject *unused);
+PyObject *quick_nameless(Quick *self, PyObject *batch);
 PyObject *quick_stepping(Quick *self, PyObject *const *args, Py_ssize_t count);
 
 extern PyType_Spec marks_spec, stage_spec, walk_spec, notes_spec;

@@ -199,6 +199,7 @@ static PyMethodDef quick_methods[] = {{"begin", (PyCFunction)(void (*)(void))qui
                                       {"loss", (PyCFunction)quick_loss, METH_O, NULL},
                                       {"stepping", (PyCFunction)(void (*)(void))quick_stepping, METH_FASTCALL, NULL},
                                       {"behind", (PyCFunction)(void (*)(void))quick_stepped, METH_FASTCALL, NULL},
+                                      {"nameless", (PyCFunction)quick_nameless, METH_O, NULL},
                                       {"wait", (PyCFunction)quick_wait, METH_NOARGS, NULL},
                                       {"walk", (PyCFunction)quick_walk, METH_VARARGS, NULL},
                                       {"stage", (PyCFunction)quick_stage, METH_VARARGS, NULL},

@@ -93,7 +93,8 @@ class Tape:
         if loading.can_be_watched(loader):
             place = Place(self.folder.absolute(), self.rank, self.start, number)
             on_wait = partial(usual.wait, self) if number == 0 else None
-            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait)
+            nameless = self.quick.nameless if self.quick is not None and self.raw is None else None
+            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait, nameless)
             entry.start()
         else:
             entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)
@@ -151,9 +152,8 @@ class Tape:
                 made = ring_layout.fitting(step, writer.room)
                 raw, states, same = made.text, made.states, made.same
             self.learn_batch(micro, batch, told)
-            known = (lr is not None) | (before is not None) << 1 | same << 2
-            figures = lr or 0.0, before or 0.0, when
-            writer.put(number, micro, epoch, told.walk, *figures, known, told.position, raw, states)
+            figures = lr or 0.0, before or 0.0, when, (lr is not None) | (before is not None) << 1 | same << 2
+            writer.put(number, micro, epoch, told.walk, *figures, told.position, raw, states)
             self.late_loss = None
             if self.cuda and not cuda:
                 usual.prepare(self.quick, writer, random, self.memory, self.learning)
