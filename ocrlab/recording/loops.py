@@ -43,6 +43,7 @@ from ocrlab.recording.walks import Counted
 NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
+SPREAD = "FSDPModule"  # of fully_shard
 
 
 class Loop:
@@ -258,7 +259,10 @@ def recording(
             rank = rank if rank is not None else current_rank()
             every = snapshot_every
             tape = Tape(Path(folder), "loop", rank=rank, batches=batches, every=every, steps=steps)
-            if any(type(part).__name__ == SHARDED for model in held.models for part in model.modules()):
+            kinds = {kind.__name__ for model in held.models for part in model.modules() for kind in type(part).__mro__}
+            if not kinds.isdisjoint((SHARDED, SPREAD)):
+                record_program.add(tape.folder, rank, spread=True)
+            if SHARDED in kinds:
                 tape.snapshots_on = False
                 say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
             tape.hear(*held.models)

@@ -77,7 +77,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
     told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "whole": subject.is_whole}
-    told |= {"hides": subject.hides, **({} if subject.validated is None else {"validate": subject.validated})}
+    told |= {"hides": subject.hides, "lonely": subject.lonely, **({} if subject.validated is None else {"validate": subject.validated})}
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
     env = environment(subject, job.absolute()) | {**cell.environment}

@@ -37,10 +37,7 @@ from ocrlab.recording.tape import Tape
 
 random.setstate(BEFORE)
 beginning.imported()
-with contextlib.suppress(OcrlabError, OSError, ValueError):  # a replay says later what is wrong with its job
-    one_rank.trainers(
-        record_program.job() or {}, Trainer, getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
-    )
+one_rank.trainers(Trainer, getattr(sys.modules.get("pytorch_lightning"), "Trainer", None))
 
 __all__ = ["Recorder", "recording"]
 
@@ -111,6 +108,7 @@ class Recorder(lightning.Callback):
         )
         if type(trainer.strategy).__name__ not in WHOLE:
             self.tape.snapshots_on = False
+            record_program.add(self.tape.folder, self.tape.rank, spread=True)
             if trainer.global_rank == 0:
                 say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
         self.tape.hear(self._model(module))
