@@ -34,6 +34,7 @@ SECONDARY = re.compile(
 ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
 ALONE |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
 ALONE |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+HOLDS = "a replay holds one rank only"  # what is said where it would have to hold another one
 LOSES = re.compile(r"RuntimeError|RunError|Dist\w*Error")  # types of errors that say so
 
 

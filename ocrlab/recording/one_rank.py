@@ -20,9 +20,10 @@ import torch.distributed as dist
 
 from ocrlab.flight import ranks, record_program
 from ocrlab.flight.ranks import Member, Ranks
-from ocrlab.recording import heard, stand_in
+from ocrlab.recording import heard
 
 asked: list[int] = []  # the ranks that this process was told to be
+mine: list[int] = []  # the rank that is replayed, and how many there were
 lonely: list[str] = []  # why this process is the only one of its group
 
 
@@ -30,8 +31,11 @@ def begin(job: Mapping[str, Any]) -> None:
     """Have every process wait for nobody, in the replay of one of several."""
     if int(job.get("world") or 1) < 2 or not dist.is_available() or dist.distributed_c10d.rendezvous is meet:
         return
+    from ocrlab.recording import stand_in  # which there can be only with torch.distributed
+
+    mine[:] = int(job["rank"]), int(job["world"])
     why = _lonely(job)
-    if not why and not stand_in.install(int(job["rank"]), int(job["world"])):
+    if not why and not stand_in.install(*mine):
         why = f"nothing stands in for a group of torch {torch.__version__}"
     if why:
         lonely.append(why)
@@ -60,8 +64,8 @@ def meet(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[t
     told = {name: values[0] for name, values in parse_qs(urlsplit(str(url)).query).items()}
     told = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", ""), **told}
     number, many = (int(told[name]) if told[name].isdecimal() else None for name in ("rank", "world_size"))
-    known = (rank if rank >= 0 else number, world_size if world_size > 0 else many)
-    yield dist.HashStore(), *(mine if one is None else one for one, mine in zip(known, stand_in.mine, strict=True))
+    number, many = (mine[0] if number is None else number), (mine[1] if many is None else many)
+    yield dist.HashStore(), rank if rank >= 0 else number, world_size if world_size > 0 else many
 
 
 def is_other(job: Mapping[str, Any]) -> bool:

@@ -17,17 +17,20 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from ocrlab.errors import RunError
+from ocrlab.flight import ranks
 from ocrlab.recording import heard
 
 NAME = "ocrlab_alone"  # of the backend that is made in place of every other one
 DEVICES = ["cpu", "cuda", "xpu", "hpu", "mps"]
 GIVEN = ("group_size", "group_rank", "global_ranks_in_group", "backend")  # first parameters of torch's own helper
 OBJECTS = ("broadcast_object_list", "scatter_object_list")
-mine = [0, 1]  # rank and number of ranks
 SAME = ("AVG", "MIN", "MAX", "BAND", "BOR")  # of equal numbers these are that number
 
 
-class Group(dist.ProcessGroup):
+Base: Any = dist.ProcessGroup
+
+
+class Group(Base):  # type: ignore[misc]
     """Takes the place of a group of processes; torch's reducer, in C++, calls the same methods as a program."""
 
     supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
@@ -38,7 +41,7 @@ class Group(dist.ProcessGroup):
         self.called, self.about = "", ""
         self.is_made = False
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         """Return what torch's C++ is told, which looks into a group that is called gloo or nccl."""
         return NAME
 
@@ -48,19 +51,19 @@ class Group(dist.ProcessGroup):
 
     name = _get_backend_name
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         """Return the name by which compiled collectives find this group."""
         return self.called
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         """Take that name."""
         self.called = name
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         """Return what torch says that this group is for."""
         return self.about
 
-    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+    def setGroupDesc(self, text: str) -> None:
         """Take that."""
         self.about = text
 
@@ -167,15 +170,15 @@ class Group(dist.ProcessGroup):
 
     def send(self, _tensors: Any, to: int = -1, *_: Any) -> NoReturn:
         """Raise RunError: nobody is there."""
-        raise RunError(*_nobody(self, "sends a tensor to", to), do="--rank N replays another one")
+        raise _nobody(self, "sends a tensor to", to)
 
     def recv(self, _tensors: Any, by: int = -1, *_: Any) -> NoReturn:
         """Raise RunError: nobody is there."""
-        raise RunError(*_nobody(self, "waits for a tensor of", by), do="--rank N replays another one")
+        raise _nobody(self, "waits for a tensor of", by)
 
     def recv_anysource(self, _tensors: Any, *_: Any) -> NoReturn:
         """Raise RunError: nobody is there."""
-        raise RunError(*_nobody(self, "waits for a tensor of", -1), do="--rank N replays another one")
+        raise _nobody(self, "waits for a tensor of", -1)
 
     def barrier(self, *_: Any, **__: Any) -> Any:
         """Wait for nobody."""
@@ -190,9 +193,9 @@ class Group(dist.ProcessGroup):
     shutdown = abort = set_timeout = _start_coalescing = _wait_for_pending_works = monitored_barrier
 
 
-def _nobody(group: Group, does: str, rank: int) -> tuple[str]:
+def _nobody(group: Group, does: str, rank: int) -> RunError:
     other = "any rank" if rank < 0 else f"rank {rank} of its group"
-    return (f"Rank {group.mine} of {group.many} {does} {other}, and a replay holds one rank only",)
+    return RunError(f"Rank {group.mine} of {group.many} {does} {other}, and {ranks.HOLDS}")
 
 
 def reduced(tensor: Tensor, op: Any, many: int) -> Tensor:
@@ -247,9 +250,8 @@ def install(rank: int, size: int) -> bool:
         return False
     if not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):
         return False
-    mine[:] = rank, size
     dist.Backend.register_backend(NAME, lambda _store, rank, size, _timeout: Group(rank, size), devices=DEVICES)
-    c10d._new_process_group_helper = _made_by(real)
+    c10d._new_process_group_helper = _made_by(real, (rank, size))
     c10d._store_based_barrier = lambda *_, **__: None  # type: ignore[assignment]
     for name in OBJECTS:
         sends = _kept(getattr(c10d, name))
@@ -277,15 +279,15 @@ def _kept(real: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _made_by(real: Callable[..., Any]) -> Callable[..., Any]:
+def _made_by(real: Callable[..., Any], mine: tuple[int, int]) -> Callable[..., Any]:
     """Return what makes a group as torch does, of ours: it says that it is of the backend that was asked for."""
 
     @functools.wraps(real)
-    def made(size: int, rank: int, ranks: Any, backend: str, *rest: Any, **named: Any) -> Any:
+    def made(size: int, rank: int, members: Any, backend: str, *rest: Any, **named: Any) -> Any:
         named |= {name: None for name in ("device_id", "backend_options", "pg_options") if name in named}
         if size < 0:  # it would ask MPI
             rank, size = mine
-        group, store = real(size, rank, ranks, dist.Backend(NAME), *rest, **named)
+        group, store = real(size, rank, members, dist.Backend(NAME), *rest, **named)
         if isinstance(group, Group):
             by_device = c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
             where = "cuda" if torch.cuda.is_available() and "cuda" in by_device else "cpu"

@@ -17,7 +17,7 @@ from typing import Any
 
 from ocrlab import flight
 from ocrlab.errors import OcrlabError
-from ocrlab.flight import aside, ring, trail
+from ocrlab.flight import aside, ranks, ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.recording import executed
 from ocrlab.records import SCHEMA
@@ -76,8 +76,12 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
-    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "whole": subject.is_whole}
-    told |= {"hides": subject.hides, "lonely": subject.lonely, **({} if subject.validated is None else {"validate": subject.validated})}
+    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "lonely": subject.lonely}
+    told |= {
+        "whole": subject.is_whole,
+        "hides": subject.hides,
+        **({} if subject.validated is None else {"validate": subject.validated}),
+    }
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
     env = environment(subject, job.absolute()) | {**cell.environment}
@@ -149,6 +153,9 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
         outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
+    said = str((outcome.fault or {}).get("exception") or "")
+    if ranks.HOLDS in said:  # the program did nothing wrong
+        outcome.fault, outcome.broken = None, said
 
 
 def _died(ended: Ended, result: Mapping[str, Any]) -> bool:

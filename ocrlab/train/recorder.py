@@ -21,7 +21,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.errors import OcrlabError
 from ocrlab.flight import record_program
 from ocrlab.recording import beginning, feed, generators, loading, names, one_rank, restored_lightning, usual
 from ocrlab.recording.counters import Counters
