@@ -85,6 +85,12 @@ def single(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in ALONE.items() if name in environment}
 
 
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what a program has set in a process that it has started: which rank it is."""
+    own = () if "TORCHELASTIC_RUN_ID" in environment else ("RANK", "LOCAL_RANK")
+    return {name: value for name, value in environment.items() if name not in own}
+
+
 def _checked(launcher: str, mine: Ranks) -> Ranks:
     fits = 0 <= mine.rank < mine.world and 0 <= mine.local < mine.on_node
     if not fits or mine.world % mine.on_node:

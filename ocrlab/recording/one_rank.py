@@ -31,11 +31,9 @@ def begin(job: Mapping[str, Any]) -> None:
     """Have every process wait for nobody, in the replay of one of several."""
     if int(job.get("world") or 1) < 2 or not dist.is_available() or dist.distributed_c10d.rendezvous is meet:
         return
-    from ocrlab.recording import stand_in  # which there can be only with torch.distributed
-
     mine[:] = int(job["rank"]), int(job["world"])
     why = _lonely(job)
-    if not why and not stand_in.install(*mine):
+    if not why and not _stands_in():
         why = f"nothing stands in for a group of torch {torch.__version__}"
     if why:
         lonely.append(why)
@@ -53,6 +51,15 @@ def _lonely(job: Mapping[str, Any]) -> str:
     if 0 < here <= int(local if local.isdecimal() else 0) and "CUDA_VISIBLE_DEVICES" not in os.environ:
         return f"there are {here} GPUs"
     return ""
+
+
+def _stands_in() -> bool:
+    try:
+        from ocrlab.recording import stand_in  # of private parts of torch
+
+        return stand_in.install(*mine)
+    except Exception:  # of another torch
+        return False
 
 
 def meet(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[tuple[Any, int, int]]:

@@ -272,6 +272,7 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     """Return the environment of a replay: ours, with what the run had; a training of ours is made one process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))}
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
+    recorded = ranks.outside(recorded) if subject.started else recorded
     known = ranks.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
     found = {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
     return found | _aside(subject, job.parent, found.get("PYTHONPATH"))
