@@ -259,12 +259,7 @@ def recording(
             rank = rank if rank is not None else current_rank()
             every = snapshot_every
             tape = Tape(Path(folder), "loop", rank=rank, batches=batches, every=every, steps=steps)
-            kinds = {kind.__name__ for model in held.models for part in model.modules() for kind in type(part).__mro__}
-            if not kinds.isdisjoint((SHARDED, SPREAD)):
-                record_program.add(tape.folder, rank, spread=True)
-            if SHARDED in kinds:
-                tape.snapshots_on = False
-                say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
+            _spread(tape, held.models)
             tape.hear(*held.models)
             if tape.snapshots_on:
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
@@ -295,6 +290,16 @@ def recording(
         loop.stop()
         if tape is not None:
             tape.finish()
+
+
+def _spread(tape: Tape, models: Sequence[nn.Module]) -> None:
+    """Note where weights are spread over ranks: in a replay none of them can stand in for another."""
+    kinds = {kind.__name__ for model in models for part in model.modules() for kind in type(part).__mro__}
+    if not kinds.isdisjoint((SHARDED, SPREAD)):
+        record_program.add(tape.folder, tape.rank, spread=True)
+    if SHARDED in kinds:
+        tape.snapshots_on = False
+        say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
 
 
 def length(of: Any) -> int | None:

@@ -147,8 +147,9 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
 
 def _needs_others(subject: Subject, shown: Outcome) -> bool:
     """Tell whether a rank may have failed otherwise, or not at all, as the others hold something else than it does."""
-    ours = subject.world < 2 or subject.lonely or subject.program.get("kind") == "ocrlab train"
-    if ours or shown.fault is not None or ranks.HOLDS in shown.broken:
+    if shown.fault is not None or ranks.HOLDS in shown.broken:
+        return False
+    if subject.world < 2 or subject.lonely or subject.program.get("kind") == "ocrlab train":
         return False
     return bool(shown.broken) or not (subject.ended in ("success", "running") or subject.went_on)
 
