@@ -155,7 +155,7 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault, outcome.strayed = None, True
     said = str((outcome.fault or {}).get("exception") or "")
     if ranks.HOLDS in said:  # the program did nothing wrong
-        outcome.fault, outcome.broken = None, said
+        outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
 
 
 def _died(ended: Ended, result: Mapping[str, Any]) -> bool:

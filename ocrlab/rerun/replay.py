@@ -169,7 +169,11 @@ def _lonely(subject: Subject, outcomes: list[Outcome]) -> Generator[Cell, None, 
 
 def _began_otherwise(subject: Subject, shown: Outcome) -> bool:
     """Tell whether a program has begun with what the run wrote, and may have gone another way by that."""
-    return bool(shown.later) and (shown.fault is None or shown.strays or subject.ended == "success")
+    return (
+        bool(shown.later)
+        and ranks.HOLDS not in shown.broken
+        and (shown.fault is None or shown.strays or subject.ended == "success")
+    )
 
 
 def _without(subject: Subject, outcomes: list[Outcome]) -> Generator[Cell, None, Outcome]:

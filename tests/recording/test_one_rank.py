@@ -159,7 +159,8 @@ def test_a_rank_keeps_its_number_whatever_backend_is_asked_for(begun: Callable[.
     assert (dist.get_rank(some), dist.get_world_size(some)) == (0, 2)
     assert dist.new_group([0, 2]) == dist.GroupMember.NON_GROUP_MEMBER
     dist.barrier()
-    dist.monitored_barrier()
+    if backend == "gloo":  # older versions of torch have it for no other
+        dist.monitored_barrier()
     objects: list[Any] = [None] * 3
     dist.all_gather_object(objects, {"page": 7})
     assert objects == [{"page": 7}] * 3
