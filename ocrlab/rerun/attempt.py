@@ -147,15 +147,15 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
+    said = str((outcome.fault or {}).get("exception") or "")
+    if ranks.HOLDS in said:  # the program did nothing wrong
+        outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
     exact = not subject.cuda and not (subject.is_whole and result.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
     if outcome.fault is not None and exact and cells.was_passed(outcome.fault, subject.flight.steps, failed):
         said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
         outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
-    said = str((outcome.fault or {}).get("exception") or "")
-    if ranks.HOLDS in said:  # the program did nothing wrong
-        outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
 
 
 def _died(ended: Ended, result: Mapping[str, Any]) -> bool:

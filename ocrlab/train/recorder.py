@@ -44,6 +44,10 @@ RANKS_EVERY = 192  # micro-batches between two snapshots of several ranks: a rep
 WHOLE = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
 
 
+def nothing() -> None:
+    """Do nothing; a callback that holds a lambda cannot be sent to processes that are spawned."""
+
+
 class Recorder(lightning.Callback):
     """Writes what every step was made of to `folder`/flight, so that `ocrlab replay folder` can run it again.
 
@@ -72,7 +76,7 @@ class Recorder(lightning.Callback):
         self.validating = 0  # loaders that have been prepared for the next validation
         self.validated: dict[int, loading.Loader] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
-        self.take_back: Callable[[], Any] = lambda: None  # the batch that a replayed step was given in place of its own
+        self.take_back: Callable[[], Any] = nothing  # the batch that a replayed step was given in place of its own
         self.validations = -1  # batches of this validation, of all its loaders
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
