@@ -394,7 +394,7 @@ def _warnings(subject: Subject) -> list[str]:
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
-        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
-        told += " gradients are its own, so that only the first step from the snapshot is exact"
-        found.append(f"{told}; --rank N takes another one")
+        others = "" if subject.lonely else ", as if the others held what it holds"
+        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone{others}: gradients are its own, so that"
+        found.append(f"{told} only the first step from the snapshot is exact; --rank N takes another one")
     return found
