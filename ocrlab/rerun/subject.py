@@ -395,6 +395,6 @@ def _warnings(subject: Subject) -> list[str]:
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
         others = "" if subject.lonely else ", as if the others held what it holds"
-        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone{others}: gradients are its own, so that"
-        found.append(f"{told} only the first step from the snapshot is exact; --rank N takes another one")
+        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone{others}: gradients are its own, so"
+        found.append(f"{told} that only the first step from the snapshot is exact; --rank N takes another one")
     return found
