@@ -25,7 +25,9 @@ from ocrlab.flight.files import write_bytes
 HEARD = {"broadcast": "tensor", "all_reduce": "tensor", "all_gather": "tensor_list", "scatter": "tensor"}
 HEARD |= {"gather": "gather_list"}  # of each the argument that it writes to
 LIMIT, MOST = 16 << 20, 1024  # bytes and calls
+MODULES = (dist, getattr(dist, "distributed_c10d", dist))
 REAL: dict[str, Callable[..., Any]] = {}  # torch's own, while others are in their place
+OURS: dict[str, Callable[..., Any]] = {}  # these
 took: list[list[Tensor]] = []  # what came of each call
 answers: list[list[Tensor]] = []  # of the run, for a replay
 
@@ -37,7 +39,7 @@ def listen() -> None:
 
 def answer(folder: Path, rank: int, start: Any) -> None:
     """Answer the first collectives of a replay with what came of them in the run, where that was noted."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError):
+    with contextlib.suppress(OSError, RuntimeError, ValueError, TypeError, EOFError, pickle.UnpicklingError):
         answers.extend(torch.load(folder / name(rank, start), weights_only=True))
         _wrap(_give)
 
@@ -45,23 +47,27 @@ def answer(folder: Path, rank: int, start: Any) -> None:
 def note(folder: Path, rank: int, start: int) -> None:
     """Write down what was heard, where a recording begins, and hear no more; raises OSError."""
     stop()
-    if took:
+    told: list[list[Tensor]] = []
+    with contextlib.suppress(RuntimeError):  # where a GPU has failed, it has the values no more
+        told = [[tensor.cpu() for tensor in parts] for parts in took]
+    if told:
         written = io.BytesIO()
-        torch.save(took, written)
+        torch.save(told, written)
         write_bytes(folder / name(rank, start), written.getvalue(), private=True)
 
 
 def stop() -> None:
-    """Hear no more: put torch's own functions back."""
+    """Hear no more: put torch's own functions back, but where somebody has put another one in our place."""
     for called, real in REAL.items():
-        for module in (dist, dist.distributed_c10d):
-            setattr(module, called, real)
+        for module in MODULES:
+            if getattr(module, called, None) is OURS[called]:
+                setattr(module, called, real)
     REAL.clear()
 
 
-def more() -> bool:
-    """Tell whether the next collective has an answer of the run."""
-    return bool(answers)
+def sizes() -> bool:
+    """Tell whether the next collective has an answer of the run that may be the size of an object."""
+    return bool(answers) and bool(answers[0]) and answers[0][0].dtype == torch.int64
 
 
 def name(rank: int, start: Any) -> str:
@@ -73,9 +79,13 @@ def _wrap(then: Callable[[list[Tensor]], None]) -> None:
     if not dist.is_available() or REAL:
         return
     for called, argument in HEARD.items():
-        REAL[called] = getattr(dist.distributed_c10d, called)
-        for module in (dist, dist.distributed_c10d):
-            setattr(module, called, _with(REAL[called], argument, then))
+        with contextlib.suppress(Exception):  # of another torch
+            real, others = (getattr(module, called) for module in MODULES)
+            if real is others:  # else somebody has already put something in its place
+                OURS[called] = _with(real, argument, then)
+                REAL[called] = real
+                for module in MODULES:
+                    setattr(module, called, OURS[called])
 
 
 def _with(real: Callable[..., Any], argument: str, then: Callable[[list[Tensor]], None]) -> Callable[..., Any]:
@@ -84,22 +94,42 @@ def _with(real: Callable[..., Any], argument: str, then: Callable[[list[Tensor]]
 
     @functools.wraps(real)
     def made(*args: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling() or not REAL:  # a program may have kept this function
+            return real(*args, **named)
         work = real(*args, **named)
-        if REAL:  # a program may have kept this function
-            with contextlib.suppress(Exception):
-                given = args[position] if len(args) > position else named.get(argument)
-                listed = [given] if isinstance(given, Tensor) else list(given or ())
-                then(listed if work is None else [])
+        with contextlib.suppress(Exception):
+            given = args[position] if len(args) > position else named.get(argument)
+            listed = [given] if isinstance(given, Tensor) else list(given or ())
+            then(listed if work is None else [])
         return work
 
     return made
 
 
 def _take(tensors: list[Tensor]) -> None:
-    took.append([tensor.detach().cpu().clone() for tensor in tensors])
-    if len(took) > MOST or sum(tensor.nbytes for parts in took for tensor in parts) > LIMIT:
+    size = sum(tensor.nbytes for parts in took for tensor in parts)
+    if len(took) >= MOST or size + sum(map(_size, tensors)) > LIMIT:
         took.clear()
         stop()
+        return
+    parts: list[Tensor] = []
+    with contextlib.suppress(Exception):
+        parts = [tensor.detach().clone() for tensor in tensors] if all(map(_can_be_kept, tensors)) else []
+    took.append(parts)
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _can_be_kept(tensor: Tensor) -> bool:
+    is_usual = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    return is_usual and _is_quiet(tensor.device)
+
+
+def _is_quiet(device: torch.device) -> bool:
+    """Tell whether a copy made on a device waits for nothing and disturbs nobody: on a GPU it is only queued there."""
+    return device.type == "cpu" or (device.type == "cuda" and not torch.cuda.is_current_stream_capturing())
 
 
 def _give(tensors: list[Tensor]) -> None:

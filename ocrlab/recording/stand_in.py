@@ -272,7 +272,7 @@ def _kept(real: Callable[..., Any]) -> Callable[..., Any]:
         told.apply_defaults()
         group, group_src = told.arguments.get("group") or c10d._get_default_group(), told.arguments.get("group_src")
         src = told.arguments.get("src") if group_src is None else c10d.get_global_rank(group, group_src)
-        if isinstance(group, Group) and (src or 0) != dist.get_rank() and not heard.more():
+        if isinstance(group, Group) and (src or 0) != dist.get_rank() and not heard.sizes():
             return None
         return real(*args, **named)
 
