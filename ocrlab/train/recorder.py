@@ -22,7 +22,17 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.flight import record_program
-from ocrlab.recording import beginning, feed, generators, loading, names, one_rank, restored_lightning, usual
+from ocrlab.recording import (
+    beginning,
+    feed,
+    generators,
+    launched,
+    loading,
+    names,
+    one_rank,
+    restored_lightning,
+    usual,
+)
 from ocrlab.recording.counters import Counters
 from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
@@ -88,12 +98,14 @@ class Recorder(lightning.Callback):
             validates = self.kind == "lightning"
             restored_lightning.start(self.replay, trainer, self._model(pl_module), validates=validates)
             self._see_loaders(trainer)
+            self._hear(trainer, pl_module)
             return
         if record_program.is_replay():  # of another of its trainings
             return
         try:
             self._open(trainer, pl_module)
             self._see_loaders(trainer)
+            self._hear(trainer, pl_module)
         except Exception as error:
             if loading.worker_ended(error):
                 raise
@@ -122,6 +134,9 @@ class Recorder(lightning.Callback):
     def _model(self, module: LightningModule) -> nn.Module:
         """Return what stages are named after."""
         return module if self.model_of is None else self.model_of(module)
+
+    def _hear(self, trainer: Trainer, module: LightningModule) -> None:
+        self.undo.append(launched.hear(trainer, lambda error: self.on_exception(trainer, module, error)))
 
     def _see_loaders(self, trainer: Trainer) -> None:
         """Look at each loader when Lightning has prepared it, before it is asked for an iterator."""
