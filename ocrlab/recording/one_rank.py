@@ -25,6 +25,7 @@ from ocrlab.recording import heard
 asked: list[int] = []  # the ranks that this process was told to be
 mine: list[int] = []  # the rank that is replayed, and how many there were
 lonely: list[str] = []  # why this process is the only one of its group
+made_alone: list[str] = []  # kinds of Lightning's trainers that would have started processes, and now start none
 
 
 def begin(job: Mapping[str, Any]) -> None:
@@ -77,7 +78,10 @@ def meet(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[t
 
 def is_other(job: Mapping[str, Any]) -> bool:
     """Tell whether this process is not the one that a replay is about."""
-    return job.get("started") not in (None, record_program.started())
+    wanted, here = job.get("started"), record_program.started()
+    if wanted and made_alone:  # the trainer that is to be replayed is not in one of its processes, but in their first
+        return bool(wanted[: len(here)] != here)
+    return wanted not in (None, here)
 
 
 def member(flight: Path, rank: int, kind: str) -> Member:
@@ -101,5 +105,6 @@ def _alone(real: Any) -> Any:
     @functools.wraps(real)
     def made(trainer: Any, **named: Any) -> None:
         real(trainer, **{**named, "devices": 1, "num_nodes": 1, "strategy": "auto"})
+        made_alone.append(type(trainer).__name__)
 
     return made

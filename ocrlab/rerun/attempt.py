@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times 
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
 LOG_LIMIT = 1 << 20  # bytes of output kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
+STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
+STANDS_IN = ("ocrlab_alone", "ocrlab/recording/stand_in.py")  # what takes the place of a group of ranks
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
 # which the loader meets when a worker is gone before torch has noticed it
@@ -105,8 +107,15 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
             guard.join()
     outcome = Outcome(cell, seconds=time.monotonic() - began, later=_text(place / aside.LATER).splitlines())
     _stopped(ended, place)
-    if ended.status == "hung" and not guard.stacks and not _is_still(place, endless):
+    done = read_json(place / "result.json").get("finished")
+    if guard.is_left or (done and ended.status == "hung"):  # that says nothing of the process that was replayed
+        ended = replace(ended, status="success" if done else "failure", exit_code=None, signal=None)
+    if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not _is_still(place, endless)):
         outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
+        return outcome
+    if guard.awaits and subject.world > 1:
+        where = f"in `{guard.awaits}` rank {subject.flight.rank} waits for another process"
+        outcome.broken = f"{where}, and {ranks.HOLDS}"
         return outcome
     _gather(outcome, subject, place, ended, guard)
     outcome.fault = executed.shortened(outcome.fault, place)
@@ -143,13 +152,15 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         hung = bool(guard.stacks) or ended.status == "hung"
         at = _around(guard.places) if guard.is_moving else _at(last)
         outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
-        outcome.fault |= {} if hung else _end(ended)
+        outcome.fault |= {} if hung else _end(ended, subject, place)
         outcome.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
     said = str((outcome.fault or {}).get("exception") or "")
     if ranks.HOLDS in said:  # the program did nothing wrong
         outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
+    elif outcome.fault is not None and any(name in f"{said} {result.get('error')}" for name in STANDS_IN):
+        outcome.fault, outcome.broken = None, f"what stands in for the other ranks failed: {said}"
     exact = not subject.cuda and not (subject.is_whole and result.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
     if outcome.fault is not None and exact and cells.was_passed(outcome.fault, subject.flight.steps, failed):
@@ -163,7 +174,11 @@ def _died(ended: Ended, result: Mapping[str, Any]) -> bool:
     return ended.status in ("hung", "killed") or not (result.get("finished") or result.get("error"))
 
 
-def _end(ended: Ended) -> dict[str, Any]:
+def _end(ended: Ended, subject: Subject, place: Path) -> dict[str, Any]:
+    """Return how the process ended; of one that its program has started nobody but torch may have said it."""
+    if subject.started:
+        said = STARTED.search(_text(place / "output.txt")) or {"signal": None, "status": None}
+        return {"signal": said["signal"]} if said["signal"] else {"status": said["status"] and int(said["status"])}
     return {"signal": ended.signal} if ended.status == "killed" else {"status": ended.exit_code}
 
 
@@ -240,7 +255,7 @@ def _without_a_trace(
     fault |= {"path": stage} if stage else {}
     fault |= {"ahead": True} if result.get("ahead") and phase != "data" else {}
     fault |= _told(error, phase) if isinstance(error, dict) else {}
-    fault |= _end(ended) if kind == "crash" else {}
+    fault |= _end(ended, subject, place) if kind == "crash" else {}
     end = _pipe_of_the_dead(error, result) if phase == "data" else ""
     fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
     died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))

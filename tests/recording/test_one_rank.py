@@ -84,7 +84,7 @@ class Lit(lightning.LightningModule):
         return DataLoader(Pages(), 4)
 
 if __name__ == "__main__":
-    lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+    lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy=sys.argv[1], logger=False,
                       enable_checkpointing=False, enable_progress_bar=False,
                       callbacks=[Recorder(sys.argv[2])]).fit(Lit())
 """
@@ -106,10 +106,16 @@ def test_the_rank_that_failed_is_replayed_alone(tmp_path: Path, what: str, kind:
 
 
 @pytest.mark.slow
-def test_a_rank_that_lightning_starts_is_replayed_alone(tmp_path: Path) -> None:
-    done = replay(recorded(tmp_path, "ddp", text=LIGHTNING))
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
+def test_a_rank_that_lightning_starts_is_replayed_alone(tmp_path: Path, strategy: str) -> None:
+    run = recorded(tmp_path, strategy, text=LIGHTNING)
+    ends = {one["rank"]: one["end"]["error"]["type"] for one in ranks.read(run / "flight") if one["end"]}
+    guilty = next(rank for rank, kind in ends.items() if kind == "IndexError")
+    done = replay(run)
     fault = done.record["fault"]
     assert (fault["names"], fault["value"], fault["kind"]) == (["page_21.png"], "9", "target"), done.sentence
+    other = replay(run, rank=1 - guilty, timeout=120)
+    assert other.record["fault"] is None and "could not be reproduced" in other.sentence, other.sentence
 
 
 def test_of_ranks_the_one_that_failed_by_itself_is_told(tmp_path: Path) -> None:
@@ -135,6 +141,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
         for name in (*heard.HEARD, *stand_in.OBJECTS):
             monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setattr(heard, "REAL", {})
+    monkeypatch.setattr(heard, "OURS", {})
     for module, name in ((one_rank, "asked"), (one_rank, "mine"), (one_rank, "lonely"), (heard, "answers")):
         monkeypatch.setattr(module, name, [])
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
@@ -255,12 +262,17 @@ class Trainer:
 
 def test_a_trainer_of_one_rank_trains_on_one_device_where_nothing_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "__init__", Trainer.__init__)
+    monkeypatch.setattr(one_rank, "made_alone", [])
     told = {"devices": 4, "num_nodes": 2, "strategy": "ddp", "max_epochs": 3}
     one_rank.trainers(None, Trainer)
     assert Trainer(**told).named == told
     monkeypatch.setattr(one_rank, "lonely", ["it cannot be had"])
     one_rank.trainers(None, Trainer)
     assert Trainer(**told).named == {"devices": 1, "num_nodes": 1, "strategy": "auto", "max_epochs": 3}
+    assert one_rank.made_alone == ["Trainer"]
+    assert not one_rank.is_other({"started": [2]}), "it would have been in that one"
+    monkeypatch.setattr(record_program, "started", lambda: [1])
+    assert one_rank.is_other({"started": [2]}) and not one_rank.is_other({"started": [1]})
 
 
 def test_a_training_of_ours_is_replayed_in_whichever_process_begins_it(monkeypatch: pytest.MonkeyPatch) -> None:

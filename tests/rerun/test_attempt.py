@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ocrlab.flight import ring
+from ocrlab.flight import files, ring
 from ocrlab.flight.ring_worker import Worker
-from ocrlab.rerun import attempt
+from ocrlab.rerun import answer, attempt, cells
+from ocrlab.watch.supervise import Ended
 
 WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
 
@@ -94,3 +97,46 @@ def test_the_words_of_the_watcher_are_not_the_last_line_of_a_child(tmp_path: Pat
     assert attempt._last_line(tmp_path) == ""
     (tmp_path / "output.txt").write_text("loading\nno such file\nocrlab watch: it died\n  next  ocrlab doctor\n")
     assert attempt._last_line(tmp_path) == "no such file"
+
+
+@pytest.mark.parametrize(
+    ("output", "wanted", "words"),
+    [
+        (
+            "ProcessExitedException: process 1 terminated with signal SIGSEGV\n",
+            {"signal": "SIGSEGV"},
+            "killed by SIGSEGV",
+        ),
+        ("process 1 terminated with exit code 7\n", {"status": 7}, "the process ended itself there, with status 7"),
+        ("", {"status": None}, "the process ended there"),
+    ],
+)
+def test_how_a_started_process_ended_is_not_how_its_program_did(
+    tmp_path: Path, output: str, wanted: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "output.txt").write_text(output)
+    ended = Ended("killed", None, "SIGKILL", None, None, 137)
+    started, first = SimpleNamespace(started=[2]), SimpleNamespace(started=[])
+    assert attempt._end(ended, started, tmp_path) == wanted  # type: ignore[arg-type]
+    assert attempt._end(ended, first, tmp_path) == {"signal": "SIGKILL"}  # type: ignore[arg-type]
+    assert answer._what({"kind": "crash", **wanted}) == [words]
+
+
+@pytest.mark.parametrize(
+    ("exception", "traceback", "wanted"),
+    [
+        ("RuntimeError: ProcessGroup ocrlab_alone does not support it", "", True),
+        ("TypeError: no tensor", 'File "/x/ocrlab/recording/stand_in.py", line 9, in fill', True),
+        ("TypeError: no tensor", 'File "train.py", line 9, in fill', False),
+    ],
+)
+def test_a_failure_of_what_stands_in_for_others_is_none_of_the_program(
+    tmp_path: Path, exception: str, traceback: str, wanted: bool
+) -> None:
+    error = {"type": "E", "message": "", "traceback": traceback}
+    files.write_json(tmp_path / "result.json", {"schema": 1, "error": error})
+    files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": {"kind": "exception", "exception": exception}})
+    subject: Any = SimpleNamespace(world=2, cuda=True, is_whole=False, flight=SimpleNamespace(steps=[]))
+    outcome = attempt.Outcome(cells.AS_IT_WAS)
+    attempt._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
+    assert bool(outcome.broken) is wanted and (outcome.fault is None) is wanted
