@@ -23,7 +23,7 @@ from ocrlab.recording import executed
 from ocrlab.records import SCHEMA
 from ocrlab.rerun import cells
 from ocrlab.rerun.cells import BEHIND, Cell
-from ocrlab.rerun.guard import Guard, is_foreign, read_json
+from ocrlab.rerun.guard import Guard, is_foreign, is_still, read_json
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
@@ -33,6 +33,7 @@ LOG_LIMIT = 1 << 20  # bytes of output kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
 STANDS_IN = ("ocrlab_alone", "ocrlab/recording/stand_in.py")  # what takes the place of a group of ranks
+TOLD_TO_END = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
 # which the loader meets when a worker is gone before torch has noticed it
@@ -95,7 +96,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
         usual = subject.seconds
         patience, endless = max(PATIENCE[0], PATIENCE[1] * usual), max(ENDLESS[0], ENDLESS[1] * usual)
         endless = endless if usual else 2 * endless
-        guard = Guard(place, patience, endless, loading=subject.is_loading)
+        guard = Guard(place, patience, endless, loading=subject.is_loading, several=subject.world > 1)
         guard.start()
         try:
             options = Options(
@@ -110,24 +111,12 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     done = read_json(place / "result.json").get("finished")
     if guard.is_left or (done and ended.status == "hung"):  # that says nothing of the process that was replayed
         ended = replace(ended, status="success" if done else "failure", exit_code=None, signal=None)
-    if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not _is_still(place, endless)):
+    if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not is_still(place, endless)):
         outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
-        return outcome
-    if guard.awaits and subject.world > 1:
-        where = f"in `{guard.awaits}` rank {subject.flight.rank} waits for another process"
-        outcome.broken = f"{where}, and {ranks.HOLDS}"
         return outcome
     _gather(outcome, subject, place, ended, guard)
     outcome.fault = executed.shortened(outcome.fault, place)
     return outcome
-
-
-def _is_still(place: Path, longest: float) -> bool:
-    """Tell whether the newest step of a replay lasts longer than a step may."""
-    with contextlib.suppress(OcrlabError, OSError):
-        now = ring.read(place / "ring.bin").now
-        return now is not None and time.time() - now.time > longest
-    return False
 
 
 def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
@@ -161,12 +150,31 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
     elif outcome.fault is not None and any(name in f"{said} {result.get('error')}" for name in STANDS_IN):
         outcome.fault, outcome.broken = None, f"what stands in for the other ranks failed: {said}"
+    elif (
+        outcome.fault is not None
+        and outcome.fault["kind"] == "hang"
+        and (said := _waits(subject, outcome.fault, guard))
+    ):
+        outcome.fault, outcome.broken = None, said
     exact = not subject.cuda and not (subject.is_whole and result.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
     if outcome.fault is not None and exact and cells.was_passed(outcome.fault, subject.flight.steps, failed):
         said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
         outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
+
+
+def _waits(subject: Subject, fault: Mapping[str, Any], guard: Guard) -> str:
+    """Tell what a rank waits for where that may be another rank; "" where it is itself what does not go on."""
+    raised = subject.error[0].partition(":")[0] not in ("", *TOLD_TO_END)
+    went_on = raised or any(step.number > int(fault.get("step") or 0) for step in subject.flight.steps)
+    if subject.world < 2 or not (guard.awaits or went_on):
+        return ""
+    where = f"rank {subject.flight.rank} waits at step {fault.get('step')}" + (
+        f" in `{guard.frame}`" if guard.frame else ""
+    )
+    what = "for another process" if guard.awaits else "where it went on in the run, maybe for another rank"
+    return f"{where}, {what}, and {ranks.HOLDS}"
 
 
 def _died(ended: Ended, result: Mapping[str, Any]) -> bool:

@@ -32,12 +32,15 @@ FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:repla
 
 class Guard(threading.Thread):
     """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
-    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too.
+    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too; of `several` ranks
+    one may wait for another before its first operator.
     """
 
-    def __init__(self, place: Path, patience: float, endless: float, *, loading: bool = False) -> None:
+    def __init__(
+        self, place: Path, patience: float, endless: float, *, loading: bool = False, several: bool = False
+    ) -> None:
         super().__init__(daemon=True)
-        self.place, self.patience, self.endless, self.loading = place, patience, endless, loading
+        self.place, self.patience, self.endless, self.loading, self.several = place, patience, endless, loading, several
         self.stuck: set[int] = set()  # processes that were in the program's own code, and loaded nothing
         self.loaded: tuple[Any, float] = None, 0.0  # what the pages said last, and since when
         self.over = threading.Event()
@@ -63,6 +66,9 @@ class Guard(threading.Thread):
                 continue
             if last is None or known.get("state") != "running":
                 if self.loading and self._is_stuck(now):
+                    return
+                if self.several and not known and is_still(self.place, self.endless):
+                    self._end(self.process.pid if self.process else 0)
                     return
                 continue
             if step != known.get("micro"):
@@ -122,6 +128,14 @@ class Guard(threading.Thread):
             flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+def is_still(place: Path, longest: float) -> bool:
+    """Tell whether the newest step of a replay lasts longer than a step may."""
+    with contextlib.suppress(OcrlabError, OSError):
+        now = ring.read(place / "ring.bin").now
+        return now is not None and time.time() - now.time > longest
+    return False
 
 
 def _loading(pids: Sequence[int]) -> dict[int, str]:

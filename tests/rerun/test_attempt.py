@@ -83,12 +83,12 @@ def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
 
 
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
-    assert not attempt._is_still(tmp_path, 0.0), "it has begun none"
+    assert not attempt.is_still(tmp_path, 0.0), "it has begun none"
     writer = ring.Writer(tmp_path / "ring.bin", slots=4)
     writer.begin(ring.Step(3, 3, time=time.time()))
-    assert not attempt._is_still(tmp_path, 60.0)
+    assert not attempt.is_still(tmp_path, 60.0)
     time.sleep(0.2)
-    assert attempt._is_still(tmp_path, 0.1)
+    assert attempt.is_still(tmp_path, 0.1)
     writer.close()
 
 
@@ -140,3 +140,24 @@ def test_a_failure_of_what_stands_in_for_others_is_none_of_the_program(
     outcome = attempt.Outcome(cells.AS_IT_WAS)
     attempt._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
     assert bool(outcome.broken) is wanted and (outcome.fault is None) is wanted
+
+
+@pytest.mark.parametrize(
+    ("world", "awaits", "error", "last", "wanted"),
+    [
+        (2, "train.py:3 f", "", 4, "rank 1 waits at step 4 in `train.py:3 f`, for another process, and a replay holds"),
+        (2, "", "ValueError: a torn page", 4, "rank 1 waits at step 4, where it went on in the run, maybe for another"),
+        (2, "", "", 5, "rank 1 waits at step 4, where it went on in the run"),
+        (2, "", "", 4, ""),
+        (2, "", "KeyboardInterrupt: ", 4, ""),
+        (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
+    ],
+)
+def test_a_rank_that_may_wait_for_another_one_is_not_blamed_for_it(
+    world: int, awaits: str, error: str, last: int, wanted: str
+) -> None:
+    record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
+    subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
+    guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
+    told = attempt._waits(subject, {"kind": "hang", "step": 4}, guard)
+    assert told.startswith(wanted) if wanted else not told

@@ -139,3 +139,25 @@ def test_who_waits_for_another_process_is_known_by_the_stack(inner: list[str], w
     outer = ["/home/train.py", "/lib/python3.11/multiprocessing/process.py"]  # who has started this one
     frames = [stacks.Frame("f", file, 3) for file in [*inner, *outer]]
     assert guards._is_for_others(stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=frames)], "x")) is wanted
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_rank_that_waits_before_its_first_operator_is_looked_into(tmp_path: Path, several: bool) -> None:
+    code = "import sys, time\nfrom ocrlab.flight import ring\nwriter = ring.Writer(sys.argv[1], slots=4)\n"
+    code += "writer.begin(ring.Step(0, 0, phase='forward', time=time.time()))\ntime.sleep(60)\n"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen([sys.executable, "-c", code, tmp_path / "ring.bin"], env=environment)
+    try:
+        guard = guards.Guard(tmp_path, patience=0.1, endless=0.5, several=several)
+        guard.start()
+        if several:
+            assert child.wait(30) == -9
+        else:
+            time.sleep(3)
+            assert child.poll() is None
+        guard.over.set()
+        guard.join(20)
+        assert bool(guard.stacks) is several
+    finally:
+        child.kill()
+        child.wait()
