@@ -136,7 +136,7 @@ def test_a_process_that_goes_on_is_not_taken_for_one_that_has_ended(tmp_path: Pa
     ],
 )
 def test_who_waits_for_another_process_is_known_by_the_stack(inner: list[str], wanted: bool) -> None:
-    outer = ["/home/train.py", "/lib/python3.11/multiprocessing/process.py"]  # who has started this one
+    outer = ["train.py", "/lib/python3.11/multiprocessing/process.py"]  # who has started this one
     frames = [stacks.Frame("f", file, 3) for file in [*inner, *outer]]
     assert guards._is_for_others(stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=frames)], "x")) is wanted
 
