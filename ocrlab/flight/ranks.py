@@ -31,6 +31,10 @@ SECONDARY = re.compile(
     r"|Timed out waiting \d+ms for|NCCL communicator was aborted|recvBytes failed|sendBytes failed"
     r"|Socket (?:closed|Timeout)|failed to recv|remote process exited|connection to another rank broke"
 )
+ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+ALONE |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
+ALONE |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+HOLDS = "a replay holds one rank only"  # what is said where it would have to hold another one
 LOSES = re.compile(r"RuntimeError|RunError|Dist\w*Error")  # types of errors that say so
 
 
@@ -74,6 +78,17 @@ def found(environment: Mapping[str, str] | None = None) -> Ranks:
         rank, world = _number(given, "SLURM_PROCID"), _number(given, "SLURM_NTASKS")
         return _checked("srun", Ranks(rank, world, _number(given, "SLURM_LOCALID"), _tasks_here(given), "srun"))
     return Ranks()
+
+
+def single(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that are to say something else, for a process that is the only one."""
+    return {name: value for name, value in ALONE.items() if name in environment}
+
+
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what a program has set in a process that it has started: which rank it is."""
+    own = () if "TORCHELASTIC_RUN_ID" in environment else ("RANK", "LOCAL_RANK")
+    return {name: value for name, value in environment.items() if name not in own}
 
 
 def _checked(launcher: str, mine: Ranks) -> Ranks:

@@ -49,7 +49,17 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "time": time.time(),
         **more,
     }
-    write_json(Path(folder, NAME if rank == 0 else f"program-{rank}.json"), told, private=True)
+    write_json(Path(folder, name_of(rank)), told, private=True)
+
+
+def add(folder: Path | str, rank: int, **more: Any) -> None:
+    """Add to what was written of this rank's program what is known later; raises OSError, DataError, RunError."""
+    write_json(Path(folder, name_of(rank)), {**read(folder, rank), **more}, private=True)
+
+
+def name_of(rank: int) -> str:
+    """Return the name of the file of a rank's program."""
+    return NAME if rank == 0 else f"program-{rank}.json"
 
 
 def started() -> list[int]:
@@ -107,7 +117,7 @@ def _same(one: Path, other: Path) -> bool:
 def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
     """Return the program of a run folder (or of its flight/); raises RunError where there is none, DataError."""
     folder = Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)
-    path = folder / (NAME if rank == 0 else f"program-{rank}.json")
+    path = folder / name_of(rank)
     try:
         return from_json(path.read_bytes(), source=str(path))
     except FileNotFoundError:

@@ -43,6 +43,7 @@ from ocrlab.recording.watched import Loaded
 NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
+SPREAD = "FSDPModule"  # of fully_shard
 
 
 class Loop:
@@ -262,9 +263,7 @@ def recording(
             rank = rank if rank is not None else current_rank()
             every = snapshot_every
             tape = Tape(Path(folder), "loop", rank=rank, batches=batches, every=every, steps=steps)
-            if any(type(part).__name__ == SHARDED for model in held.models for part in model.modules()):
-                tape.snapshots_on = False
-                say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
+            _spread(tape, held.models)
             tape.hear(*held.models)
             if tape.snapshots_on:
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
@@ -295,6 +294,16 @@ def recording(
         loop.stop()
         if tape is not None:
             tape.finish()
+
+
+def _spread(tape: Tape, models: Sequence[nn.Module]) -> None:
+    """Note where weights are spread over ranks: in a replay none of them can stand in for another."""
+    kinds = {kind.__name__ for model in models for part in model.modules() for kind in type(part).__mro__}
+    if not kinds.isdisjoint((SHARDED, SPREAD)):
+        record_program.add(tape.folder, tape.rank, spread=True)
+    if SHARDED in kinds:
+        tape.snapshots_on = False
+        say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
 
 
 def length(of: Any) -> int | None:

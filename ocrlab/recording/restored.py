@@ -344,6 +344,7 @@ class Restored:
         left_out = [*self.state["left_out"], *found.names(self.state["state"])] if self.state else []
         told = [*executed.warned, *self.running, *self.feeding.warned]
         told += [f"not in the snapshot: {what}" for what in left_out]
+        told += [f"its rank is 0 of 1 here: {why}" for why in one_rank.lonely[:1]]
         if self.state is None and not (self.whole or self.is_before) and not any(step.micro for step in self.steps[:1]):
             told.append("no snapshot: the weights are those that the program begins with")
         return told

@@ -256,6 +256,8 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     if kind == "crash":
         if fault.get("status") is not None:
             return [f"the process ended itself there, with status {fault['status']}{_surfaced(fault)}"]
+        if "status" in fault:
+            return [f"the process ended there{_surfaced(fault)}"]
         return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
     if kind == "hang":
         return [f"it never returned{_surfaced(fault)}"]

@@ -11,19 +11,19 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ocrlab import flight
 from ocrlab.errors import OcrlabError
-from ocrlab.flight import aside, ring, trail
+from ocrlab.flight import aside, ranks, ring, trail
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.recording import executed
 from ocrlab.records import SCHEMA
 from ocrlab.rerun import cells
 from ocrlab.rerun.cells import BEHIND, Cell
-from ocrlab.rerun.guard import Guard, is_foreign, read_json
+from ocrlab.rerun.guard import Guard, is_foreign, is_still, read_json
 from ocrlab.rerun.subject import Subject, command, environment
 from ocrlab.watch.supervise import Ended, Options, watch
 
@@ -31,6 +31,9 @@ PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times 
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
 LOG_LIMIT = 1 << 20  # bytes of output kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
+STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
+STANDS_IN = ("ocrlab_alone", "ocrlab/recording/stand_in.py")  # what takes the place of a group of ranks
+TOLD_TO_END = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
 # which the loader meets when a worker is gone before torch has noticed it
@@ -78,8 +81,12 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
-    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "whole": subject.is_whole}
-    told |= {"hides": subject.hides, **({} if subject.validated is None else {"validate": subject.validated})}
+    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "lonely": subject.lonely}
+    told |= {
+        "whole": subject.is_whole,
+        "hides": subject.hides,
+        **({} if subject.validated is None else {"validate": subject.validated}),
+    }
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
     env = environment(subject, job.absolute()) | {**cell.environment}
@@ -91,7 +98,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
         usual = subject.seconds
         patience, endless = max(PATIENCE[0], PATIENCE[1] * usual), max(ENDLESS[0], ENDLESS[1] * usual)
         endless = endless if usual else 2 * endless
-        guard = Guard(place, patience, endless, loading=subject.is_loading)
+        guard = Guard(place, patience, endless, loading=subject.is_loading, several=subject.world > 1)
         guard.start()
         try:
             options = Options(
@@ -103,20 +110,15 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
             guard.join()
     outcome = Outcome(cell, seconds=time.monotonic() - began, later=_text(place / aside.LATER).splitlines())
     _stopped(ended, place)
-    if ended.status == "hung" and not guard.stacks and not _is_still(place, endless):
+    done = read_json(place / "result.json").get("finished")
+    if guard.is_left or (done and ended.status == "hung"):  # that says nothing of the process that was replayed
+        ended = replace(ended, status="success" if done else "failure", exit_code=None, signal=None)
+    if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not is_still(place, endless)):
         outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
         return outcome
     _gather(outcome, subject, place, ended, guard)
     outcome.fault = executed.shortened(outcome.fault, place)
     return outcome
-
-
-def _is_still(place: Path, longest: float) -> bool:
-    """Tell whether the newest step of a replay lasts longer than a step may."""
-    with contextlib.suppress(OcrlabError, OSError):
-        now = ring.read(place / "ring.bin").now
-        return now is not None and time.time() - now.time > longest
-    return False
 
 
 def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
@@ -141,10 +143,21 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         hung = bool(guard.stacks) or ended.status == "hung"
         at = _around(guard.places) if guard.is_moving else _at(last)
         outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
-        outcome.fault |= {} if hung else _end(ended)
+        outcome.fault |= {} if hung else _end(ended, subject, place)
         outcome.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
+    said = str((outcome.fault or {}).get("exception") or "")
+    if ranks.HOLDS in said:  # the program did nothing wrong
+        outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
+    elif outcome.fault is not None and any(name in f"{said} {result.get('error')}" for name in STANDS_IN):
+        outcome.fault, outcome.broken = None, f"what stands in for the other ranks failed: {said}"
+    elif (
+        outcome.fault is not None
+        and outcome.fault["kind"] == "hang"
+        and (said := _waits(subject, outcome.fault, guard))
+    ):
+        outcome.fault, outcome.broken = None, said
     exact = not subject.cuda and not (subject.is_whole and result.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
     if outcome.fault is not None and exact and cells.was_passed(outcome.fault, subject.flight.steps, failed):
@@ -153,12 +166,29 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault, outcome.strayed = None, True
 
 
+def _waits(subject: Subject, fault: Mapping[str, Any], guard: Guard) -> str:
+    """Tell what a rank waits for where that may be another rank; "" where it is itself what does not go on."""
+    raised = subject.error[0].partition(":")[0] not in ("", *TOLD_TO_END)
+    went_on = raised or any(step.number > int(fault.get("step") or 0) for step in subject.flight.steps)
+    if subject.world < 2 or not (guard.awaits or went_on):
+        return ""
+    where = f"rank {subject.flight.rank} waits at step {fault.get('step')}" + (
+        f" in `{guard.frame}`" if guard.frame else ""
+    )
+    what = "for another process" if guard.awaits else "where it went on in the run, maybe for another rank"
+    return f"{where}, {what}, and {ranks.HOLDS}"
+
+
 def _died(ended: Ended, result: Mapping[str, Any]) -> bool:
     """Tell whether a program was killed, hung, or ended itself without a word in a step (os._exit, exit() of C)."""
     return ended.status in ("hung", "killed") or not (result.get("finished") or result.get("error"))
 
 
-def _end(ended: Ended) -> dict[str, Any]:
+def _end(ended: Ended, subject: Subject, place: Path) -> dict[str, Any]:
+    """Return how the process ended; of one that its program has started nobody but torch may have said it."""
+    if subject.started:
+        said = STARTED.search(_text(place / "output.txt")) or {"signal": None, "status": None}
+        return {"signal": said["signal"]} if said["signal"] else {"status": said["status"] and int(said["status"])}
     return {"signal": ended.signal} if ended.status == "killed" else {"status": ended.exit_code}
 
 
@@ -237,7 +267,7 @@ def _without_a_trace(
     fault |= {"path": stage} if stage else {}
     fault |= {"ahead": True} if result.get("ahead") and phase != "data" else {}
     fault |= _told(error, phase) if isinstance(error, dict) else {}
-    fault |= _end(ended) if kind == "crash" else {}
+    fault |= _end(ended, subject, place) if kind == "crash" else {}
     end = _pipe_of_the_dead(error, result) if phase == "data" else ""
     fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
     died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))

@@ -109,6 +109,11 @@ def hidden(cell: Cell) -> Cell:
     return replace(cell, name=f"{cell.name}, without later files")
 
 
+def lonely(cell: Cell) -> Cell:
+    """Return the same cell, in which a rank is the only one of its group."""
+    return replace(cell, name=f"{cell.name}, rank 0 of 1")
+
+
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
     """Tell whether a program failed at a step behind which the record has others: so it was not what had failed.
 

@@ -25,6 +25,7 @@ LOADS = "ocrlab/recording/watched.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
 LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far
+GRACE = 5.0  # seconds in which a program may end after that process of it which is replayed
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 STACK_SECONDS = 2.0
 STACKS = 5  # more of a loop, of which one may be in anything that it calls
@@ -33,16 +34,24 @@ FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:repla
 
 class Guard(threading.Thread):
     """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
-    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too.
+    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too; of `several` ranks
+    one may wait for another before its first operator.
     """
 
-    def __init__(self, place: Path, patience: float, endless: float, *, loading: bool = False) -> None:
+    def __init__(
+        self, place: Path, patience: float, endless: float, *, loading: bool = False, several: bool = False
+    ) -> None:
         super().__init__(daemon=True)
-        self.place, self.patience, self.endless, self.loading = place, patience, endless, loading
+        self.place, self.patience, self.endless, self.loading, self.several = place, patience, endless, loading, several
         self.stuck: set[int] = set()  # processes that were in the program's own code, and loaded nothing
         self.loaded: tuple[Any, float] = None, 0.0  # what the pages said last, and since when
         self.over = threading.Event()
         self.stacks, self.frame = "", ""
+        self.awaits = ""  # the line of the program that waited for another process, which may be another rank
+        self.process: tree.Process | None = None  # the one that is replayed
+        self.root = 0  # the first one of its program
+        self.gone: float | None = None  # since when it has ended
+        self.is_left = False  # its program waited for something that only another rank would do, and was ended
         self.is_moving = False  # operators went on, and the step did not end
         self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
 
@@ -52,8 +61,16 @@ class Guard(threading.Thread):
             last = trail.read(self.place / "trail.bin")
             known = read_json(self.place / "trace.json")
             now = time.monotonic()
+            if self._is_gone(now):
+                if now - (self.gone or now) > GRACE:
+                    self._leave()
+                    return
+                continue
             if last is None or known.get("state") != "running":
                 if self.loading and self._is_stuck(now):
+                    return
+                if self.several and not known and is_still(self.place, self.endless):
+                    self._end(self.process.pid if self.process else 0)
                     return
                 continue
             if step != known.get("micro"):
@@ -64,6 +81,29 @@ class Guard(threading.Thread):
             if self.is_moving or now - last.time > patience:
                 self._end(int(known.get("pid") or 0))
                 return
+
+    def _is_gone(self, now: float) -> bool:
+        """Tell whether the process that is replayed has ended, be it that its program goes on."""
+        if self.process is None:
+            with contextlib.suppress(OcrlabError, OSError):
+                self.process = one = tree.one(ring.read(self.place / "ring.bin").pid)
+                self.gone = now if one is None else None
+                while one is not None and one.parent != os.getpid():
+                    one = tree.one(one.parent)
+                self.root = 0 if one is None else one.pid
+            return self.gone is not None
+        seen = tree.one(self.process.pid)
+        if seen is not None and seen.started == self.process.started and seen.state not in "ZX":
+            return False
+        self.gone = now if self.gone is None else self.gone
+        return True
+
+    def _leave(self) -> None:
+        """End what is left of a program whose replayed process has ended."""
+        for process in tree.descendants(self.root) if self.root and self.root != os.getpid() else ():
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, signal.SIGKILL)
+                self.is_left = True
 
     def _is_stuck(self, now: float) -> bool:
         """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
@@ -87,6 +127,7 @@ class Guard(threading.Thread):
             self.frame = next((frame for stack in taken for frame in _own_frames(stack)), "")
             if self.is_moving:
                 self.frame = _loop([taken, *_stacks(pid)]) or self.frame
+            self.awaits = self.frame if taken and _is_for_others(taken[0]) else ""
             flight.write_text(self.place / "stacks.txt", self.stacks, private=True)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -117,6 +158,14 @@ def _function(frame: str) -> tuple[str, str]:
     return place.rpartition(":")[0], function
 
 
+def is_still(place: Path, longest: float) -> bool:
+    """Tell whether the newest step of a replay lasts longer than a step may."""
+    with contextlib.suppress(OcrlabError, OSError):
+        now = ring.read(place / "ring.bin").now
+        return now is not None and time.time() - now.time > longest
+    return False
+
+
 def _loading(pids: Sequence[int]) -> dict[int, str]:
     """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
     with contextlib.suppress(Exception):
@@ -124,6 +173,13 @@ def _loading(pids: Sequence[int]) -> dict[int, str]:
         ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
         return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
     return {}
+
+
+def _is_for_others(stack: stacks.Stack) -> bool:
+    """Tell whether a main thread waits in multiprocessing, other than for the workers of a loader."""
+    frames = [frame.file for thread in stack.threads[:1] for frame in thread.frames]
+    inner = " ".join(itertools.takewhile(is_foreign, frames))
+    return "/multiprocessing/" in inner and "/torch/utils/data/" not in inner
 
 
 def _own_frames(stack: stacks.Stack) -> list[str]:

@@ -46,6 +46,7 @@ class Subject:
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
     is_whole: bool = False  # it is made again from the beginning of its program on, with the batches of its own loader
+    lonely: str = ""  # why its rank is to be the only one of its group, rank 0 of 1; "" where it keeps its number
     hides: bool = False  # what was written since the run began is not there until the program gets its first batch
 
     @property
@@ -213,6 +214,7 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
             need="a snapshot before it",
             do=f"The newest steps can: ocrlab replay {run}",
         )
+    subject.lonely = "the run spread its weights over the ranks" if program.get("spread") else ""
     subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in whole]
     subject.warnings += _warnings(subject)
     return subject
@@ -267,13 +269,11 @@ def _cells(subject: Subject) -> list[str]:
 
 
 def environment(subject: Subject, job: Path) -> dict[str, str]:
-    """Return the environment of a replay: ours, with what the run had and what makes it one process that replays."""
+    """Return the environment of a replay: ours, with what the run had; a training of ours is made one process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))}
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
-    single = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    single |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
-    single |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-    known = {name: value for name, value in single.items() if name in recorded}
+    recorded = ranks.outside(recorded) if subject.started else recorded
+    known = ranks.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
     found = {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
     return found | _aside(subject, job.parent, found.get("PYTHONPATH"))
 
@@ -394,6 +394,7 @@ def _warnings(subject: Subject) -> list[str]:
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
-        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone: gradients are its own, so that only"
-        found.append(f"{told} the first step from the snapshot is exact; --rank N takes another one")
+        others = "" if subject.lonely else ", as if the others held what it holds"
+        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone{others}: gradients are its own, so"
+        found.append(f"{told} that only the first step from the snapshot is exact; --rank N takes another one")
     return found

@@ -21,9 +21,18 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
-from ocrlab.errors import OcrlabError
 from ocrlab.flight import record_program
-from ocrlab.recording import beginning, feed, generators, loading, names, one_rank, restored_lightning, usual
+from ocrlab.recording import (
+    beginning,
+    feed,
+    generators,
+    launched,
+    loading,
+    names,
+    one_rank,
+    restored_lightning,
+    usual,
+)
 from ocrlab.recording.counters import Counters
 from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
@@ -37,15 +46,16 @@ from ocrlab.recording.watched import Loaded, Place
 
 random.setstate(BEFORE)
 beginning.imported()
-with contextlib.suppress(OcrlabError, OSError, ValueError):  # a replay says later what is wrong with its job
-    one_rank.trainers(
-        record_program.job() or {}, Trainer, getattr(sys.modules.get("pytorch_lightning"), "Trainer", None)
-    )
+one_rank.trainers(Trainer, getattr(sys.modules.get("pytorch_lightning"), "Trainer", None))
 
 __all__ = ["Recorder", "recording"]
 
 RANKS_EVERY = 192  # micro-batches between two snapshots of several ranks: a replay makes so many again at the most
 WHOLE = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
+
+
+def nothing() -> None:
+    """Do nothing; a callback that holds a lambda cannot be sent to processes that are spawned."""
 
 
 class Recorder(lightning.Callback):
@@ -76,7 +86,7 @@ class Recorder(lightning.Callback):
         self.validating = 0  # loaders that have been prepared for the next validation
         self.validated: dict[int, loading.Loader] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
-        self.take_back: Callable[[], Any] = lambda: None  # the batch that a replayed step was given in place of its own
+        self.take_back: Callable[[], Any] = nothing  # the batch that a replayed step was given in place of its own
         self.validations = -1  # batches of this validation, of all its loaders
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
@@ -88,12 +98,14 @@ class Recorder(lightning.Callback):
             validates = self.kind == "lightning"
             restored_lightning.start(self.replay, trainer, self._model(pl_module), validates=validates)
             self._see_loaders(trainer)
+            self._hear(trainer, pl_module)
             return
         if record_program.is_replay():  # of another of its trainings
             return
         try:
             self._open(trainer, pl_module)
             self._see_loaders(trainer)
+            self._hear(trainer, pl_module)
         except Exception as error:
             if loading.worker_ended(error):
                 raise
@@ -111,6 +123,7 @@ class Recorder(lightning.Callback):
         )
         if type(trainer.strategy).__name__ not in WHOLE:
             self.tape.snapshots_on = False
+            record_program.add(self.tape.folder, self.tape.rank, spread=True)
             if trainer.global_rank == 0:
                 say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
         self.tape.hear(self._model(module))
@@ -121,6 +134,9 @@ class Recorder(lightning.Callback):
     def _model(self, module: LightningModule) -> nn.Module:
         """Return what stages are named after."""
         return module if self.model_of is None else self.model_of(module)
+
+    def _hear(self, trainer: Trainer, module: LightningModule) -> None:
+        self.undo.append(launched.hear(trainer, lambda error: self.on_exception(trainer, module, error)))
 
     def _see_loaders(self, trainer: Trainer) -> None:
         """Look at each loader when Lightning has prepared it, before it is asked for an iterator."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ocrlab.flight import ring
+from ocrlab.flight import files, ring
 from ocrlab.flight.ring_worker import Worker
-from ocrlab.rerun import answer, attempt
+from ocrlab.rerun import answer, attempt, cells
+from ocrlab.watch.supervise import Ended
 
 WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
 
@@ -87,12 +90,12 @@ def test_a_loop_over_forward_and_backward_is_in_neither() -> None:
 
 
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
-    assert not attempt._is_still(tmp_path, 0.0), "it has begun none"
+    assert not attempt.is_still(tmp_path, 0.0), "it has begun none"
     writer = ring.Writer(tmp_path / "ring.bin", slots=4)
     writer.begin(ring.Step(3, 3, time=time.time()))
-    assert not attempt._is_still(tmp_path, 60.0)
+    assert not attempt.is_still(tmp_path, 60.0)
     time.sleep(0.2)
-    assert attempt._is_still(tmp_path, 0.1)
+    assert attempt.is_still(tmp_path, 0.1)
     writer.close()
 
 
@@ -101,3 +104,67 @@ def test_the_words_of_the_watcher_are_not_the_last_line_of_a_child(tmp_path: Pat
     assert attempt._last_line(tmp_path) == ""
     (tmp_path / "output.txt").write_text("loading\nno such file\nocrlab watch: it died\n  next  ocrlab doctor\n")
     assert attempt._last_line(tmp_path) == "no such file"
+
+
+@pytest.mark.parametrize(
+    ("output", "wanted", "words"),
+    [
+        (
+            "ProcessExitedException: process 1 terminated with signal SIGSEGV\n",
+            {"signal": "SIGSEGV"},
+            "killed by SIGSEGV",
+        ),
+        ("process 1 terminated with exit code 7\n", {"status": 7}, "the process ended itself there, with status 7"),
+        ("", {"status": None}, "the process ended there"),
+    ],
+)
+def test_how_a_started_process_ended_is_not_how_its_program_did(
+    tmp_path: Path, output: str, wanted: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "output.txt").write_text(output)
+    ended = Ended("killed", None, "SIGKILL", None, None, 137)
+    started, first = SimpleNamespace(started=[2]), SimpleNamespace(started=[])
+    assert attempt._end(ended, started, tmp_path) == wanted  # type: ignore[arg-type]
+    assert attempt._end(ended, first, tmp_path) == {"signal": "SIGKILL"}  # type: ignore[arg-type]
+    assert answer._what({"kind": "crash", **wanted}) == [words]
+
+
+@pytest.mark.parametrize(
+    ("exception", "traceback", "wanted"),
+    [
+        ("RuntimeError: ProcessGroup ocrlab_alone does not support it", "", True),
+        ("TypeError: no tensor", 'File "/x/ocrlab/recording/stand_in.py", line 9, in fill', True),
+        ("TypeError: no tensor", 'File "train.py", line 9, in fill', False),
+    ],
+)
+def test_a_failure_of_what_stands_in_for_others_is_none_of_the_program(
+    tmp_path: Path, exception: str, traceback: str, wanted: bool
+) -> None:
+    error = {"type": "E", "message": "", "traceback": traceback}
+    files.write_json(tmp_path / "result.json", {"schema": 1, "error": error})
+    files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": {"kind": "exception", "exception": exception}})
+    subject: Any = SimpleNamespace(world=2, cuda=True, is_whole=False, flight=SimpleNamespace(steps=[]))
+    outcome = attempt.Outcome(cells.AS_IT_WAS)
+    attempt._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
+    assert bool(outcome.broken) is wanted and (outcome.fault is None) is wanted
+
+
+@pytest.mark.parametrize(
+    ("world", "awaits", "error", "last", "wanted"),
+    [
+        (2, "train.py:3 f", "", 4, "rank 1 waits at step 4 in `train.py:3 f`, for another process, and a replay holds"),
+        (2, "", "ValueError: a torn page", 4, "rank 1 waits at step 4, where it went on in the run, maybe for another"),
+        (2, "", "", 5, "rank 1 waits at step 4, where it went on in the run"),
+        (2, "", "", 4, ""),
+        (2, "", "KeyboardInterrupt: ", 4, ""),
+        (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
+    ],
+)
+def test_a_rank_that_may_wait_for_another_one_is_not_blamed_for_it(
+    world: int, awaits: str, error: str, last: int, wanted: str
+) -> None:
+    record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
+    subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
+    guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
+    told = attempt._waits(subject, {"kind": "hang", "step": 4}, guard)
+    assert told.startswith(wanted) if wanted else not told

@@ -97,3 +97,79 @@ def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) ->
     finally:
         child.kill()
         child.wait()
+
+
+PROGRAM = """
+import os, subprocess, sys, time
+from ocrlab.flight import ring
+if sys.argv[2:]:
+    ring.Writer({out!r} + "/ring.bin", slots=4)
+    time.sleep(0.6)
+    os._exit(0)
+subprocess.run([sys.executable, *sys.argv, "rank"])
+time.sleep(120)
+"""
+
+
+def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "GRACE", 0.3)
+    (tmp_path / "program.py").write_text(PROGRAM.replace("{out!r}", repr(str(tmp_path))))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen([sys.executable, tmp_path / "program.py", "x"], env=environment)
+    try:
+        guard = guards.Guard(tmp_path, patience=30.0, endless=30.0)
+        guard.start()
+        assert child.wait(60) == -9
+        guard.join(20)
+        assert guard.is_left and guard.gone is not None and guard.root == child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_goes_on_is_not_taken_for_one_that_has_ended(tmp_path: Path) -> None:
+    writer = ring.Writer(tmp_path / "ring.bin", slots=4)
+    guard = guards.Guard(tmp_path, patience=30.0, endless=30.0)
+    assert not guard._is_gone(1.0) and not guard._is_gone(2.0) and guard.process is not None
+    guard.process = replace(guard.process, started=1)
+    assert guard._is_gone(3.0) and guard._is_gone(4.0) and guard.gone == 3.0, "its number is another one's now"
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("inner", "wanted"),
+    [
+        (["/lib/python3.11/multiprocessing/queues.py"], True),
+        (["/lib/python3.11/multiprocessing/queues.py", "/x/site-packages/torch/utils/data/dataloader.py"], False),
+        (["/lib/python3.11/time.py"], False),
+        ([], False),
+    ],
+)
+def test_who_waits_for_another_process_is_known_by_the_stack(inner: list[str], wanted: bool) -> None:
+    outer = ["train.py", "/lib/python3.11/multiprocessing/process.py"]  # who has started this one
+    frames = [stacks.Frame("f", file, 3) for file in [*inner, *outer]]
+    assert guards._is_for_others(stacks.Stack(stacks.Process(5), [stacks.Thread(5, frames=frames)], "x")) is wanted
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_rank_that_waits_before_its_first_operator_is_looked_into(tmp_path: Path, several: bool) -> None:
+    code = "import sys, time\nfrom ocrlab.flight import ring\nwriter = ring.Writer(sys.argv[1], slots=4)\n"
+    code += "writer.begin(ring.Step(0, 0, phase='forward', time=time.time()))\ntime.sleep(60)\n"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen([sys.executable, "-c", code, tmp_path / "ring.bin"], env=environment)
+    try:
+        guard = guards.Guard(tmp_path, patience=0.1, endless=0.5, several=several)
+        guard.start()
+        if several:
+            assert child.wait(30) == -9
+        else:
+            time.sleep(3)
+            assert child.poll() is None
+        guard.over.set()
+        guard.join(20)
+        assert bool(guard.stacks) is several
+    finally:
+        child.kill()
+        child.wait()

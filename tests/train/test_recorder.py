@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import random
 import subprocess
 import sys
@@ -345,3 +346,9 @@ def test_an_import_of_the_recorder_draws_no_numbers():
     code = "import random; a = random.getstate(); import ocrlab.train.recorder; print(random.getstate() == a)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "True", "rich draws a number when it is imported"
+
+
+def test_a_recorder_can_be_sent_to_the_processes_that_lightning_spawns():
+    sent = pickle.loads(pickle.dumps(Recorder("runs/mine", steps=9)))
+    assert (str(sent.folder), sent.steps) == ("runs/mine", 9)
+    sent.take_back()
