@@ -18,6 +18,7 @@ from ocrlab.recording import heard
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have a real group of one process, and hear of nothing yet."""
+    heard.stop()  # it listens from the import of the recorder on
     for module in (dist, c10d):
         for name in heard.HEARD:
             monkeypatch.setattr(module, name, getattr(module, name))

@@ -135,6 +135,7 @@ def test_a_process_that_the_program_starts_is_another_one() -> None:
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Begin the replay of rank 1 of 3 in this process, and undo it."""
+    heard.stop()  # it listens from the import of the recorder on
     for name in ("rendezvous", "_new_process_group_helper", "_store_based_barrier"):
         monkeypatch.setattr(c10d, name, getattr(c10d, name))
     for module in (dist, c10d):
