@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from ocrlab.train.sanity_model import Learned
 from ocrlab.train.sanity_targets import ranges, relations
 
 Progress = Callable[[dict[str, Any]], None]
+LONGEST = 80  # characters of a finding in the row of its check
 
 
 @dataclass
@@ -131,7 +133,8 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
     if found.findings:
         looks = len(found.findings) - len(wrong)
         seen += f"; {looks} more to look at" if looks else ""
-        seen += f"; first {(wrong or found.findings)[0].rule} at {(wrong or found.findings)[0].where}"
+        worst = (wrong or found.findings)[0]
+        seen += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
     do = "Each finding stands below the checks, with what to do"
     yield judged("contract of a step", not found.findings, seen, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]

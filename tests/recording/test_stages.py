@@ -201,6 +201,7 @@ def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(
 @needed
 @pytest.mark.parametrize("how", ["before", "after", "in place", "a function", "not looked at"])
 def test_a_compiled_model_stays_whole_beside_stages_in_c(tmp_path, how):
+    torch._dynamo.reset()  # other tests have compiled what calls a module as often as it may be
     net = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
     called = torch.compile(net, backend="eager", fullgraph=True) if how == "before" else net

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import random
 from dataclasses import asdict
@@ -244,28 +243,6 @@ def test_steps_of_a_program_that_draws_are_written_in_c(tmp_path, monkeypatch, w
     seen = counting(monkeypatch)
     trained(tmp_path, DataLoader(Drawing(), batch_size=4, num_workers=workers), each=draws)
     assert len([micro for micro in seen if micro >= 64]) < (STEPS - 64) / 4
-
-
-def living():
-    gc.collect()
-    return sum(type(thing) is generators.quick.Quick for thing in gc.get_objects())
-
-
-@needed
-def test_what_was_never_drained_goes_with_its_recorder(tmp_path):
-    net, before = nn.Linear(1, 1), living()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
-        for _, batch in zip(range(90), rec.batches(DataLoader(torch.ones(200, 1), 1)), strict=False):
-            optimizer.zero_grad()
-            rec.loss(net(batch).sum()).backward()
-            optimizer.step()
-        assert rec.tape.quick.noted and living() == before + 1
-        rec.stop()
-        rec.tape.stages.detach()
-        rec.tape.unusual()
-        del rec.now, rec.tape.now, rec.tape.stages.now
-        assert living() == before
 
 
 @needed
