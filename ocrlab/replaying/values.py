@@ -142,7 +142,8 @@ class Values:
 
     def is_moved(self, tensor: Tensor) -> bool:
         """Tell whether the rows of a tensor may lie in another order than the samples of the batch."""
-        square = self.count is not None and tuple(tensor.shape[:2]) == (self.count, self.count)  # as many words: which?
+        count = self.count  # of words as of samples, which come first? Of pictures it is the samples
+        square = count is not None and tensor.dim() < 4 and tuple(tensor.shape[:2]) == (count, count)
         return square or pointer(tensor) in self.moved or self._is_part(tensor)
 
     def _is_part(self, tensor: Tensor) -> bool:
