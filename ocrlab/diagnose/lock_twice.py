@@ -37,7 +37,8 @@ def why(frames: Sequence[Frame]) -> str:
         for frame in outer:
             if name in _held(frame):
                 return f"it has taken {name} already, in {spots.place(frame)}"
-        if isinstance(at, ast.Call) and not _freed(tree, name, (0, 0), (1 << 30, 0)):
+        elsewhere = len(_of(tree, "acquire", name)) > len(_of(function, "acquire", name))  # by a parent, it may be
+        if isinstance(at, ast.Call) and not elsewhere and not _freed(tree, name, (0, 0), (1 << 30, 0)):
             return f"nothing in {short(own.file)} lets {name} go, once it is taken"
     return ""
 
@@ -104,9 +105,14 @@ def _spans(statement: ast.stmt, at: ast.AST) -> bool:
 
 def _freed(tree: ast.Module, name: str, first: tuple[int, int], last: tuple[int, int]) -> bool:
     """Tell whether a lock is let go between two places of a file."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _calls(node, "release"))
-    between = (node.func.value for node in calls if first <= _place(node) <= last)  # type: ignore[attr-defined]
-    return any(ast.unparse(one).rpartition(".")[2] == name.rpartition(".")[2] for one in between)
+    return any(first <= _place(call) <= last for call in _of(tree, "release", name))
+
+
+def _of(where: ast.AST, method: str, name: str) -> list[ast.Call]:
+    """Return the calls of a method of whatever is called as a lock is at its end: `self.lock`, `other.lock`."""
+    calls = [node for node in ast.walk(where) if isinstance(node, ast.Call) and _calls(node, method)]
+    last = name.rpartition(".")[2]
+    return [call for call in calls if ast.unparse(call.func.value).rpartition(".")[2] == last]  # type: ignore[attr-defined]
 
 
 def _calls(node: ast.Call, method: str) -> bool:

@@ -82,11 +82,8 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
     told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "lonely": subject.lonely}
-    told |= {
-        "whole": subject.is_whole,
-        "hides": subject.hides,
-        **({} if subject.validated is None else {"validate": subject.validated}),
-    }
+    told |= {"whole": subject.is_whole, "hides": subject.hides}
+    told |= {} if subject.validated is None else {"validate": subject.validated}
     flight.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
     env = environment(subject, job.absolute()) | {**cell.environment}

@@ -42,6 +42,11 @@ SOURCES = {
         [("read", 6), ("load", 4)],
         "",
     ),
+    "by somebody else too": (
+        "def load(i):\n    L.acquire()\n    return i\nL.acquire()\nstart(load)\n",
+        [("load", 2)],
+        "",
+    ),
     "for a while": ("def load(i):\n    L.acquire()\n    L.acquire(timeout=5)\n    L.release()\n", [("load", 3)], ""),
     "a function in it": (
         "def load(i):\n    def later():\n        L.acquire()\n    L.acquire()\n    L.release()\n",
