@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from ocrlab.recording.hearing import harmless
-from ocrlab.recording.posterior import Posterior
 from ocrlab.trace.contract_answers import ROWS, alike
 from ocrlab.trace.contract_batch import leaves, plain
 
@@ -27,7 +26,6 @@ class Answers:
         self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
         self.rows = 0
         self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
-        self.posterior = Posterior()
         self.handles: list[Any] = []
         self.failed = False
 
@@ -47,7 +45,6 @@ class Answers:
             ours = [t for t in ours if len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return
-            self.posterior.see(given, ours)
             self.looks += 1
             same = alike(ours)
             self.blind = self.blind + 1 if same else 0

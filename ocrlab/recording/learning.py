@@ -60,7 +60,7 @@ class Learning:
         self.handles: list[Any] = []
         self.validating = False
         self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.scales = Scales(self.called, self.stages)
+        self.scales = Scales(self.called)
         self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
         self.drawn, self.anew = drawn.Drawn(), Anew()
         self.told.players = len(self.optimizers)
@@ -155,8 +155,6 @@ class Learning:
         value = self.losses[-1]
         if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
             self.count()
-            if self.looking:
-                self.answers.posterior.loss(value)
 
     def scaling(self, loss: Any) -> None:
         """Look at what backward and the step do with the size of a loss."""
@@ -244,12 +242,6 @@ class Learning:
             moved, size = moved + float((now - values).square().sum()), size + float(values.square().sum())
             if bits(self.named[name]) != old:
                 step.moved.add(name)
-            grad = self.named[name].grad
-            if self.named[name].dtype in verdicts.HALVES and grad is not None and grad.layout == torch.strided:
-                has = sample(grad) != 0
-                each = grad.numel() / has.numel()  # values that one of the sample stands for
-                self.told.halves += each * int(has.sum())
-                self.told.halves_moved += each * int(((now != values) & has).sum())
         step.change = math.sqrt(moved / size) if size else math.inf
         self.told.seen.append(step)
         self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
@@ -310,9 +302,7 @@ class Learning:
         self.told.scales, self.told.anew = self.scales.sentence(), self.anew.sentence(self.told.weights)
         self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
         self.told.hidden = [*self.begun, *contract_rules.unheld(self.model, self.optimizers)]
-        last = self.told.last_losses
-        posterior = self.answers.posterior.sentence(self.told.batches, sum(last) / max(1, len(last)))
-        self.told.others += filter(None, (self.scaled.sentence(), posterior))
+        self.told.scaled = self.scaled.sentence()
         groups = [group for o in self.optimizers for group in o.param_groups]
         self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from ocrlab.recording import hearing
-from ocrlab.recording.stages import Stages
+from ocrlab.recording.call_hook import CallHook
+from ocrlab.recording.hearing import harmless
 from ocrlab.trace.contract_batch import leaves, plain
 
 CALLS = 32  # calls of each kind that are looked at
@@ -19,7 +19,6 @@ VALUES = 1 << 16  # of a batch, evenly spread
 SAMPLES = 16  # from which on a mean says something
 WIDER = 3.0  # times the spread of the other: training augments, but no augmentation does this
 BEYOND = 3.0  # spreads between the two means
-compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass
@@ -56,38 +55,22 @@ class Seen:
 
 
 class Scales:
-    """Listens to what is called as a model; `looking` says whether this is a training step to look at.
+    """Forward pre-hooks on the models of a training; `looking` is set in the training steps that are compared."""
 
-    `stages` may be called around one of them already, and then hands on its calls.
-    """
-
-    def __init__(self, called: Sequence[nn.Module], stages: Stages | None = None) -> None:
+    def __init__(self, called: Sequence[nn.Module]) -> None:
         self.failed = False
         self.looking, self.kept = False, {id(part): (Seen(), Seen()) for part in called}
-        self.undo = [self.listen(part, stages) for part in called]
+        hook = CallHook(self._hook)
+        self.handles = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in called]
 
-    def listen(self, module: nn.Module, stages: Stages | None = None) -> Callable[[], None]:
-        """Hear the calls of a module; returns what undoes it."""
-        if stages is not None and stages.whole is module:
-            stages.scales = self
-            return lambda: setattr(stages, "scales", None)
+    def _hook(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_dynamo_compiling() and (self.looking or not module.training):
+            self.entered(module, args, kwargs)
 
-        def around(inner: hearing.Call) -> hearing.Call:
-            def called(*args: Any, **kwargs: Any) -> Any:
-                if not compiling() and (self.looking or not module.training):
-                    self.entered(module, args, kwargs)
-                return inner(*args, **kwargs)
-
-            return called
-
-        hook = lambda module, args, kwargs: around(lambda *_, **__: None)(*args, **kwargs)  # noqa: E731
-        undo = hearing.listen(module, around)
-        return undo or module.register_forward_pre_hook(hook, with_kwargs=True).remove
-
-    @hearing.harmless
+    @harmless
     def entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Note what a module is called with, where this is a call to look at."""
-        training, validating = self.kept[id(module)]
+        training, validating = self.kept.get(id(module), (None, None))  # a copy shares the hooks of its original
         graded = torch.is_grad_enabled()
         seen = training if module.training and graded else None
         seen = validating if not module.training and not graded else seen
@@ -121,5 +104,5 @@ class Scales:
 
     def close(self) -> None:
         """Take every hook out."""
-        while self.undo:
-            self.undo.pop()()
+        while self.handles:
+            self.handles.pop().remove()

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
@@ -16,8 +15,6 @@ from ocrlab.recording import lost
 from ocrlab.trace.contract_batch import Finding, not_finite, spot, value_at
 from ocrlab.trace.contract_words import grouped
 
-HALVES = (torch.bfloat16, torch.float16)
-ROUNDED = (64, 0.1)  # values in half precision, and the share of them that steps should change
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
 LONG = 20  # losses that are the same to the last bit
@@ -57,8 +54,6 @@ class Told:
     peak: float = 0.0  # the largest learning rate
     rate: float = 0.0  # the last one
     initial: float = 0.0  # the one that a schedule was given
-    halves: float = 0  # values in half precision that had a gradient in a look
-    halves_moved: float = 0  # and those of them that the step changed
     low: int = 0  # steps with less than a thousandth of the largest learning rate
     rises: int = 0
     zeroed: int = 0  # looks in which a gradient arrived, and was 0 in the step
@@ -98,7 +93,7 @@ class Told:
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
-    others: list[str] = field(default_factory=list)  # what is to be said, and was found elsewhere
+    scaled: str = ""  # what is to be said of gradients in the scale of a GradScaler
 
     def see_rate(self, rate: float) -> None:
         """Note the learning rate of a step."""
@@ -141,7 +136,7 @@ def sentences(told: Told, model: nn.Module) -> list[str]:
     first = [told.ended] if told.ended else []
     if not told.batches:
         return [*first, *_no_data(told)]
-    root = [*_steps(told, model), *_rates(told), *told.others]
+    root = [*_steps(told, model), *_rates(told), *filter(None, [told.scaled])]
     rest = [*_weights(told, model), *_modes(told), *_data(told), *_losses(told)]
     return [*first, *root, *rest]
 
@@ -276,28 +271,11 @@ def _weights(told: Told, model: nn.Module) -> Iterator[str]:
             f"{', '.join(kinds)}. Look at the learning rate, at the limit of gradient clipping, and for bfloat16 or "
             "float16 weights in which small updates are lost"
         )
-    still = sorted(pushed - moved) if moved & pushed and most >= NOTHING else []
-    without = [n for n in still if all(n not in s.norms or s.norms[n] > 0 for s in seen)]
-    yield from _halves(told, model, without, moved & pushed)
     for name in told.averages if told.steps >= ENOUGH and moved else ():
         yield (
             f"{name} never changed while the model did: is its update (update_parameters) called, and is it what is "
             "validated?"
         )
-
-
-def _halves(told: Told, model: nn.Module, still: Sequence[str], moved: set[str]) -> Iterator[str]:
-    """Say which updates are lost in half precision."""
-    low = [n for n, p in model.named_parameters() if n in still and p.dtype in HALVES]
-    many, share = ROUNDED
-    if told.halves >= many and told.halves_moved < share * told.halves and moved:
-        yield (
-            f"steps change {told.halves_moved / told.halves:.1%} of the values in half precision that have a gradient:"
-            " the others are rounded back to what they were. Keep float32 weights and compute in autocast, or take a"
-            " larger rate"
-        )
-    elif low:
-        yield f"{grouped(model, low)}: steps change nothing: the update is lost in half precision. Keep float32 weights"
 
 
 def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:

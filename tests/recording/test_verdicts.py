@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ocrlab.flight import learned
 from ocrlab.recording.loops import recording
-from ocrlab.recording.verdicts import Step, Told, sentences
+from ocrlab.recording.verdicts import Told, sentences
 from tests.recording.test_learning import data, net, right, told
 
 MODEL = nn.Linear(4, 2)
@@ -42,14 +42,6 @@ def test_a_constant_loss_is_told_to_the_last_bit() -> None:
     told = Told(batches=40, losses=40, steps=40, same=39, last=0.5, first_losses=[0.5] * 8)
     told.last_losses.extend([0.5] * 8)
     assert sentences(told, MODEL)[0].startswith("the last 40 losses were 0.5, the same to the last bit")
-
-
-def test_an_update_that_half_precision_loses_is_told_by_parameter() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16())
-    names = {name for name, _ in model.named_parameters()}
-    step = Step(names, names, dict.fromkeys(names, 1.0), {"0.weight", "0.bias"}, 1e-3)
-    told = Told(batches=9, looks=5, steps=9, seen=[step, step], owned=names)
-    assert sentences(told, model)[0].startswith("1 (2 parameters): steps change nothing")
 
 
 def test_targets_in_batches_of_any_form() -> None:
