@@ -185,7 +185,7 @@ def test_sharding_is_refused_by_name_wherever_it_is_said(tmp_path):
     for refused in (
         lambda: configs.load(overrides=["trainer.strategy=fsdp"]),
         lambda: configs.load(path),
-        lambda: configs.apply(config.load(), {"trainer.strategy": "fsdp"}),
+        lambda: configs.apply(configs.load(), {"trainer.strategy": "fsdp"}),
     ):
         with pytest.raises(ConfigError, match=told):
             refused()
