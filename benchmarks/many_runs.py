@@ -28,7 +28,7 @@ from ocrlab import config as configs
 from ocrlab.flight.process import identity
 
 ROWS = 320
-LIMIT = 1.0  # seconds
+LIMIT = 2.5  # seconds
 WAYS: dict[str, Sequence[str]] = {
     "all runs": (),
     "all runs, `--json`": ("--json",),

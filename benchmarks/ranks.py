@@ -67,26 +67,23 @@ def waited(ranks: int, network: tuple[float, float], gigabytes: float, step: flo
 
 
 class Case(NamedTuple):
-    """One training: ranks, threads of each, and whether weights are channels_last, which FSDP does not shard."""
+    """One training: ranks, and threads of each."""
 
     ranks: int
     threads: int
-    strategy: str = "ddp"
-    last: bool = True
 
 
 def measured(case: Case, steps: int, folder: Path) -> tuple[float, float]:
     """Return images a second and the median seconds of a step, from a training that is ours from end to end."""
-    ranks, threads, strategy, last = case
-    runs = folder / f"runs-{ranks}-{threads}-{strategy}-{last}"
+    ranks, threads = case
+    runs = folder / f"runs-{ranks}-{threads}"
     words = [f"data={DATA}", f"runs={runs}", "batch_size=2", "crop=512", f"trainer.max_steps={steps}"]
     words += [f"runtime.threads={threads}", "runtime.workers=0", "trainer.precision=fp32", "trainer.val_pages=1"]
     words += [
         "trainer.accelerator=cpu",
         "recorder.on=false",
         "trainer.log_every=1",
-        f"trainer.strategy={strategy}",
-        f"runtime.channels_last={str(last).lower()}",
+        "runtime.channels_last=true",
         f"trainer.val_every={steps}",
     ]
     command = [sys.executable, "-m", "ocrlab", "train", "--nproc", str(ranks), *words]
@@ -115,15 +112,12 @@ def table_of_measured(steps: int) -> str:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         cases = [Case(1, 1), Case(2, 1), Case(1, 2)] if host.cores() > 1 else [Case(1, 1)]
-        if host.cores() > 1:
-            cases += [Case(2, 1, "ddp", last=False), Case(2, 1, "fsdp", last=False)]
         found = {case: measured(case, steps, Path(folder)) for case in cases}
     for case, (images, seconds) in found.items():
         gain = images / found[cases[0]][0]
-        kind = f"{case.strategy if case.ranks > 1 else '-'}, {'channels_last' if case.last else 'contiguous'}"
         shares = (f"{gain:.2f}", f"{gain / (case.ranks * case.threads):.2f}")
-        rows.append((case.ranks, case.threads, kind, f"{images:.2f}", f"{seconds:.3f}", *shares))
-    head = ("ranks", "threads each", "strategy, weights", "images/s", "seconds of a step")
+        rows.append((case.ranks, case.threads, f"{images:.2f}", f"{seconds:.3f}", *shares))
+    head = ("ranks", "threads each", "images/s", "seconds of a step")
     head += ("times 1 rank, 1 thread", "of the cores given")
     words = (
         f"Measured: resnet18_slim + FPN, fp32, batch_size 2 of 512 px on each rank, {steps} steps, median without the "

@@ -134,9 +134,7 @@ class Trainer(Section):
         "auto", "auto: the GPU when it passes a smoke test, else the CPU"
     )
     devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1)
-    strategy: Literal["ddp", "fsdp"] = knob(
-        "ddp", "of several ranks: ddp, all hold everything; fsdp, each holds a part of weights, gradients and moments"
-    )
+    strategy: Literal["ddp"] = knob("ddp", "of several ranks: each holds all weights, gradients and moments")
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
     max_steps: int = knob(7000, "optimiser steps", ge=1)
     max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
@@ -246,6 +244,7 @@ def load(
     asked = said.pop("hardware", None) or (Setting("hardware", hardware, hardware, "given") if hardware else None)
     named = written.pop("hardware", None)
     preset = choose(asked or named)
+    _refuse_sharding({**written, **said})
     config = assign(Config(), {**preset, **written, **said})
     _refuse_two_lengths(config, said)
     check(config)
@@ -278,7 +277,20 @@ def apply(config: Config, overrides: Sequence[str] | Mapping[str, Any]) -> Confi
     said = resolve(from_lines(overrides), keys())
     if "hardware" in said:
         raise ConfigError("hardware cannot be laid under a finished config", do="Give the settings themselves")
+    _refuse_sharding(said)
     return assign(config.model_copy(deep=True), said)
+
+
+def _refuse_sharding(settings: Mapping[str, Setting]) -> None:
+    """Raise ConfigError for the strategy that older versions had besides DDP."""
+    strategy = settings.get("trainer.strategy")
+    if strategy is not None and str(strategy.value).lower() == "fsdp":
+        raise ConfigError(
+            "ocrlab no longer trains with FSDP",
+            got=f"trainer.strategy=fsdp ({strategy.where})",
+            need="trainer.strategy=ddp",
+            do="Leave it out or set ddp; a run that began with fsdp goes on under ddp once its config.yaml says so",
+        )
 
 
 def _of_our_schema(settings: Iterable[Setting]) -> list[Setting]:
@@ -311,18 +323,6 @@ def check(config: Config) -> None:
             got="weights=none, whose BatchNorm has seen no page",
             do="Add weights=receipts, weights=imagenet or a .ckpt, or leave it out",
         )
-
-    if config.trainer.strategy == "fsdp":
-        for name, why in (
-            ("channels_last", "torch shards weights in its usual order only"),
-            ("compile", "torch's compiler fails on the pieces that it is given then"),
-        ):
-            if getattr(config.runtime, name) is True:
-                raise ConfigError(
-                    f"trainer.strategy=fsdp does not go with runtime.{name}=true",
-                    got=f"both; {why}",
-                    do=f"Set runtime.{name}=false, or use trainer.strategy=ddp",
-                )
 
 
 def differences(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:

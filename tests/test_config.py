@@ -178,6 +178,20 @@ def test_batchnorm_without_statistics_is_not_frozen():
     assert load(overrides=["optim.freeze_batchnorm=true", "weights=imagenet"]).optim.freeze_batchnorm
 
 
+def test_sharding_is_refused_by_name_wherever_it_is_said(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("schema: 1\ntrainer:\n  strategy: fsdp\n")
+    told = "no longer trains with FSDP. Given: trainer.strategy=fsdp .*. Needed: trainer.strategy=ddp. Leave it out"
+    for refused in (
+        lambda: configs.load(overrides=["trainer.strategy=fsdp"]),
+        lambda: configs.load(path),
+        lambda: configs.apply(configs.load(), {"trainer.strategy": "fsdp"}),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            refused()
+    assert configs.load(path, ["trainer.strategy=ddp"]).trainer.strategy == "ddp"
+
+
 def test_a_newer_schema_is_refused_by_name(tmp_path):
     (tmp_path / "c.yaml").write_text("schema: 2\n")
     with pytest.raises(ConfigError, match="schema 2"):

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.flight import sentinel
 from ocrlab.flight.process import alive
-from ocrlab.history import ahead, files, settings
+from ocrlab.history import files, settings
 from ocrlab.history.fingerprint import Fingerprint, fingerprint, output, stored_verdict
 from ocrlab.history.settings import Settings
 from ocrlab.records import RunRecord, from_json
@@ -192,8 +192,7 @@ def _runs(place: str) -> Iterator[Run]:
     }
     before = "" if place == "." else f"{place.rstrip('/')}/"
     folders = [before + name for name in found if not (name.startswith(".") or name in twice)]
-    with ahead.asked(folders):
-        yield from (run for folder in folders if (run := read(folder)) is not None)
+    yield from (run for folder in folders if (run := read(folder)) is not None)
 
 
 def _lives(path: str) -> bool:

@@ -10,15 +10,12 @@ from __future__ import annotations
 from typing import cast
 
 import torch
+import torchvision.models as zoo
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from ocrlab.errors import WeightsError
-from ocrlab.model.late import later
 from ocrlab.model.lean import recomputed
-
-with later():
-    import torchvision.models as zoo
-    from torchvision.models.resnet import BasicBlock
 
 CHANNELS = {
     "resnet18_slim": (32, 64, 128, 256),

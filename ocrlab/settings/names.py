@@ -44,7 +44,7 @@ _WANDB = "Write tracking=offline|online|tensorboard|disabled, tracking.user=NAME
 # Names whose meaning differs from ours, or that we have no use for; a name also stands for everything below it.
 REFUSED = {
     "hardware": "It is no field but a preset under the others; write +hardware=NAME or config.load(hardware=NAME)",
-    "runtime.ddp_strategy": "Write trainer.devices=N for how many ranks, trainer.strategy=ddp|fsdp for what they hold",
+    "runtime.ddp_strategy": "Write trainer.devices=N for how many ranks; they train with DDP",
     "runtime.auto_gpu_devices": _DEVICES,
     "runtime.min_auto_devices": _DEVICES,
     "trainer.gpus": _DEVICES,

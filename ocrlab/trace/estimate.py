@@ -5,8 +5,8 @@ found.parts                     bytes by name: parameters, gradients, optimiser 
 found.peak                      their sum, at the highest moment of a step
 
 The highest moment is found by following every storage from its birth to its death, so that gradients that come while
-activations go are not counted twice. What an operator takes inside itself is no tensor; of convolutions on the CPU it
-is known (estimate_inside.py). A heap with holes needs more than what is alive in it, which `found.heap` has.
+activations go are not counted twice. What an operator takes inside itself and the holes of a heap are no tensors, and
+not in it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from ocrlab.errors import ConfigError
-from ocrlab.trace import estimate_heap
-from ocrlab.trace.estimate_heap import CONVOLUTION, NODE, Node
-from ocrlab.trace.estimate_inside import CONVOLUTIONS, inside
 from ocrlab.trace.memory_live import Live, unsaved
 from ocrlab.trace.memory_modules import Modules
 from ocrlab.trace.memory_record import Block
 
-STEPS = 4  # optimiser steps: the second has the optimiser's state, the third is whole, the fourth sees all of it die
+STEPS = 3  # optimiser steps: the second has the optimiser's state, the third is whole
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
 ORDER = (
     "parameters",
@@ -41,7 +38,6 @@ ORDER = (
     "workspace",
     "batch",
     "validation",
-    "inside",
 )
 Loss = Callable[[nn.Module, Any], Tensor]
 After = Callable[[nn.Module], None]
@@ -49,13 +45,12 @@ After = Callable[[nn.Module], None]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes by part at the highest moment of a step, their sum, where that is, and what one heap would take for it."""
+    """Bytes by part at the highest moment of a step, their sum, and where that is."""
 
     parts: dict[str, int] = field(default_factory=dict)
     peak: int = 0
     module: str = ""
     phase: str = ""
-    heap: int = 0
 
     def words(self) -> list[tuple[str, str]]:
         """Return the parts as rows of text in MiB, the sum last."""
@@ -111,39 +106,15 @@ def faked(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
 
 
 class Followed(Live):
-    """Follows storages, and answers 1 where a program reads a value that a fake tensor does not have.
-
-    `scratch` are the bytes that convolutions take inside themselves, `nodes` what operators leave in the graph, as they
-    come, and `ends` the ends of optimiser steps.
-    """
+    """Follows storages, and answers 1 where a program reads a value that a fake tensor does not have."""
 
     counts_fakes = True
-
-    def __init__(self, where: Callable[[], tuple[str, str]]) -> None:
-        super().__init__(where)
-        self.scratch: list[tuple[int, int]] = []  # event, bytes
-        self.nodes: list[Node] = []
-        self.ends: list[int] = []
-        self.forward = False
-        self._waiting = 0  # nodes before this one are gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             kind = args[0].dtype
             return 1.0 if kind.is_floating_point else kind == torch.bool or 1
-        convolution = func.overloadpacket.__name__ in CONVOLUTIONS
-        if convolution:
-            self.scratch.append((self.event, inside(func.overloadpacket.__name__, args)))
-        if self.forward:
-            self.nodes.append(Node(self.event, CONVOLUTION if convolution else NODE))
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def graph_gone(self) -> None:
-        """Note that the backward pass has ended, and all nodes with it."""
-        for node in self.nodes[self._waiting :]:
-            node.died = self.event
-        self._waiting = len(self.nodes)
-        self.event += 1
 
 
 def _followed(
@@ -176,11 +147,10 @@ def _followed(
                 modules.optimising = False
                 _own(live, model, stepper)
                 _afterwards(live, mean or model, after)
-                live.ends.append(live.event)
     finally:
         modules.detach()
         live.end()
-    return judged([*live.blocks.values(), *live.dead], live)
+    return judged([*live.blocks.values(), *live.dead])
 
 
 def _step(
@@ -190,15 +160,11 @@ def _step(
     given = _made(batch)
     for tensor in _each(given):
         live.know(tensor, "batch", "batch")
-    live.forward = True
     with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
         value = loss(model, given)
-    live.forward = False
     if fresh:
         stepper.zero_grad()
     value.backward()
-    del value
-    live.graph_gone()
 
 
 def _afterwards(live: Followed, model: nn.Module, after: After | None) -> None:
@@ -232,24 +198,21 @@ def _own(live: Live, model: nn.Module, stepper: torch.optim.Optimizer) -> None:
                 live.know(value, "optimiser state", name)
 
 
-def judged(blocks: list[Block], live: Followed) -> Estimate:
+def judged(blocks: list[Block]) -> Estimate:
     """Return the estimate of a step from the life of its storages."""
     _gradients(blocks)
     changes = [(b.born, b.bytes) for b in blocks] + [(b.died, -b.bytes) for b in blocks if b.died is not None]
     total = peak = at = 0
-    inner = dict(live.scratch)
     for event, change in sorted(changes):
         total += change
-        if (high := total + inner.get(event, 0)) > peak:
-            peak, at = high, event
+        if total > peak:
+            peak, at = total, event
     alive = [b for b in blocks if b.born <= at and (b.died is None or b.died > at)]
     parts = dict.fromkeys(ORDER, 0)
     for block in alive:
         parts[block.kind if block.kind in parts else "workspace"] += block.bytes
-    parts["inside"] = peak - sum(parts.values())  # of operators
     last = max(alive, key=lambda b: (bool(b.phase), b.born), default=None)
-    heap = estimate_heap.height(blocks, live.scratch, live.nodes, live.ends)
-    return Estimate(parts, peak, last.module if last else "", last.phase if last else "", heap)
+    return Estimate(parts, peak, last.module if last else "", last.phase if last else "")
 
 
 def _gradients(blocks: list[Block]) -> None:

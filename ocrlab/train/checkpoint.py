@@ -144,8 +144,11 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
     good = isinstance(weights, dict) and all(isinstance(tensor, torch.Tensor) for tensor in weights.values())
     if not (good and weights and isinstance(about.get("config"), dict)):
         raise CheckpointError(f"{path} holds no detector", need="weights and settings as ocrlab train writes them")
+    settings = about["config"]
+    if isinstance(trainer := settings.get("trainer"), dict) and trainer.get("strategy") == "fsdp":
+        settings["trainer"] = trainer | {"strategy": "ddp"}  # of an older version, which wrote whole weights too
     try:
-        config = Config(**about["config"])
+        config = Config(**settings)
     except (ConfigError, TypeError) as error:  # the latter for names of settings that are no text
         raise CheckpointError(f"{path} holds settings that this ocrlab does not know", got=str(error)) from error
     model = Detector(config.encoder, config.decoder, config.width)

@@ -27,6 +27,9 @@ from ocrlab.train.machine import choose
 from ocrlab.train.module import lean
 
 LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
+# Bytes of free pieces that nothing fits into, for each byte at the highest moment of a step: graph nodes and gradients
+# settle among the activations that are freed. Least squares over the 15 trainings of benchmarks/memory_fit.py.
+HOLES = {"activations": 0.35, "workspace": 1.0}
 FOLDING = 12  # bytes a number of the largest convolution, while weights are folded: in float64 and as it will be
 DECODING = 5  # bytes a pixel of a probability map: where it is text, and the number of each region
 MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
@@ -47,7 +50,7 @@ def of_config(config: Config) -> dict[str, Any]:
     asked = sorted({size, 2 * size} if size > 1 else {1, 4})
     steps = {batch: of_step(settled, batch) for batch in asked}  # without validation, which does not grow with them
     first, last = asked[0], asked[-1]
-    high = {batch: max(step.heap, step.peak) for batch, step in steps.items()}
+    high = {batch: step.peak + holes(settled, step) for batch, step in steps.items()}
     slope = (high[last] - high[first]) / (last - first)
     step = of_step(settled, size, largest_canvas(settled))
     parts = whole(settled, step)
@@ -119,11 +122,17 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
     )
 
 
+def holes(config: Config, step: Estimate) -> int:
+    """Return the bytes that the heap of a training on the CPU takes beyond what is alive in it."""
+    if config.trainer.accelerator != "cpu":
+        return 0
+    return round(sum(share * step.parts[name] for name, share in HOLES.items()))
+
+
 def whole(config: Config, step: Estimate) -> dict[str, int]:
     """Return the parts of a whole training in bytes: those of its step, and what lies around it."""
     parts = dict(step.parts)
-    if config.trainer.accelerator == "cpu":
-        parts["holes of the heap"] = max(0, step.heap - step.peak)
+    parts["holes of the heap"] = holes(config, step)
     weights = parts["parameters"]
     parts["snapshots"] = 4 * weights if config.recorder.on else 0  # weights, averaged ones, and what AdamW keeps
     workers = config.runtime.workers or 0

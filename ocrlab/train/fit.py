@@ -234,8 +234,6 @@ def _say(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] |
     """Print the loud lines: how many ranks, GPUs that are not used or not there, and CUDA facts when asked for."""
     if mine.several:
         progress({"kind": "warning", "text": ranks.spoken(config, mine)})
-    elif config.trainer.strategy == "fsdp":
-        progress({"kind": "warning", "text": "trainer.strategy=fsdp: a rank alone has nobody to share with"})
     reason = machine.reasons["accelerator"]
     if machine.accelerator == "cpu" and "smoke" in reason:
         progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})

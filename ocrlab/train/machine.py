@@ -101,8 +101,6 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
     """Return (bf16, channels_last): as configured, else whichever made a short training step fastest on this device."""
     fixed_bf16 = None if config.trainer.precision == "auto" else config.trainer.precision == "bf16"
     fixed_last = None if config.runtime.channels_last == "auto" else bool(config.runtime.channels_last)
-    if config.trainer.strategy == "fsdp":  # torch shards contiguous weights only
-        fixed_last = False
     kinds = (True, False) if accelerator != "cpu" or packable(torch.bfloat16) else (False,)
     choices = [
         (bf16, last)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ocrlab.config import Config
@@ -26,7 +25,7 @@ from ocrlab.losses import LossParts, TargetMaps, db_loss
 from ocrlab.metrics.page import Running
 from ocrlab.model.detector import Detector
 from ocrlab.model.lean import freeze
-from ocrlab.train import checkpoint, pages, ranks, sharded
+from ocrlab.train import checkpoint, pages, ranks
 from ocrlab.train.machine import Machine
 from ocrlab.train.optimizer import adamw, rate
 
@@ -56,10 +55,6 @@ class Training(lightning.LightningModule):
         self.seen = 0  # crops that all ranks have learned from: where the walk over the pages goes on
         self.finish_batch: Callable[[lightning.Trainer], None] | None = None  # may save: called when all else is done
         self._pending: dict[str, Any] | None = None  # restored once the trainer has put everything on its device
-
-    def configure_model(self) -> None:
-        if self.device_mesh is not None and not isinstance(self.detector, FSDPModule):
-            sharded.shard(self.detector, self.device_mesh)
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         maps = self._run[0](batch.images)
@@ -127,7 +122,7 @@ class Training(lightning.LightningModule):
         content["random"] = random_states()
         if self.micro % self.trainer.accumulate_grad_batches:  # between two micro-batches of one step
             named = self.detector.named_parameters()
-            content["gradients"] = {name: sharded.whole(p.grad).clone() for name, p in named if p.grad is not None}
+            content["gradients"] = {name: p.grad.clone() for name, p in named if p.grad is not None}
 
     def on_load_checkpoint(self, content: dict[str, Any]) -> None:
         self.micro, self.scores = content["ocrlab"]["micro"], content["ocrlab"]["metrics"]
@@ -140,7 +135,7 @@ class Training(lightning.LightningModule):
             return
         parameters = dict(self.detector.named_parameters())
         for name, gradient in self._pending["gradients"].items():
-            parameters[name].grad = sharded.like(gradient.to(parameters[name].device), parameters[name])
+            parameters[name].grad = gradient.to(parameters[name].device)
         set_random_states(self._pending["random"])
         self._pending = None
 
@@ -162,7 +157,6 @@ def figures(running: Running) -> dict[str, float]:
 def average(averaged: torch.nn.Module, current: torch.nn.Module, decay: float, step: int) -> None:
     """Move the averaged weights and buffers towards the current ones; the decay grows from 0.1 over the first steps."""
     decay = min(decay, (1 + step) / (10 + step))
-    sharded.gather(current)
     pairs: list[tuple[Tensor, Tensor]] = [*zip(averaged.parameters(), current.parameters(), strict=True)]
     buffers = [*zip(averaged.buffers(), current.buffers(), strict=True)]
     pairs += [(a, c) for a, c in buffers if a.dtype.is_floating_point]

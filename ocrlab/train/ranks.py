@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as group
 from lightning.fabric.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +29,6 @@ from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.flight.ranks import Member, Ranks
 from ocrlab.metrics.page import COLUMNS, SIZES, Running
 from ocrlab.probes import driver
-from ocrlab.train.sharded import Sharded
 
 TIMEOUT = timedelta(minutes=30)  # of one collective: rank 0 may work alone for a while, and the watcher is faster
 LAST_WORDS = 10.0  # seconds for the tracker of a rank that fails: torchrun kills after 30 whoever is still there
@@ -98,10 +97,10 @@ def cluster(ranks: Ranks) -> ClusterEnvironment:
     return SLURMEnvironment(auto_requeue=False)
 
 
-def strategy(ranks: Ranks, accelerator: str, folder: Path, name: str = "ddp") -> dict[str, Any]:
+def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
     """Return what lightning.Trainer needs to know about the ranks; raises ConfigError for fewer GPUs than ranks.
 
-    `name` is ddp or fsdp. BatchNorm's buffers are averaged once a step (`mean_buffers`) and not sent by DDP before
+    BatchNorm's buffers are averaged once a step (`mean_buffers`) and not sent by DDP before
     every forward pass.
     """
     if not ranks.several:
@@ -123,20 +122,14 @@ def strategy(ranks: Ranks, accelerator: str, folder: Path, name: str = "ddp") ->
             os.environ.setdefault(name, value)
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(folder / "flight" / "nccl-rank-"))
         within = group.new_group(backend="nccl", timeout=TIMEOUT)
-    made: ParallelStrategy
-    if name == "fsdp":
-        made = Sharded(within, timeout=TIMEOUT)
-    else:
-        more: dict[str, Any] = {WITHOUT_BUFFERS: False} | ({} if within is None else {"process_group": within})
-        made = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
+    more: dict[str, Any] = {WITHOUT_BUFFERS: False} | ({} if within is None else {"process_group": within})
+    made = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
     made.cluster_environment = cluster(ranks)
     return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": made}
 
 
 def among(strategy: Any) -> Any:
     """Return the process group of a strategy, None for gloo's group of all ranks and for a rank alone."""
-    if isinstance(strategy, Sharded):
-        return strategy.within
     return getattr(strategy, "_ddp_kwargs", {}).get("process_group")
 
 

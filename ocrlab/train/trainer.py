@@ -36,7 +36,7 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
     config, machine = module.config, module.machine
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    spread = ranks.strategy(module.ranks, machine.accelerator, folder, config.trainer.strategy)
+    spread = ranks.strategy(module.ranks, machine.accelerator, folder)
     if config.trainer.sync_batchnorm and module.ranks.several:
         torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector, ranks.among(spread["strategy"]))
     trainer = lightning.Trainer(

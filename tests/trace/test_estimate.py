@@ -52,8 +52,7 @@ def test_plain_sgd_keeps_no_state() -> None:
     assert found.parts["optimiser state"] == 0
 
 
-def test_activations_grow_with_the_batch_and_with_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrlab.trace.estimate.inside", lambda *_: 0)  # with one thread it moves the highest moment
+def test_activations_grow_with_the_batch_and_with_nothing_else() -> None:
     one, two, four = (of(count).parts["activations"] for count in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - one), rel=0.01)
     assert of(2).parts["parameters"] == of(4).parts["parameters"]
@@ -72,7 +71,6 @@ def test_frozen_weights_have_no_gradients() -> None:
 
 
 def test_it_is_what_a_real_step_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrlab.trace.estimate.inside", lambda *_: 0)  # nobody sees that of a real step
     gc.collect()  # what other tests left in cycles would go midway
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -135,7 +133,5 @@ def test_wrong_words_are_refused() -> None:
         of(1, accumulation=0)
 
 
-def test_the_heap_is_never_smaller_than_what_is_in_it() -> None:
-    found = of(8)
-    assert found.heap >= 0.95 * found.peak
-    assert dict(found.words())["sum"].endswith("MiB")
+def test_the_rows_end_with_the_sum() -> None:
+    assert of(8).words()[-1][0] == "sum"

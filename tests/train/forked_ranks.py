@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import socket
@@ -18,18 +17,14 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-import torch.distributed as group
-from torch.distributed.device_mesh import DeviceMesh
 
 from ocrlab import config as configs
 from ocrlab import flight
 from ocrlab.errors import OcrlabError
 from ocrlab.flight.ranks import Ranks, found
 from ocrlab.metrics import page as scores
-from ocrlab.model.detector import Detector
-from ocrlab.train import fit, ranks, sharded
-from ocrlab.train.module import Training, average
-from ocrlab.train.optimizer import adamw
+from ocrlab.train import fit, ranks
+from ocrlab.train.module import Training
 from ocrlab.train.watcher import Watcher
 
 TINY = (
@@ -133,7 +128,7 @@ def train(
             os.kill(os.getpid(), signal.SIGTERM)
 
     def gradients(self: Training, *_args: Any, **_named: Any) -> None:
-        found = [sharded.whole(p.grad) for p in self.detector.parameters() if p.grad is not None]
+        found = [p.grad for p in self.detector.parameters() if p.grad is not None]
         seen["gradients"].append(torch.cat([grad.flatten() for grad in found]))
 
     Watcher.on_train_batch_end = see  # type: ignore[method-assign]
@@ -145,58 +140,17 @@ def train(
     try:
         seen["metrics"] = fit.fit(config, resume=resume).metrics
     finally:
-        weights = kept[0].state_dict() if kept else {}
-        seen["weights"] = {name: local(value) for name, value in weights.items()}
+        seen["weights"] = kept[0].state_dict() if kept else {}
         torch.save(seen, place / f"seen-{mine.rank}.pt")
 
 
 def equal(place: Path, pages: Path) -> None:
-    """One process that accumulates two batches, then two ranks, then two that hold a part of everything each."""
-    for name in ("alone", "ranks", "shards"):
+    """One process that accumulates two batches, then two ranks."""
+    for name in ("alone", "ranks"):
         (place / name).mkdir()
     words = ("trainer.max_steps=3",)
     assert alone(lambda: train(place / "alone", pages, *words, "trainer.accumulate_grad_batches=2")) == 0
     assert spawn(2, lambda: train(place / "ranks", pages, *words)) == [0, 0]
-    assert spawn(2, lambda: train(place / "shards", pages, *words, "trainer.strategy=fsdp")) == [0, 0]
-
-
-def exact(place: Path, _pages: Path) -> None:
-    """Three steps in double precision of one process that sees two batches, and of two ranks that see one each."""
-    assert alone(lambda: doubles(place, [0, 1])) == 0
-    assert spawn(2, lambda: doubles(place, [found().rank])) == [0, 0]
-
-
-def doubles(place: Path, batches: list[int]) -> None:
-    mine = found()
-    with ranks.together(mine):
-        torch.manual_seed(0)
-        detector = Detector("resnet18_slim", "fpn", 32).double()
-        averaged = copy.deepcopy(detector)
-        if mine.several:
-            sharded.shard(detector, DeviceMesh.from_group(group.group.WORLD, "cpu"))
-        optimiser = adamw(detector, configs.load().optim)
-        seen: dict[str, Any] = {"losses": [], "norms": []}
-        for step in range(3):
-            images = [torch.rand(2, 3, 64, 64, generator=torch.manual_seed(step * 2 + i)).double() for i in batches]
-            for one in images:
-                maps = detector(255 * one)
-                loss = (maps.probability_logits - one[:, :1]).square().mean() + maps.threshold_logits.square().mean()
-                (loss / len(images)).backward()
-                seen["losses"].append(loss.item())
-            norm = torch.nn.utils.clip_grad_norm_(detector.parameters(), 1.0)
-            seen["norms"].append(float(sharded.whole(norm)))
-            optimiser.step()
-            optimiser.zero_grad()
-            ranks.mean_buffers(mine, detector)
-            average(averaged, detector, 0.9, step)
-        seen["averaged"] = dict(averaged.named_parameters())
-        seen["held"] = sum(v.numel() for state in optimiser.state.values() for v in map(local, state.values()))
-        torch.save(seen, place / f"seen-{mine.world}-{mine.rank}.pt")
-
-
-def local(value: Any) -> Any:
-    """Return what this process holds of a tensor."""
-    return getattr(value, "_local_tensor", value)
 
 
 def tasks(place: Path, pages: Path) -> None:
@@ -220,15 +174,6 @@ def refused(place: Path, pages: Path) -> None:
 def stopped(place: Path, pages: Path) -> None:
     """Two ranks to the end; two of which one gets SIGTERM, resumed by two; the same again, resumed by one."""
     words = ("trainer.max_steps=5", "trainer.accumulate_grad_batches=2", "recorder.on=false")
-    stop(place, pages, *words)
-
-
-def shards(place: Path, pages: Path) -> None:
-    """The same with two ranks that hold a part of everything each."""
-    stop(place, pages, "trainer.max_steps=7", "trainer.strategy=fsdp", "optim.grad_clip=1", "trainer.val_every=2")
-
-
-def stop(place: Path, pages: Path, *words: str) -> None:
     (place / "whole").mkdir()
     assert spawn(2, lambda: train(place / "whole", pages, *words)) == [0, 0]
     for name, world in (("two", 2), ("one", 1)):
@@ -267,7 +212,7 @@ def judge(place: Path, world: int) -> None:
                 (place / f"refused-{world}-{mine.rank}.txt").write_text(str(error))
 
 
-SCENARIOS = {work.__name__: work for work in (equal, exact, tasks, stopped, shards, figures, refused)}
+SCENARIOS = {work.__name__: work for work in (equal, tasks, stopped, figures, refused)}
 
 if __name__ == "__main__":
     home = Path(sys.argv[2])

@@ -11,6 +11,7 @@ import torch
 
 from ocrlab.config import Config
 from ocrlab.errors import CheckpointError
+from ocrlab.model.detector import Detector
 from ocrlab.train import checkpoint
 
 CARD = checkpoint.card(Config(), 1, {})
@@ -63,6 +64,17 @@ def test_a_run_goes_on_with_the_network_that_it_began_with(tmp_path: Path) -> No
     about = {name: value for name, value in CARD.items() if name != "config"}
     checkpoint.save({"ocrlab": about}, path)
     assert checkpoint.to_resume(path, Config())["step"] == 1, "an older one that does not say"
+
+
+def test_the_checkpoint_of_a_run_that_was_sharded_is_read(tmp_path: Path) -> None:
+    """Older versions had trainer.strategy=fsdp, whose checkpoints hold whole weights."""
+    path, config = tmp_path / "best.ckpt", Config(width=32)
+    checkpoint.save_detector(Detector("resnet18_slim", "fpn", 32), path, config, 1, {})
+    content = torch.load(path, weights_only=True)
+    content["ocrlab"]["config"]["trainer"]["strategy"] = "fsdp"
+    torch.save(content, path)
+    model, read, _ = checkpoint.load_detector(path)
+    assert (model.width, read) == (32, config)
 
 
 def test_a_run_that_made_all_its_steps_makes_no_more_by_a_larger_number(tmp_path: Path) -> None:

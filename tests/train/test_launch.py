@@ -118,13 +118,10 @@ DIES = {
 HANGS = {"hang": "rank 1 of 2", "sigstop": "rank 1 of 2 (process", "barrier": "rank "}
 
 
-SHARDED = ("sigkill", "exception", "shape")  # also of ranks that hold a part each
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "strategy"), [*((f, "ddp") for f in DIES), *((f, "fsdp") for f in SHARDED)])
-def test_a_rank_that_dies_is_named_and_the_others_end(fault, strategy, tmp_path):
-    ended, said, seconds = faulty(tmp_path, fault, f"trainer.strategy={strategy}")
+@pytest.mark.parametrize("fault", DIES)
+def test_a_rank_that_dies_is_named_and_the_others_end(fault, tmp_path):
+    ended, said, seconds = faulty(tmp_path, fault)
     assert ended.verdict is not None and ended.folder is not None
     why, causes = DIES[fault]
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
@@ -140,9 +137,9 @@ def test_a_rank_that_dies_is_named_and_the_others_end(fault, strategy, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "strategy"), [*((f, "ddp") for f in HANGS), ("hang", "fsdp"), ("sigstop", "fsdp")])
-def test_a_rank_that_hangs_is_named_and_all_are_ended(fault, strategy, tmp_path):
-    ended, said, seconds = faulty(tmp_path, fault, f"trainer.strategy={strategy}")
+@pytest.mark.parametrize("fault", HANGS)
+def test_a_rank_that_hangs_is_named_and_all_are_ended(fault, tmp_path):
+    ended, said, seconds = faulty(tmp_path, fault)
     assert ended.verdict is not None
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
     assert HANGS[fault] in first, (first, said)
