@@ -4,8 +4,6 @@ read.py          a log, run folder, notebook or stdin becomes an Incident
 window.py        of a huge log the head, the tail and its first errors
 log.py           text becomes numbered lines without terminal noise
 catalogue.py     what is known of each cause, from catalogue.toml
-complaint.py     what people tell without a message, weighed as complaint.toml says
-places.py        an error that nothing knows, by the library that raised it
 oom.py           the numbers inside an out-of-memory message
 smi.py           a pasted nvidia-smi table
 versions.py      a GPU generation against the CUDA that a wheel was built for

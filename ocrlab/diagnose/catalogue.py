@@ -37,7 +37,7 @@ PROVES = {
 class Sign:
     """One signature: all of `all` and none of `none` must be found; the first of `all` is the evidence.
 
-    One of `said` is what a person tells: a log that shows steps is not searched for it, its words mean less.
+    One with `said` describes a circumstance that only a person reports: the context alone is searched for it.
     """
 
     cause: str
@@ -55,6 +55,7 @@ class Form:
     line: re.Pattern[str]
     fix: str
     experiment: str = ""
+    example: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,10 @@ def _entry(row: dict[str, Any]) -> Entry:
     for rule in row.get("rule", ()):
         every, none = ([re.compile(p, FLAGS) for p in rule.get(key, ())] for key in ("all", "none"))
         signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("said", False)))
-    forms = [Form(re.compile(form["line"]), form["fix"], form.get("experiment", "")) for form in row.get("form", ())]
+    forms = [
+        Form(re.compile(form["line"]), form["fix"], form.get("experiment", ""), form.get("example", ""))
+        for form in row.get("form", ())
+    ]
     return Entry(
         id=row["id"],
         title=row["title"],

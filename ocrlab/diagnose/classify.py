@@ -8,13 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from ocrlab.diagnose import (
     catalogue,
-    complaint,
     doubts,
     evidence,
     facts,
     innocent,
-    places,
-    prose,
     ranks,
     remains,
     stacks,
@@ -24,15 +21,15 @@ from ocrlab.diagnose import (
     where,
 )
 from ocrlab.diagnose.evidence import Hit
-from ocrlab.diagnose.log import Page
+from ocrlab.diagnose.log import Page, by_person, is_sentence
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 
 GIVES_WAY = ("wrapper", "fallback", "word", "hint")
 SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
 LEAST = 0.1
 WORTH = 0.3  # the least that is told beside an error of the program's own logic, which says more than a guess
-WEAK = 0.5  # a message that says no more leaves room for what a person tells beside it
-PRINTED = 0.7  # what is left of an error message of a program that stands still, and of words beside one
+WEAK = 0.5  # a cause with no more is a guess
+PRINTED = 0.7  # what is left of an error message of a program that stands still
 NOTHING_KNOWN = "notebook.kernel_died"  # a messenger that is an answer where nothing better is known
 WENT_ON = 4  # lines of progress after a message: the program survived it
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
@@ -96,10 +93,10 @@ def classify(incident: Incident) -> Verdict:
     spoken = [hit for hit in hits if hit.strength not in ("word", "hint")]
     if spoken or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
-    if incident.status == "log" and not well:
-        hits += _told(texts, spoken, hits)
-    if not spoken and not well and not hung:
-        hits += places.hits(texts) + complaint.alike(texts)
+    if unknown.has_no_log(incident, texts) and (
+        any(by_person(page.text) for page in texts) or all(map(_described, hits))
+    ):
+        return Verdict(status=incident.status, missing=list(unknown.HOW_TO_GET_A_LOG))
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for one in candidates.values():
@@ -130,20 +127,10 @@ def classify(incident: Incident) -> Verdict:
     return ranks.named(verdict, guilty, whole)
 
 
-def _told(texts: list[Page], spoken: list[Hit], hits: list[Hit]) -> list[Hit]:
-    """Return what a person tells, where nothing else speaks, or nothing that says much."""
-    if spoken and max(hit.confidence for hit in spoken) > WEAK:
-        return []
-    judged = frozenset(hit.evidence.text for hit in spoken)
-    return _less_than_printed(complaint.hits(texts, judged), spoken or [hit for hit in hits if hit.strength == "word"])
-
-
-def _less_than_printed(told: list[Hit], hits: list[Hit]) -> list[Hit]:
-    """Return what circumstances speak for, with less than the words of a line that the program itself has printed."""
-    lines = [hit.evidence for hit in hits]
-    printed = any(line.file != evidence.CONTEXT and not prose.is_sentence(line.text) for line in lines)
-    part = PRINTED if printed else 1.0
-    return [replace(hit, confidence=hit.confidence * part, ceiling=hit.ceiling * part) for hit in told]
+def _described(hit: Hit) -> bool:
+    """Return whether a hit rests on a description instead of a message: it is no evidence without a log."""
+    line = hit.evidence.text
+    return hit.strength in ("word", "hint") or by_person(line) or (hit.order is None and is_sentence(line))
 
 
 def _well(incident: Incident, texts: list[Page]) -> bool:

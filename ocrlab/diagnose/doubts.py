@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ocrlab.diagnose import prose
 from ocrlab.diagnose.evidence import Hit
 from ocrlab.diagnose.log import Page
 
@@ -163,19 +162,9 @@ NOT_BUILT = re.compile(
 ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # the server was reached
 KEPT = re.compile(r"\bmachine api\.wandb|key for [\w./:-]{1,60} to your netrc")  # where a key for the server is kept
 NCCL_TELLS = re.compile(r"NCCL INFO")
-STANDS_STILL = re.compile(r"(?i)\b(?:hang|hung|stuck|freez|froze|stall|dead-?lock)")
-HANGS = re.compile(r"(?i)\b(?:hang|hung|freez|froze|stall|dead-?lock)")
-LASTS = re.compile(rf"{prose.ENDLESS}|\A(?![\s\S]*(?:{prose.PAUSES}))", re.IGNORECASE)
-NOT_ALONE = re.compile(  # nobody says that one card alone stands still as well
-    r"(?i)\A(?![\s\S]*(?:\b(?:same|also|even)\b[^\n]{0,40}(?:with|on|using) (?:1|one|a single|only one) (?:gpu|card)))"
-)
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
 DOUBTS = (
     Doubt("", LISTED, NEVER, 0.4),
-    Doubt("", STANDS_STILL, LASTS, 0.0),
-    Doubt("dist.", STANDS_STILL, NOT_ALONE, 0.0),
-    Doubt("hang.", prose.STUCK, HANGS, 0.0),
-    Doubt("loader.hang_", prose.STUCK, HANGS, 0.0),
     Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
     Doubt("build.", LINKS, NOT_BUILT, 0.4),
     Doubt("tracker.network", ANSWERED, NEVER, 0.4),

@@ -6,8 +6,8 @@ import io
 import re
 from dataclasses import dataclass, replace
 
-from ocrlab.diagnose import catalogue, exits, kernel_lines, oom, prose, smi, source_lines, versions
-from ocrlab.diagnose.log import Line, Page, page
+from ocrlab.diagnose import catalogue, exits, kernel_lines, oom, smi, source_lines, versions
+from ocrlab.diagnose.log import Line, Page, by_person, page
 from ocrlab.diagnose.window import HEAD, TAIL, window
 from ocrlab.records import Evidence, Incident
 
@@ -74,7 +74,7 @@ def _short(text: str) -> str:
 
 def gather(incident: Incident, texts: list[Page]) -> list[Hit]:
     """Return every hit of signatures, memory numbers, versions, exit codes and stacks in the texts."""
-    spoken = {text.name for text in texts if text.name == CONTEXT or prose.is_told(text.text) or prose.asks(text.text)}
+    spoken = {text.name for text in texts if text.name == CONTEXT or by_person(text.text)}
     hits = [hit for sign in catalogue.load().signs() for hit in _signature(sign, texts, spoken)]
     for order, text in enumerate(texts):
         hits += _memory(text, order)
@@ -102,7 +102,7 @@ def _signature(sign: catalogue.Sign, texts: list[Page], spoken: set[str]) -> lis
             return []
     found = []
     for order, text in enumerate(texts):
-        if sign.said and text.name not in spoken and text.progress:
+        if sign.said and text.name != CONTEXT:
             continue
         for match in text.searched.finditer(sign.all[0]):
             line = text.line(_inside(match))
@@ -110,7 +110,7 @@ def _signature(sign: catalogue.Sign, texts: list[Page], spoken: set[str]) -> lis
             told = hit(sign.cause, sign.strength, quote(text.name, line), sign.why, place)
             if len(sign.all) > 1:  # who has read more is a little surer
                 told = replace(told, confidence=told.confidence + 0.01)
-            if told.confidence > SAID and (text.name in spoken or prose.is_said(line.text)):
+            if told.confidence > SAID and (text.name in spoken or by_person(line.text)):
                 told = replace(told, confidence=SAID, ceiling=SAID_AT_MOST, strength="likely")
             found.append(told)
             if len(found) >= MOST:

@@ -20,6 +20,21 @@ GAP = re.compile(re.escape(LEFT_OUT).replace(r"\{\}", r"(\d{1,15})"))
 PROGRESS = re.compile(
     r"(?i)^\W{0,3}(?:epoch|step|iter(?:ation)?|batch)\b\W{0,3}\[?\d|%\||\d(?:it/s|s/it)|\bloss\W{1,3}\d"
 )
+# What a program's line begins with: spaces, brackets, a date, an exception, a level, the name of a tool.
+PRINTED = re.compile(
+    r"\s|[\[>]|\d{4}[-/]|[DIWEF]\d{4} "
+    r"|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b(?! (?:about|for|in|on|when|while|after|with|at)\b)"
+    r"|(?:INFO|WARN|DEBUG|ERROR)\w*\b|(?:ssh|wandb|git|fatal|nvcc|gcc|ld|make|kernel|NVRM|systemd\S*)\b: "
+    r"|[A-Z]\w+ing\b[^\n]{0,200}\.{3}$"  # says what it is about to do
+)
+WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
+FEW_WORDS, MOSTLY = 4, 0.75  # words of a sentence, and how much of its line they are
+MOST_LINES = 0.8  # of a text that a person wrote
+PERSON = re.compile(
+    r"(?<![\w./-])(?:I(?:'m|'ve| am| have| had| get| got| run| ran| use| tried| try| set| think| don't| do| see| train)"
+    r"|[Ww]e(?: have| had| get| got| run| ran| use| tried| see| train)|[Mm]y|[Oo]ur|me|[Hh]elp|[Tt]hanks"
+    r"|[Aa]ny(?:one|body)|[Ss]ome(?:one|body))(?![\w./-])|我"
+)
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
@@ -68,12 +83,32 @@ class Page:
         """Return the text as one that is searched for many patterns."""
         return Searched(self.text)
 
+    @functools.cached_property
+    def printed(self) -> bool:
+        """Whether any line looks like one of a program: a step, a traceback, a date or level before it."""
+        return bool(self.progress) or any(PRINTED.match(line) for line in self.text.split("\n") if line.strip())
+
     def line(self, offset: int) -> Line:
         """Return the line that holds this offset of `text`."""
         index = max(bisect_right(self.starts, offset) - 1, 0)
         end = self.starts[index + 1] - 1 if index + 1 < len(self.starts) else len(self.text)
         number = self.numbers[index] if self.numbers else 1
         return Line(number, self.text[self.starts[index] : end] if self.starts else "")
+
+
+def is_sentence(line: str) -> bool:
+    """Return whether a line reads like a sentence: words, and nothing that a program puts before its own."""
+    words = line.split()
+    plain = sum(1 for word in words if WORD.fullmatch(word))
+    return not PRINTED.match(line) and len(words) >= FEW_WORDS and plain >= MOSTLY * len(words)
+
+
+def by_person(text: str) -> bool:
+    """Return whether a person wrote nearly all of a text and speaks of themselves: a claim, not a measurement."""
+    if PERSON.search(text) is None:
+        return False
+    lines = [line for line in text.split("\n") if line.strip()]
+    return sum(map(is_sentence, lines)) >= MOST_LINES * len(lines)
 
 
 def clean(data: bytes | str) -> list[Line]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from ocrlab.diagnose import complaint, evidence, exits, remains, spots, uncaught, where
+from ocrlab.diagnose import evidence, exits, remains, spots, uncaught, where
 from ocrlab.diagnose.log import Page
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
 NOTHING = "no error in this log"
+NO_LOG = "no log lines recognised; here is how to get them"
+HOW_TO_GET_A_LOG = (
+    NO_LOG,
+    "python train.py 2>&1 | tee train.log; ocrlab diagnose train.log    (all that it prints, traceback included)",
+    "ocrlab watch -- python train.py    (for a crash without an error or a hang: signals, stacks and the kernel log)",
+    "ocrlab doctor    (where the machine is in doubt: driver, GPU, installed packages, limits)",
+)
 RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 # What a program says that catches its exception and tells only the message, or that never raised one.
 WORDS = re.compile(
@@ -25,7 +32,6 @@ RELAYED_SAYS = (
     " above, or in that process's own output (torchrun --redirects 3 --log-dir DIR keeps one file for each rank)"
 )
 IMPORTED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
-LOW = 0.5  # a cause with less is a guess
 FEW = 40  # lines at the end of a log in which last words stand
 MODULE = re.compile(
     r"(?:partially initialized )?module '(?P<of>\w+)[\w.]*' has no attribute"
@@ -45,8 +51,6 @@ def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[
     hung = incident.status in ("hung", "suspected")
     if hung and not causes and "stacks.txt" in incident.texts:
         wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
-    if incident.status == "log" and (not causes or causes[0].confidence < LOW):
-        wanted += complaint.asks(texts)
     if not causes and not hung:
         wanted += [_error(incident, texts), *_modules(texts)]
         wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
@@ -74,6 +78,12 @@ def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[
     ):
         wanted.append("kernel log (dmesg) of the time of the failure")
     return wanted
+
+
+def has_no_log(incident: Incident, texts: list[Page]) -> bool:
+    """Return whether a pasted text, without a context beside it, has no line that looks printed by a program."""
+    described = incident.status == "log" and not (incident.context or incident.exit_code or incident.signal)
+    return described and uncaught.find(texts) is None and not any(page.printed for page in texts)
 
 
 def _error(incident: Incident, texts: list[Page]) -> str:

@@ -32,6 +32,8 @@ def sentence(verdict: Verdict) -> str:
     Of several ranks it is the one to look at that is named, and how that one ended.
     """
     how, rank = _how(verdict), ranks.said(verdict)
+    if verdict.missing[:1] == [unknown.NO_LOG]:
+        return f"{unknown.NO_LOG[0].upper()}{unknown.NO_LOG[1:]}."
     if not verdict.causes:
         own = unknown.own(verdict)
         said = f"it is an error of its own: {own}" if own else "the cause is unknown"
@@ -104,10 +106,12 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
         first = verdict.causes[0]
         parts += ["## Next experiment", _experiment(first)] if first.experiment else []
         parts += ["## Fix", first.fix] if first.fix else []
-    said = () if verdict.causes else (unknown.OWN, ranks.said(verdict) or unknown.OWN)  # by the first sentence
+    # What the first sentence says is not repeated.
+    said = () if verdict.causes else (unknown.OWN, unknown.NO_LOG, ranks.said(verdict) or unknown.OWN)
     wanted = [thing for thing in verdict.missing if not thing.startswith(said)]
     if wanted:
-        parts += ["## What would make it certain", "\n".join(f"- {thing}" for thing in wanted)]
+        heading = "How to get a log" if verdict.missing[0] == unknown.NO_LOG else "What would make it certain"
+        parts += [f"## {heading}", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -62,11 +62,13 @@ def test_an_entry_is_complete(entry: catalogue.Entry) -> None:
     assert set(entry.guides) <= set(known.guides)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_an_example_is_named_by_its_own_entry(entry: catalogue.Entry) -> None:
-    for example in entry.examples:
-        verdict = classify(Incident(texts={"log_tail.txt": example}))
-        assert [cause.id for cause in verdict.causes[:1]] == [entry.id], example
+EXAMPLES = [(entry.id, example) for entry in ENTRIES for example in entry.examples]
+
+
+@pytest.mark.parametrize(("cause", "example"), EXAMPLES, ids=[f"{cause}-{text[:30]}" for cause, text in EXAMPLES])
+def test_an_example_is_named_by_its_own_entry(cause: str, example: str) -> None:
+    verdict = classify(Incident(texts={"log_tail.txt": example}))
+    assert [found.id for found in verdict.causes[:1]] == [cause]
 
 
 def test_every_guide_is_pointed_at() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.diagnose import evidence, exits, kernel_lines, read
+from ocrlab.diagnose import catalogue, evidence, exits, kernel_lines, read
 from ocrlab.diagnose.classify import classify
 from ocrlab.records import Incident, Verdict
 
@@ -28,7 +28,59 @@ def ruled_out(verdict: Verdict) -> set[str]:
     return {out.id for out in verdict.ruled_out}
 
 
-@pytest.mark.parametrize("log", ["", "\n\n", "epoch 1 loss 0.5\nepoch 2 loss 0.4\ndone", "\0\0\0"])
+MISLEADING = catalogue.tomllib.loads(Path(__file__).with_name("misleading_logs.toml").read_text(encoding="utf-8"))[
+    "log"
+]
+
+
+@pytest.mark.parametrize("row", MISLEADING, ids=[row["about"] for row in MISLEADING])
+def test_a_misleading_log_is_not_taken_at_its_word(row: dict[str, Any]) -> None:
+    causes = judge(row["text"], row.get("context", "")).causes
+    if "first" in row:
+        assert (causes[0].id if causes else "none") == row["first"]
+    best = causes[0].confidence if causes else 0.0
+    assert row.get("at_least", 0.0) <= best <= row.get("at_most", 1.0)
+    assert set(row.get("among", ())) <= {cause.id for cause in causes[:3]}
+    assert not [cause.id for cause in causes if cause.id.startswith(row.get("absent", "-")) and cause.confidence > 0.4]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n\n",
+        "I am having a problem: training hangs after an hour on my two cards",
+        "My machine has 16 GB.\nThe RAM is full and exhausted after an epoch.\n",
+        "driver outdated for cu130 build",
+        "training gets stuck and runs out of memory",
+    ],
+)
+def test_a_text_without_log_lines_names_no_cause_and_tells_how_to_get_a_log(text: str) -> None:
+    verdict = judge(text)
+    assert (verdict.status, verdict.causes, verdict.ruled_out) == ("log", [], [])
+    assert verdict.missing[0].startswith("no log lines recognised")
+    for command in ("tee train.log", "ocrlab watch -- python train.py", "ocrlab doctor"):
+        assert any(command in line for line in verdict.missing)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0", "num.nonfinite"),
+        ("Segmentation fault (core dumped)", "native.segv"),
+        ('Setting up PyTorch plugin "roi_plugin"...', "hang.build_lock"),
+    ],
+)
+def test_a_message_without_any_mark_of_a_log_is_still_read(line: str, cause: str) -> None:
+    assert first(judge(line)) == cause
+
+
+def test_what_a_person_says_beside_a_log_is_never_sure() -> None:
+    found = judge(f"{ILLEGAL}\nstep 3", "I see that the RAM is full").causes
+    assert all(cause.confidence <= 0.7 for cause in found)
+
+
+@pytest.mark.parametrize("log", ["epoch 1 loss 0.5\nepoch 2 loss 0.4\ndone"])
 def test_nothing_known_is_said_and_what_is_missing(log: str) -> None:
     verdict = judge(log)
     assert verdict.causes == []

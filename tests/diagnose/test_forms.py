@@ -10,56 +10,18 @@ from ocrlab.diagnose import catalogue
 from ocrlab.diagnose.classify import classify
 from ocrlab.records import Cause, Incident
 
-FORMS = (
-    ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.2.1", "build.abi", "'numpy<2'"),
-    ("RuntimeError: module compiled against API version 0x10 but this is 0xf", "build.abi", "--upgrade numpy"),
-    ("TypeError: Descriptors cannot be created directly.", "build.abi", "protobuf<="),
-    ("VersionError: Detected incompatible Protobuf Gencode/Runtime versions", "build.abi", "--upgrade protobuf"),
-    ("ImportError: libGL.so.1: cannot open shared object file: No such file", "build.system_libs", "libgl1"),
-    ("python: /lib64/libc.so.6: version `GLIBC_2.34' not found", "build.system_libs", "newer distribution"),
-    ("RuntimeError: Failed to find C compiler. Please specify via CC", "build.system_libs", "build-essential"),
-    ("RuntimeError: HIP error: invalid device function", "build.arch", "ROCm"),
-    ("ValueError: Attempting to unscale FP16 gradients.", "user.dtype", "GradScaler"),
-    ("ValueError: Expected more than 1 value per channel when training", "user.shape", "drop_last"),
-    ("RuntimeError: Expected to mark a variable ready only once.", "dist.unused_params", "use_reentrant=False"),
-    ("OMP: Error #15: Initializing libiomp5, but found libomp already initialized.", "native.abort", "KMP_DUPLICATE"),
-    ("SafetensorError: Error while deserializing header: HeaderTooLarge", "ckpt.corrupt", "git lfs pull"),
-    ("RuntimeError: MPS backend out of memory (MPS allocated: 9 GB)", "gpumem.capacity", "torch.mps"),
-    ("Exception: Current loss scale already at minimum - cannot decrease", "num.nonfinite", "bf16"),
-    (
-        "ZeRORuntimeException: The checkpoint being loaded used a DP world size of 4 but the current world size is 2.",
-        "ckpt.mismatch",
-        "universal",
-    ),
-    (
-        "OSError: libcublas.so.11: cannot open shared object file: No such file",
-        "build.cuda_libraries",
-        "--runtime nvidia",
-    ),
-    ("ImportError: cannot import name 'x' from 'triton.compiler'", "build.abi", "brings its own"),
-    (
-        "FATAL: [Errno 2] No such file or directory: 'outputs/exp1/crash/state_4.json'",
-        "io.missing",
-        "hide the first error",
-    ),
-    ("EOFError: EOF when reading a line", "hang.stopped", "yes | COMMAND"),
-    ("ValueError: some characters cannot be found in 'vocab'.", "data.annotation", "alphabet"),
-    ("KeyError: \"Label 'Q' was not included in the training dataset\"", "data.annotation", "list of classes"),
-    ("KeyError: 'pytorch-lightning_version'", "ckpt.mismatch", "bare weights"),
-    ("AssertionError: datasets should not be an empty iterable", "io.missing", "subfolders"),
-    ("OSError: [Errno 116] Stale file handle", "io.missing", "mount it again"),
-    ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6", "driver.too_old", "image"),
-)
-
 
 def first(*lines: str) -> Cause:
     return classify(Incident(texts={"log_tail.txt": "\n".join(lines)})).causes[0]
 
 
-@pytest.mark.parametrize(("message", "cause", "part"), FORMS, ids=[part for _, _, part in FORMS])
-def test_a_form_has_its_own_fix(message: str, cause: str, part: str) -> None:
-    found = first(message)
-    assert (found.id, part in found.fix) == (cause, True)
+FORMS = [(entry.id, form) for entry in catalogue.load().entries.values() for form in entry.forms if form.example]
+
+
+@pytest.mark.parametrize(("cause", "form"), FORMS, ids=[form.example[:40] for _, form in FORMS])
+def test_an_example_of_a_form_gets_its_fix(cause: str, form: catalogue.Form) -> None:
+    found = first(form.example)
+    assert (found.id, found.fix) == (cause, form.fix)
 
 
 def test_without_a_form_the_fix_is_the_entrys() -> None:
