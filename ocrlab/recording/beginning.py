@@ -13,7 +13,7 @@ from typing import Any
 
 from ocrlab.errors import OcrlabError
 from ocrlab.flight import aside, record_program
-from ocrlab.recording import executed, generators, heard, one_rank, walks
+from ocrlab.recording import executed, generators, one_rank, walks
 
 AT_IMPORT: dict[str, Any] = {}
 STARTED = time.monotonic()
@@ -23,9 +23,7 @@ began: Counter[int | None] = Counter()  # recordings, by the cell of a notebook;
 def imported() -> None:
     """Keep the states of now, at the end of an import; in a replay put them to those of the run where it noted them."""
     with contextlib.suppress(OcrlabError, OSError, KeyError, ValueError):  # a replay says later what is wrong with it
-        if (job := record_program.job()) is None:
-            heard.listen()
-        else:
+        if (job := record_program.job()) is not None:
             aside.begin()  # of a Python that reads no PYTHONPATH
             one_rank.begin(job)
             generators.put(walks.noted(Path(job["run"], "flight"), int(job["rank"]), job["start"], walks.IMPORT))
@@ -50,7 +48,6 @@ def note(folder: Path, rank: int, start: int) -> None:
     """Write down those states, those of now, and the cells of a notebook, where the recorder begins; raises OSError."""
     walks.note(folder, rank, start, walks.IMPORT, AT_IMPORT.get("states"))
     walks.note(folder, rank, start, walks.BEGINNING)
-    heard.note(folder, rank, start)
     executed.note(folder, rank)
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from ocrlab.errors import CheckpointError, ShapeError
-from ocrlab.recording.pictures import Given
 
 
 class Held:
@@ -33,11 +32,6 @@ class Held:
             found["scaler"] = self.scaler
         found |= {f"extra.{name}": part for name, part in self.extra.items()}
         return {name: part for name, part in found.items() if hasattr(part, "state_dict")}
-
-    def given(self) -> Given:
-        """Return what tells of other things whether they are in the state already."""
-        others = (*self.optimizers, *self.schedulers, self.scaler, *self.extra.values())
-        return Given(self.models, [part for part in others if part is not None])
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state of every part, the modes of the modules, and the tensors that no state_dict holds."""

@@ -29,8 +29,6 @@ from ocrlab.flight import record_program
 from ocrlab.flight.ring_layout import States
 from ocrlab.recording import beginning, generators, loading, usual
 from ocrlab.recording.batches import Batches
-from ocrlab.recording.counters import Counters
-from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
 from ocrlab.recording.held import Held
 from ocrlab.recording.learning import Learning
@@ -56,7 +54,6 @@ class Loop:
         self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
-        self.counters, self.found = Counters(), Found()
         self.epoch_count: int | None = None
 
     @property
@@ -202,10 +199,8 @@ class Loop:
             recorder.phase(name)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of all parts, in this epoch, with what the program has counted and keeps by itself."""
-        state = self.held.state(self.now.epoch) | {"counters": self.counters.changed(self.held.models)}
-        state["began"] = self.counters.began()
-        return state | self.found.beside(state, self.held.given(), None if self.tape is None else self.tape.snapshots)
+        """Return the state of all parts, in this epoch."""
+        return self.held.state(self.now.epoch)
 
     def _stepping(self, *_: Any) -> None:
         self._say_phase("optimiser")

@@ -1,16 +1,19 @@
-"""A replay of one rank of several: it has its number among them, and waits for nobody; the others hold what it holds.
+"""A replay of one rank of several: it has its own rank number and world size on torch's fake backend, and waits for no
+other rank. Nothing of this runs in a recorded training.
 
-Nor for the store of a torchrun that has ended. Where the program starts its processes by itself (mp.spawn, Process), a
-replay starts the program, and those that are not the one to replay end where they would be recorded, if they have asked
-for a group. Where nothing can stand in for a group (weights are spread over the ranks, a device is missing, another
-torch), this rank is the only one of its group, rank 0 of 1, and Lightning's trainers are given one device.
+The fake backend sends nothing. A collective is answered as if all ranks held the values of this one, and what only
+another rank knows (a received tensor) raises a RunError. Where the program starts its processes by itself (mp.spawn,
+Process), the replay starts the program, and the processes that are not the one to replay end where they would begin to
+be recorded.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import inspect
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,70 +21,139 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 import torch.distributed as dist
 
+from ocrlab.errors import RunError
 from ocrlab.flight import ranks, record_program
 from ocrlab.flight.ranks import Member, Ranks
-from ocrlab.recording import heard
 
-asked: list[int] = []  # the ranks that this process was told to be
-mine: list[int] = []  # the rank that is replayed, and how many there were
-lonely: list[str] = []  # why this process is the only one of its group
-made_alone: list[str] = []  # kinds of Lightning's trainers that would have started processes, and now start none
+RECEIVES = ("recv", "irecv", "recv_object_list")
+OBJECTS = ("broadcast_object_list", "scatter_object_list")  # sent by another rank: not even their size is known
+asked: list[int] = []  # the ranks that groups of this process were made for
+from_others: dict[str, None] = {}  # functions by which the program took values of other ranks
+replaced: dict[str, Any] = {}  # torch's own functions
 
 
 def begin(job: Mapping[str, Any]) -> None:
-    """Have every process wait for nobody, in the replay of one of several."""
-    if int(job.get("world") or 1) < 2 or not dist.is_available() or dist.distributed_c10d.rendezvous is meet:
+    """Have every process group of this process made on the fake backend, in the replay of one rank of several."""
+    if int(job.get("world") or 1) < 2 or not dist.is_available() or replaced:
         return
-    mine[:] = int(job["rank"]), int(job["world"])
-    why = _lonely(job)
-    if not why and not _stands_in():
-        why = f"nothing stands in for a group of torch {torch.__version__}"
-    if why:
-        lonely.append(why)
-        os.environ.update(ranks.single(os.environ))
-    else:
-        heard.answer(Path(job["run"], "flight"), int(job["rank"]), job.get("start"))
-    dist.distributed_c10d.rendezvous = meet  # type: ignore[assignment]
+    count, local = torch.cuda.device_count(), os.environ.get("LOCAL_RANK", "0")
+    if local.isdecimal() and 0 < count <= int(local):  # fewer GPUs than the run had
+        os.environ["LOCAL_RANK"] = "0"
+    rank, world = int(job["rank"]), int(job["world"])
+    _replace("init_process_group", lambda real: _on_fake_backend(real, rank, world))
+    _replace("new_group", lambda real: lambda *args, **named: _without_backend(real, args, named))
+    _replace("monitored_barrier", lambda _real: lambda *_args, **_named: None)  # only gloo has one
+    for name in RECEIVES:
+        _replace(name, _refused)
+    for name in OBJECTS:
+        _replace(name, _left_alone)
 
 
-def _lonely(job: Mapping[str, Any]) -> str:
-    """Return why this rank is to be alone in its group; "" where it keeps its number."""
-    if job.get("lonely"):
-        return str(job["lonely"])
-    here, local = torch.cuda.device_count(), os.environ.get("LOCAL_RANK", "0")
-    if 0 < here <= int(local if local.isdecimal() else 0) and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return f"there are {here} GPUs"
-    return ""
+def _replace(name: str, made: Callable[[Any], Callable[..., Any]]) -> None:
+    """Replace a function of torch.distributed wherever a module of this process holds it."""
+    real = replaced[name] = getattr(dist, name)
+    ours = made(real)
+    for module in list(sys.modules.values()):
+        with contextlib.suppress(Exception):  # a module may compute its attributes
+            if module.__dict__.get(name) is real:
+                setattr(module, name, ours)
 
 
-def _stands_in() -> bool:
-    try:
-        from ocrlab.recording import stand_in  # of private parts of torch
+def undo() -> None:
+    """Put torch's own functions back."""
+    for name, real in replaced.items():
+        ours = getattr(dist, name)
+        for module in list(sys.modules.values()):
+            with contextlib.suppress(Exception):
+                if module.__dict__.get(name) is ours:
+                    setattr(module, name, real)
+    replaced.clear()
 
-        return stand_in.install(*mine)
-    except Exception:  # of another torch
-        return False
+
+def _on_fake_backend(real: Callable[..., Any], rank: int, world: int) -> Callable[..., Any]:
+    """Return what takes the place of init_process_group: the rank and the world size are those that it would have had,
+    by its arguments or its environment, else `rank` and `world`.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeProcessGroup, FakeStore
+
+    options = getattr(FakeProcessGroup, "Options", None)
+    uniform = options is not None and hasattr(options(), "simulate_uniform_ranks")
+    if not uniform:  # torch 2.14 and older: a reduction has no result, which DDP's reducer asks for
+        _keep_own_gradients()
+
+    def init_process_group(*args: Any, **named: Any) -> None:
+        given = inspect.signature(real).bind(*args, **named).arguments
+        query = parse_qs(urlsplit(str(given.get("init_method") or "")).query)
+        known = {name: values[0] for name, values in query.items()}
+        known = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")} | known
+        number, size = int(given.get("rank", -1)), int(given.get("world_size", -1))
+        number = number if number >= 0 else int(known["rank"] if known["rank"].isdecimal() else rank)
+        size = size if size > 0 else int(known["world_size"] if known["world_size"].isdecimal() else world)
+        asked.append(number)
+        more: dict[str, Any] = {}
+        if uniform:
+            more["pg_options"] = options()
+            more["pg_options"].simulate_uniform_ranks = True
+        real("fake", rank=number, world_size=size, store=FakeStore(), **more)
+
+    return init_process_group
 
 
-def meet(url: str, rank: int = -1, world_size: int = -1, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """Take the place of torch's rendezvous, which gives a group its store, this process's rank and their number."""
-    asked.append(rank)
-    if lonely:
-        yield dist.HashStore(), 0, 1
-        return
-    told = {name: values[0] for name, values in parse_qs(urlsplit(str(url)).query).items()}
-    told = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", ""), **told}
-    number, many = (int(told[name]) if told[name].isdecimal() else None for name in ("rank", "world_size"))
-    number, many = (mine[0] if number is None else number), (mine[1] if many is None else many)
-    yield dist.HashStore(), rank if rank >= 0 else number, world_size if world_size > 0 else many
+def _keep_own_gradients() -> None:
+    """Have DDP take the gradients of this rank for the mean of all."""
+    usual = torch.nn.parallel.DistributedDataParallel.__init__
+
+    def completed(gradients: torch.Tensor) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(gradients)
+        return future
+
+    def made(model: Any, *args: Any, **named: Any) -> None:
+        usual(model, *args, **named)
+        model.register_comm_hook(None, lambda _state, bucket: completed(bucket.buffer()))
+
+    torch.nn.parallel.DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
+
+
+def _without_backend(real: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Make a group on the backend of the default group, whatever the program asked for."""
+    given = dict(inspect.signature(real).bind(*args, **named).arguments)
+    for name in ("backend", "pg_options", "device_id"):
+        given.pop(name, None)
+    return real(**given)
+
+
+def _refused(real: Callable[..., Any]) -> Callable[..., Any]:
+    def receive(*_args: Any, **_named: Any) -> Any:
+        from_others[real.__name__] = None
+        raise RunError(
+            f"Rank {dist.get_rank()} of {dist.get_world_size()} waits for a tensor of another rank in "
+            f"{real.__name__}, and {ranks.HOLDS}"
+        )
+
+    return receive
+
+
+def _left_alone(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what leaves a list of objects as it is where another rank sends them."""
+
+    def share(*args: Any, **named: Any) -> Any:
+        told = inspect.signature(real).bind(*args, **named)
+        told.apply_defaults()
+        group, source = told.arguments.get("group"), told.arguments.get("src")
+        if told.arguments.get("group_src") is not None:
+            source = dist.get_global_rank(group or dist.GroupMember.WORLD, told.arguments["group_src"])  # type: ignore[arg-type]
+        if (source or 0) == dist.get_rank():
+            return real(*args, **named)
+        from_others[real.__name__] = None
+        return None
+
+    return share
 
 
 def is_other(job: Mapping[str, Any]) -> bool:
     """Tell whether this process is not the one that a replay is about."""
-    wanted, here = job.get("started"), record_program.started()
-    if wanted and made_alone:  # the trainer that is to be replayed is not in one of its processes, but in their first
-        return bool(wanted[: len(here)] != here)
-    return wanted not in (None, here)
+    return job.get("started") not in (None, record_program.started())
 
 
 def member(flight: Path, rank: int, kind: str) -> Member:
@@ -90,21 +162,4 @@ def member(flight: Path, rank: int, kind: str) -> Member:
     made.begin(watched=False)
     made.keep(flight)
     made.told.setdefault("end", None)  # of one rank it is only held
-    return made
-
-
-def trainers(*kinds: Any) -> None:
-    """Have Lightning's trainers of these kinds train on one device, if this process is the only one of its group."""
-    if not lonely:
-        return
-    for kind in filter(None, kinds):
-        kind.__init__ = _alone(kind.__init__)
-
-
-def _alone(real: Any) -> Any:
-    @functools.wraps(real)
-    def made(trainer: Any, **named: Any) -> None:
-        real(trainer, **{**named, "devices": 1, "num_nodes": 1, "strategy": "auto"})
-        made_alone.append(type(trainer).__name__)
-
     return made

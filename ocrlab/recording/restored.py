@@ -13,7 +13,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,16 +28,13 @@ from ocrlab.flight import aside, record_program, ring
 from ocrlab.flight.ring import Step
 from ocrlab.recording import (
     beginning,
-    counters,
     executed,
-    found,
     generators,
     names,
     one_rank,
     own,
     snapshots,
     to_replay,
-    turns,
 )
 from ocrlab.recording.feed import Feed, fed, parts
 from ocrlab.recording.harmless import say
@@ -137,7 +134,6 @@ class Restored:
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
-        turns.stop()  # the loops around it have begun; what loads may compile ranges of its own
         aside.fed()
         self._leave_step()
         if not self.is_loaded and self.held is not None:
@@ -145,31 +141,12 @@ class Restored:
             if self.state is not None:
                 self.held.load(self.state["state"])
         for batch in self._fed(loader):
-            self.give_back(loop.held.given)
-            step = self.begin(batch)
-            self.count(step, loop.held.models)
-            now = loop.now
+            step, now = self.begin(batch), loop.now
             now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
             yield self.batch
             self.end()
         if self.feeding.is_behind:
             self.trace.behind()
-
-    def count(self, step: Step, models: Sequence[Any]) -> None:
-        """Let the program's own counting go on where it was, once, when its first batch is fed."""
-        if self.index == 0 and not self.whole:
-            counters.begins(int(step.order.get("position", 0)))
-            if (self.job.get("cell") or {}).get("counters", True):
-                state = (self.state or {"state": {}})["state"]
-                for numbers in ([state.get("began", {})] if self.job.get("hides") else []) + [
-                    state.get("counters", {})
-                ]:
-                    counters.put(numbers, sys._getframe(1), models)
-
-    def give_back(self, given: Callable[[], Any]) -> None:
-        """Put back, once, what the program keeps by itself; the random states of the first step come after it."""
-        if self.index < 0 and not self.whole and (self.job.get("cell") or {}).get("counters", True):
-            found.put((self.state or {"state": {}})["state"].get("found", {}), sys._getframe(1), given())
 
     def _fed(self, loader: Any) -> Iterator[Any]:
         """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""
@@ -184,8 +161,6 @@ class Restored:
     def start_loop(self, held: Any) -> None:
         """Get ready to replay a hand-written loop."""
         self.held, self.home = held, threading.get_ident()
-        if not self.whole:
-            counters.listen()
         self.start(held.models, held.optimizers)
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:
@@ -341,10 +316,13 @@ class Restored:
 
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
-        left_out = [*self.state["left_out"], *found.names(self.state["state"])] if self.state else []
+        left_out = self.state["left_out"] if self.state else []
         told = [*executed.warned, *self.running, *self.feeding.warned]
         told += [f"not in the snapshot: {what}" for what in left_out]
-        told += [f"its rank is 0 of 1 here: {why}" for why in one_rank.lonely[:1]]
+        if one_rank.from_others:
+            told.append(
+                f"the program takes values of other ranks, which are not there: {', '.join(one_rank.from_others)}"
+            )
         if self.state is None and not (self.whole or self.is_before) and not any(step.micro for step in self.steps[:1]):
             told.append("no snapshot: the weights are those that the program begins with")
         return told

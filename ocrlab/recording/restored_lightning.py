@@ -14,6 +14,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
 from ocrlab.errors import CheckpointError
+from ocrlab.flight import record_program
 from ocrlab.recording.restored import Restored
 
 
@@ -45,6 +46,25 @@ def start(replay: Restored, trainer: Any, model: nn.Module, *, validates: bool =
         connector._loaded_checkpoint = dict(content["checkpoint"])
 
     connector.resume_start = resume_start
+
+
+def report_errors(replay: Restored, trainer: Any) -> Callable[[], Any]:
+    """Have the replay take note of an error of the training in a process that Lightning has started (ddp_spawn), where
+    it calls no `on_exception`; returns what ends that.
+    """
+    run = trainer._run_stage
+    if not record_program.started():
+        return lambda: None
+
+    def run_stage() -> Any:
+        try:
+            return run()
+        except BaseException as error:
+            replay.failed(error)
+            raise
+
+    trainer._run_stage = run_stage
+    return lambda: trainer.__dict__.pop("_run_stage", None)
 
 
 def hand_over(module: Any, step: str, given: Any, batch: Any) -> Callable[[], Any]:

@@ -32,7 +32,6 @@ ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice t
 LOG_LIMIT = 1 << 20  # bytes of output kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
-STANDS_IN = ("ocrlab_alone", "ocrlab/recording/stand_in.py")  # what takes the place of a group of ranks
 TOLD_TO_END = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
@@ -81,7 +80,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
-    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world, "lonely": subject.lonely}
+    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world}
     told |= {"whole": subject.is_whole, "hides": subject.hides}
     told |= {} if subject.validated is None else {"validate": subject.validated}
     flight.write_json(job, told, private=True)
@@ -147,9 +146,7 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     said = str((outcome.fault or {}).get("exception") or "")
     if ranks.HOLDS in said:  # the program did nothing wrong
         outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
-    elif outcome.fault is not None and any(name in f"{said} {result.get('error')}" for name in STANDS_IN):
-        outcome.fault, outcome.broken = None, f"what stands in for the other ranks failed: {said}"
-    elif (
+    elif (outcome.fault is not None and (said := _of_others(subject, outcome.fault))) or (
         outcome.fault is not None
         and outcome.fault["kind"] == "hang"
         and (said := _waits(subject, outcome.fault, guard))
@@ -161,6 +158,22 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
         outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
         outcome.fault, outcome.strayed = None, True
+
+
+def _of_others(subject: Subject, fault: Mapping[str, Any]) -> str:
+    """Return why an error of one rank replayed alone is not that of the run: it raised another one; "" where it may be
+    the same.
+    """
+    raised, recorded = str(fault.get("exception") or ""), subject.error[0]
+    if subject.world < 2 or fault["kind"] not in ("exception", "data") or not (raised and recorded):
+        return ""
+    kinds = [text.partition(":")[0].rpartition(".")[2] for text in (raised, recorded)]
+    if kinds[0] == kinds[1] or kinds[0] in recorded or kinds[1] in TOLD_TO_END:
+        return ""
+    if ranks.secondary({"type": kinds[1], "message": recorded}):
+        return ""
+    what = f"rank {subject.flight.rank} of {subject.world} alone fails with {raised}, and in the run it failed with"
+    return f"{what} {recorded}: the fault depends on values of other ranks, and {ranks.HOLDS}"
 
 
 def _waits(subject: Subject, fault: Mapping[str, Any], guard: Guard) -> str:

@@ -94,11 +94,6 @@ def widened(before: Cell) -> Cell:
     return replace(TRACED, options=before.options)
 
 
-def uncounted(cell: Cell) -> Cell:
-    """Return the same cell, in which the program's own counting begins anew: what it belongs to may not be there."""
-    return replace(cell, name=f"{cell.name}, counting anew", options={**cell.options, "counters": False})
-
-
 def begun(cell: Cell) -> Cell:
     """Return the same cell, run from the program's beginning on."""
     return replace(cell, name=f"{cell.name}, from the beginning")
@@ -107,11 +102,6 @@ def begun(cell: Cell) -> Cell:
 def hidden(cell: Cell) -> Cell:
     """Return the same cell, begun without what was written since the run began."""
     return replace(cell, name=f"{cell.name}, without later files")
-
-
-def lonely(cell: Cell) -> Cell:
-    """Return the same cell, in which a rank is the only one of its group."""
-    return replace(cell, name=f"{cell.name}, rank 0 of 1")
 
 
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:

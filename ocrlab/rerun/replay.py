@@ -106,8 +106,6 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
         if outcomes[-1].fault is not None:
             break
     traced = shown = outcomes[-1]
-    if _needs_others(subject, shown) and 1.5 * shown.seconds < until - time.monotonic():
-        traced = shown = yield from _lonely(subject, outcomes)
     if _began_otherwise(subject, traced):
         traced = shown = yield from _without(subject, outcomes)
     failed = subject.ended not in ("success", "running")
@@ -143,28 +141,6 @@ def _sequence(subject: Subject, outcomes: list[Outcome], began: float, until: fl
         yield cell
         if not outcomes[-1].broken and cells.settles(cell, fault, outcomes[-1].fault):
             return
-
-
-def _needs_others(subject: Subject, shown: Outcome) -> bool:
-    """Tell whether a rank may have failed otherwise, or not at all, as the others hold something else than it does."""
-    if shown.fault is not None or ranks.HOLDS in shown.broken:
-        return False
-    if subject.world < 2 or subject.lonely or subject.program.get("kind") == "ocrlab train":
-        return False
-    return bool(shown.broken) or not (subject.ended in ("success", "running") or subject.went_on)
-
-
-def _lonely(subject: Subject, outcomes: list[Outcome]) -> Generator[Cell, None, Outcome]:
-    """Yield the same cell again, in which the rank is the only one of its group, rank 0 of 1, as are the next ones;
-    returns what came of it, or of the one before where it says no more.
-    """
-    before, subject.lonely = outcomes[-1], "with its own number the step could not be made again"
-    yield cells.lonely(before.cell)
-    shown = outcomes[-1]
-    if shown.fault is None and (shown.broken or not before.broken):
-        subject.lonely = ""
-        return before
-    return shown
 
 
 def _began_otherwise(subject: Subject, shown: Outcome) -> bool:
@@ -204,8 +180,6 @@ def _otherwise(
     elif subject.whole is not None:
         wanted = math.ceil(_seconds(subject) + time.monotonic() - began)
         subject.warnings.append(f"it was not run again from its beginning, which needs --timeout {wanted}")
-    if not any(outcome.fault for outcome in outcomes) and traced.strays and subject.snapshot is not None:
-        yield cells.uncounted(traced.cell)
 
 
 def _seconds(subject: Subject) -> float:

@@ -46,7 +46,6 @@ class Subject:
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
     is_whole: bool = False  # it is made again from the beginning of its program on, with the batches of its own loader
-    lonely: str = ""  # why its rank is to be the only one of its group, rank 0 of 1; "" where it keeps its number
     hides: bool = False  # what was written since the run began is not there until the program gets its first batch
 
     @property
@@ -214,7 +213,6 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
             need="a snapshot before it",
             do=f"The newest steps can: ocrlab replay {run}",
         )
-    subject.lonely = "the run spread its weights over the ranks" if program.get("spread") else ""
     subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in whole]
     subject.warnings += _warnings(subject)
     return subject
@@ -394,7 +392,8 @@ def _warnings(subject: Subject) -> list[str]:
     if not Path(str(program.get("cwd") or ".")).is_dir():
         found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
-        others = "" if subject.lonely else ", as if the others held what it holds"
-        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone{others}: gradients are its own, so"
-        found.append(f"{told} that only the first step from the snapshot is exact; --rank N takes another one")
+        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
+        told = f"{told} gradients are its own, so that only the first step from the snapshot is exact"
+        told += "; the run spread its weights over the ranks, so that not even that is" if program.get("spread") else ""
+        found.append(f"{told}; --rank N takes another one")
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,19 +25,14 @@ from ocrlab.recording import (
     beginning,
     feed,
     generators,
-    launched,
     loading,
     names,
-    one_rank,
     restored_lightning,
     usual,
 )
-from ocrlab.recording.counters import Counters
-from ocrlab.recording.found import Found
 from ocrlab.recording.harmless import say
 from ocrlab.recording.learning import Learning
 from ocrlab.recording.loops import left, recording
-from ocrlab.recording.pictures import Given
 from ocrlab.recording.restored import Restored
 from ocrlab.recording.stages import unwrapped
 from ocrlab.recording.tape import Tape
@@ -46,7 +40,6 @@ from ocrlab.recording.watched import Loaded, Place
 
 random.setstate(BEFORE)
 beginning.imported()
-one_rank.trainers(Trainer, getattr(sys.modules.get("pytorch_lightning"), "Trainer", None))
 
 __all__ = ["Recorder", "recording"]
 
@@ -79,7 +72,6 @@ class Recorder(lightning.Callback):
         model_of: Callable[[Any], nn.Module] | None = None,
     ) -> None:
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
-        self.counters, self.found = Counters(), Found()
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.tape: Tape | None = None
         self.replay: Restored | None = None
@@ -98,14 +90,13 @@ class Recorder(lightning.Callback):
             validates = self.kind == "lightning"
             restored_lightning.start(self.replay, trainer, self._model(pl_module), validates=validates)
             self._see_loaders(trainer)
-            self._hear(trainer, pl_module)
+            self.undo.append(restored_lightning.report_errors(self.replay, trainer))
             return
         if record_program.is_replay():  # of another of its trainings
             return
         try:
             self._open(trainer, pl_module)
             self._see_loaders(trainer)
-            self._hear(trainer, pl_module)
         except Exception as error:
             if loading.worker_ended(error):
                 raise
@@ -134,9 +125,6 @@ class Recorder(lightning.Callback):
     def _model(self, module: LightningModule) -> nn.Module:
         """Return what stages are named after."""
         return module if self.model_of is None else self.model_of(module)
-
-    def _hear(self, trainer: Trainer, module: LightningModule) -> None:
-        self.undo.append(launched.hear(trainer, lambda error: self.on_exception(trainer, module, error)))
 
     def _see_loaders(self, trainer: Trainer) -> None:
         """Look at each loader when Lightning has prepared it, before it is asked for an iterator."""
@@ -180,8 +168,7 @@ class Recorder(lightning.Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
-            self.replay.give_back(lambda: given(trainer, pl_module))
-            self.replay.count(self.replay.begin(batch, micro), [pl_module])
+            self.replay.begin(batch, micro)
             self._hand_over(pl_module, "training_step", batch, self.replay.batch)
             return
         tape = self.tape
@@ -197,14 +184,7 @@ class Recorder(lightning.Callback):
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > tape.snapshots.quiet:
-            tape.snapshot(number, lambda: self._state(trainer, pl_module))
-
-    def _state(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-        """Return the trainer's resume state, and what the program has counted and keeps by itself."""
-        state = resume_state(trainer) | {"counters": self.counters.changed([module])}
-        return state | self.found.beside(
-            state, given(trainer, module), self.tape.snapshots if self.tape is not None else None
-        )
+            tape.snapshot(number, lambda: resume_state(trainer))
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
@@ -324,12 +304,6 @@ def rate(optimizers: Any) -> float | None:
                 return None
             return None if value is None else float(value)
     return None
-
-
-def given(trainer: Trainer, module: LightningModule) -> Given:
-    """Return what tells of other things whether they are in the resume state already."""
-    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-    return Given([module], [*trainer.optimizers, *schedulers], trainer.callbacks)  # type: ignore[attr-defined]
 
 
 def resume_state(trainer: Trainer) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from ocrlab.errors import ShapeError
 from ocrlab.flight import record_program, ring
-from ocrlab.recording import restored, snapshots, turns
+from ocrlab.recording import restored, snapshots
 from ocrlab.recording.loops import recording
 
 
@@ -110,7 +110,6 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
         with pytest.raises((Ended, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)):
             again()
-    turns.stop()  # where no batch was fed
     signal.signal(signal.SIGCHLD, handler)
     return json.loads((out / "result.json").read_text())
 

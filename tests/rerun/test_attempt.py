@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.flight import files, ring
+from ocrlab.flight import files, ranks, ring
 from ocrlab.flight.ring_worker import Worker
 from ocrlab.rerun import answer, attempt, cells
 from ocrlab.watch.supervise import Ended
@@ -130,23 +130,27 @@ def test_how_a_started_process_ended_is_not_how_its_program_did(
 
 
 @pytest.mark.parametrize(
-    ("exception", "traceback", "wanted"),
+    ("raised", "recorded", "world", "wanted"),
     [
-        ("RuntimeError: ProcessGroup ocrlab_alone does not support it", "", True),
-        ("TypeError: no tensor", 'File "/x/ocrlab/recording/stand_in.py", line 9, in fill', True),
-        ("TypeError: no tensor", 'File "train.py", line 9, in fill', False),
+        ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 2, True),
+        ("IndexError: Target 3 is out of bounds.", "IndexError: Target 3 is out of bounds.", 2, False),
+        ("ValueError: not enough values", "RuntimeError: Connection closed by peer", 2, False),
+        ("ValueError: not enough values", "", 2, False),
+        ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 1, False),
+        ("RunError: Rank 1 of 2 waits for a tensor, and a replay holds one rank only", "", 2, True),
     ],
 )
-def test_a_failure_of_what_stands_in_for_others_is_none_of_the_program(
-    tmp_path: Path, exception: str, traceback: str, wanted: bool
+def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(
+    tmp_path: Path, raised: str, recorded: str, world: int, wanted: bool
 ) -> None:
-    error = {"type": "E", "message": "", "traceback": traceback}
-    files.write_json(tmp_path / "result.json", {"schema": 1, "error": error})
-    files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": {"kind": "exception", "exception": exception}})
-    subject: Any = SimpleNamespace(world=2, cuda=True, is_whole=False, flight=SimpleNamespace(steps=[]))
+    fault = {"kind": "exception", "exception": raised}
+    files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": fault})
+    flight = SimpleNamespace(steps=[], rank=1)
+    subject: Any = SimpleNamespace(world=world, cuda=True, is_whole=False, error=(recorded, ""), flight=flight)
     outcome = attempt.Outcome(cells.AS_IT_WAS)
     attempt._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
-    assert bool(outcome.broken) is wanted and (outcome.fault is None) is wanted
+    assert (outcome.fault is None) is wanted and bool(outcome.broken) is wanted
+    assert not wanted or ranks.HOLDS in outcome.broken
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ocrlab.flight import ranks
 from ocrlab.flight.ring import Step
 from ocrlab.rerun import answer, cells
 from ocrlab.rerun import replay as replaying
@@ -165,7 +163,6 @@ def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> No
     assert not cells.was_passed({"kind": "exception"}, steps)
     nan = {"kind": "nonfinite", "step": 1, "micro": 3}
     assert cells.was_passed(nan, steps, 3) and not cells.was_passed(nan, steps, 7), "noticed at the end"
-    assert cells.uncounted(cells.TRACED).options == {"trace": True, "counters": False}
 
 
 def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[Outcome]:
@@ -211,30 +208,3 @@ def test_the_value_that_an_assert_refuses_is_told_by_the_cpu_and_nothing_more_is
     assert [one.cell for one in found[1:]] == [cells.CPU]
     assert answer.decided(found) == asserted, "what another device shows at an earlier step is not the run's"
     assert answer._apart(found) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]
-
-
-@pytest.mark.parametrize(
-    ("world", "kind", "first", "second", "wanted"),
-    [
-        (2, "loop", "it fails", None, ["traced", "traced, rank 0 of 1"]),
-        (2, "loop", "", None, ["traced", "traced, rank 0 of 1"]),
-        (2, "loop", "it fails", "so does this", ["traced", "traced, rank 0 of 1"]),
-        (2, "loop", f"RunError: {ranks.HOLDS}", None, ["traced"]),
-        (2, "ocrlab train", "it fails", None, ["traced"]),
-        (1, "loop", "it fails", None, ["traced"]),
-    ],
-)
-def test_a_rank_that_needs_the_others_is_tried_as_the_only_one(
-    world: int, kind: str, first: str, second: str | None, wanted: list[str]
-) -> None:
-    fault = {"kind": "target", "samples": [1], "phase": "loss", "step": 3}
-    about: Any = SimpleNamespace(number=3, seconds=0.1, cuda=False, began_earlier=False, ended="failure", step=object())
-    about.flight, about.is_whole, about.whole, about.snapshot = SimpleNamespace(steps=[]), False, None, None
-    about.world, about.lonely, about.program, about.went_on = world, "", {"kind": kind}, False
-    outcomes: list[Outcome] = []
-    for cell in replaying._sequence(about, outcomes, time.monotonic(), time.monotonic() + 90):
-        broken = first if not outcomes else second
-        outcomes.append(Outcome(cell, fault if broken is None else None, broken=broken or ""))
-    assert [one.cell.name for one in outcomes][: len(wanted)] == wanted
-    assert ("traced, rank 0 of 1" in [one.cell.name for one in outcomes]) == (len(wanted) == 2)
-    assert bool(about.lonely) == (len(wanted) == 2 and second is None), "the next cells go the way that has led there"

@@ -8,7 +8,6 @@ import pickle
 import random
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 
 import cv2
@@ -19,7 +18,6 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from torchmetrics import MeanMetric
 
 from ocrlab import config as configs
 from ocrlab.flight import learned, record_program, ring
@@ -115,43 +113,6 @@ def test_a_foreign_lightning_project_is_replayed_bit_for_bit(tmp_path, monkeypat
     assert [step["micro"] for step in result["steps"]] == list(range(found.snapshots[-1].micro, 15))
     assert all(step["equal"] for step in result["steps"])
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "saved").iterdir()} == saved
-
-
-class Keeping(Model):
-    """Keeps what no checkpoint of Lightning holds."""
-
-    def __init__(self):
-        super().__init__()
-        self.history, self.rng, self.metric = deque([0.5], maxlen=4), np.random.default_rng(3), MeanMetric()
-
-    def training_step(self, batch, index):
-        shadow = self.trainer.callbacks[0].shadow
-        far = sum((p - shadow[name]).square().sum() for name, p in self.net.named_parameters())
-        loss = super().training_step(batch, index) * (1 + self.rng.random() + sum(self.history)) + far
-        self.metric.update(loss.detach())
-        self.history.append(self.metric.compute().item())
-        return loss
-
-
-class Shadow(lightning.Callback):
-    def on_train_start(self, trainer, pl_module):
-        self.shadow = {name: p.detach().clone() for name, p in pl_module.net.named_parameters()}
-
-    def on_train_batch_end(self, trainer, pl_module, *_):
-        for name, p in pl_module.net.named_parameters():
-            self.shadow[name] = 0.9 * self.shadow[name] + 0.1 * p.detach()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_what_a_module_and_a_callback_keep_by_themselves_is_there_again(tmp_path, monkeypatch):
-    again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Keeping(), Shadow())  # noqa: E731
-    again()
-    result = replay(tmp_path, monkeypatch, again)
-    assert result["finished"] and len(result["steps"]) > 2 and not result["warnings"]
-    assert all(step["equal"] for step in result["steps"])
-    (tmp_path / "replay").rename(tmp_path / "before")
-    result = replay(tmp_path, monkeypatch, again, cell={"counters": False})
-    assert not any(step["equal"] for step in result["steps"])
 
 
 @pytest.mark.filterwarnings("ignore")
