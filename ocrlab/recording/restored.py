@@ -347,7 +347,7 @@ class Restored:
 
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
-        left_out = self.state["left_out"] if self.state else []
+        left_out = [*self.state["left_out"], *self.state["state"].get("without_state", ())] if self.state else []
         told = [*executed.warned, *self.feeding.warned]
         told += [f"not in the snapshot: {what}" for what in left_out]
         if one_rank.from_others:
