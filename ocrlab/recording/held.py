@@ -26,19 +26,31 @@ class Held:
 
     def parts(self) -> dict[str, Any]:
         """Return every part that has a state, by name."""
+        return {name: part for name, part in self._named().items() if hasattr(part, "state_dict")}
+
+    def without_state(self) -> list[str]:
+        """Return the parts that a snapshot cannot hold, in words."""
+        parts = self._named().items()
+        return [
+            f"{name}: {type(part).__name__} has no state_dict"
+            for name, part in parts
+            if not hasattr(part, "state_dict")
+        ]
+
+    def _named(self) -> dict[str, Any]:
         named = [("model", self.models), ("optimizer", self.optimizers), ("scheduler", self.schedulers)]
         found = {f"{name}.{i}": part for name, parts in named for i, part in enumerate(parts)}
         if self.scaler is not None:
             found["scaler"] = self.scaler
-        found |= {f"extra.{name}": part for name, part in self.extra.items()}
-        return {name: part for name, part in found.items() if hasattr(part, "state_dict")}
+        return found | {f"extra.{name}": part for name, part in self.extra.items()}
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state of every part, the modes of the modules, and the tensors that no state_dict holds."""
         states = {name: part.state_dict() for name, part in self.parts().items()}
         hidden = [dict(_hidden(model)) for model in self.models]
         modes = [[module.training for module in model.modules()] for model in self.models]
-        return {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
+        told = {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
+        return told | {"without_state": self.without_state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Put every part back; raises CheckpointError where the program now has other parts than were recorded."""

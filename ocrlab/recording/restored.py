@@ -7,13 +7,14 @@ the record, bit for bit; `out/result.json` is written after every step, and the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,9 +45,6 @@ from ocrlab.records import SCHEMA
 from ocrlab.replaying import replayed
 from ocrlab.replaying.replayed import Anew
 
-TRACKERS = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug"}  # a replay is no run of theirs
-TRACKED = ("wandb",)
-
 
 class Restored:
     """One replay: the recorded steps, the state to begin with, and what came out."""
@@ -59,25 +57,25 @@ class Restored:
         self.state = snapshots.read(Path(job["snapshot"])) if job.get("snapshot") else None
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
-        self.steps = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
-        pending = to_replay.pending(self.recorded, self.steps, last, self.folder)
+        self.records = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
+        pending = to_replay.pending(self.recorded, self.records, last, self.folder)
         self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
         # The batch of a validation from which on it is looked at, -1 for none of them.
         self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
         self.is_before = self.validated is not None and not self.recorded.steps  # of a validation before all training
         if not self.whole and not self.is_before:
-            to_replay.check(self.steps, pending, first)
-        self.first_epoch = self.steps[0].epoch if self.steps and not self.whole else 0
+            to_replay.check(self.records, pending, first)
+        self.first_epoch = self.records[0].epoch if self.records and not self.whole else 0
         self.writer = ring.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = Place(self.out, self.rank, 0, 0)
         self.waiting = len(pending)  # batches that the run never got
-        recorded = [*self.steps, *pending]
+        recorded = [*self.records, *pending]
         goes_on = self.validated is not None
         # It ended outside of its loop over the batches.
-        ours = bool(self.steps) and not pending and last > self.steps[-1].number
+        ours = bool(self.records) and not pending and last > self.records[-1].number
         made = partial(own.Own, done=self.is_done) if self.whole else Feed
         self.feeding = made(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
-        self.index = -1 - (self.steps[0].micro if self.whole else 0)
+        self.index = -1 - (self.records[0].micro if self.whole else 0)
         self.now: Step | None = None
         self.batch: Any = None
         self.seen: float | None = None
@@ -86,7 +84,6 @@ class Restored:
         self.trace: Any = None
         self.held: Any = None
         self.is_loaded = self.is_finished = False
-        self.running: list[str] = []  # trackers
         self.home = threading.get_ident()  # the thread of the loop
         self.fetching: int | None = None  # the thread that has asked for the batch at hand
         self.error: dict[str, Any] | None = None  # of the program; another thread may fetch batches behind it
@@ -119,13 +116,9 @@ class Restored:
     def start(self, model: Any, optimizers: Any) -> None:
         """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
         self.trace = replayed.Tracer(model, self.job, self.writer, optimizers=optimizers)
-        torch.save = _not_saved
+        torch.save = _saving(torch.save)
         if self.whole:
             beginning.put(self.folder, self.rank, self.recorded.start)
-        os.environ.update(TRACKERS)
-        for name in TRACKED:
-            if getattr(sys.modules.get(name), "run", None) is not None:
-                self.running.append(f"{name} was started before the replay and may write to the run of the user")
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
@@ -136,17 +129,48 @@ class Restored:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
         aside.fed()
         self._leave_step()
-        if not self.is_loaded and self.held is not None:
-            self.is_loaded = True
-            if self.state is not None:
-                self.held.load(self.state["state"])
+        self._load()
         for batch in self._fed(loader):
-            step, now = self.begin(batch), loop.now
-            now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
+            self._begin_in(loop, batch)
             yield self.batch
             self.end()
         if self.feeding.is_behind:
             self.trace.behind()
+
+    def _load(self) -> None:
+        """Load the snapshot into the parts of a hand-written loop, once."""
+        if not self.is_loaded and self.held is not None:
+            self.is_loaded = True
+            if self.state is not None:
+                self.held.load(self.state["state"])
+
+    def _begin_in(self, loop: Any, batch: Any) -> None:
+        step, now = self.begin(batch), loop.now
+        now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
+
+    def steps(self, numbers: Iterable[Any], loop: Any) -> Iterator[Any]:
+        """Yield those of the `numbers` of a hand-written loop that the replay makes, from its snapshot on."""
+        self._load()
+        self._expect_one_more()
+        first = 0 if self.whole else self.records[0].micro if self.records else 0
+        for number in itertools.islice(numbers, first, None):
+            self.over()
+            self._begin_in(loop, None)
+            yield number
+            self.end()
+        self.over()
+
+    def next_step(self, loop: Any) -> None:
+        """Begin the next step of a loop that draws its batches by itself: it ends with the step of its optimizer."""
+        self._leave_step()
+        self._expect_one_more()
+        self.over()
+        self._begin_in(loop, None)
+
+    def _expect_one_more(self) -> None:
+        """Make one step more than was recorded where the run ended between two steps, of a loop without batches."""
+        if self.records and int(self.job["last_step"]) > self.records[-1].number:
+            self.waiting = 1
 
     def _fed(self, loader: Any) -> Iterator[Any]:
         """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""
@@ -159,8 +183,15 @@ class Restored:
             raise
 
     def start_loop(self, held: Any) -> None:
-        """Get ready to replay a hand-written loop."""
+        """Get ready to replay a hand-written loop; an error that nobody catches is one of the replay, too."""
         self.held, self.home = held, threading.get_ident()
+        usual = sys.excepthook
+
+        def uncaught(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+            self.failed(error)
+            usual(kind, error, traceback)
+
+        sys.excepthook = uncaught
         self.start(held.models, held.optimizers)
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:
@@ -172,15 +203,15 @@ class Restored:
         self.fetching = threading.get_ident()
         self.seen = self.tensor = None
         if self.index < 0:
-            self.now, self.batch = own.before(self.steps, self.steps[0].micro + self.index), batch
+            self.now, self.batch = own.before(self.records, self.records[0].micro + self.index), batch
             self.writer.begin(replace(self.now, phase="forward", time=time.time()))
             return self.now
-        if self.index >= len(self.steps):
+        if self.index >= len(self.records):
             self.over()
-            last = self.steps[-1] if self.steps else Step(-1, -1)
+            last = self.records[-1] if self.records else Step(-1, -1)
             self.now = Step(last.number + 1, last.micro + 1, last.epoch, last.walk)
         else:
-            self.now = self.steps[self.index]
+            self.now = self.records[self.index]
             if micro is not None and micro != self.now.micro:
                 raise DataError("The program is at another step", got=f"micro-batch {micro}", need=self.now.micro)
             if not self.whole:
@@ -205,7 +236,7 @@ class Restored:
 
     def is_done(self) -> bool:
         """Tell whether the recorded steps are done, and the batches that the run never got."""
-        return len(self.results) >= len(self.steps) + (0 if self.feeding.is_short else self.waiting)
+        return len(self.results) >= len(self.records) + (0 if self.feeding.is_short else self.waiting)
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
@@ -218,15 +249,15 @@ class Restored:
 
         Returns the batch that is to be validated.
         """
-        if self.validated is None or len(self.results) < len(self.steps) or not 0 <= self.validated <= number:
+        if self.validated is None or len(self.results) < len(self.records) or not 0 <= self.validated <= number:
             return batch
-        last = self.steps[-1] if self.steps else Step(0, -1)
+        last = self.records[-1] if self.records else Step(0, -1)
         micro = last.micro + 1 + number
         return self.trace.begin(batch, samples, last.number, micro, phase="validation", anew=anew)
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of a validation in a hand-written loop."""
-        if self.validated is not None and len(self.results) == len(self.steps) - 1:
+        if self.validated is not None and len(self.results) == len(self.records) - 1:
             self._leave_step()  # it validates in the middle of its walk, behind the last step
         watched = Loader(loader, Place(self.out, self.rank, 0, 1)) if can_be_watched(loader) else None
         if watched is not None:
@@ -308,7 +339,7 @@ class Restored:
                 "error": self.error,
                 "exited": list(exited),
                 "statuses": list(exited.values()),
-                "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.steps),
+                "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.records),
                 "warnings": self.warnings(),
                 "ahead": self.is_ahead,
             }
@@ -316,14 +347,18 @@ class Restored:
 
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
-        left_out = self.state["left_out"] if self.state else []
-        told = [*executed.warned, *self.running, *self.feeding.warned]
+        left_out = [*self.state["left_out"], *self.state["state"].get("without_state", ())] if self.state else []
+        told = [*executed.warned, *self.feeding.warned]
         told += [f"not in the snapshot: {what}" for what in left_out]
         if one_rank.from_others:
             told.append(
                 f"the program takes values of other ranks, which are not there: {', '.join(one_rank.from_others)}"
             )
-        if self.state is None and not (self.whole or self.is_before) and not any(step.micro for step in self.steps[:1]):
+        if (
+            self.state is None
+            and not (self.whole or self.is_before)
+            and not any(step.micro for step in self.records[:1])
+        ):
             told.append("no snapshot: the weights are those that the program begins with")
         return told
 
@@ -343,11 +378,22 @@ def same(a: float | None, b: float | None) -> bool | None:
     return struct.pack("<d", a) == struct.pack("<d", b) or (a != a and b != b)
 
 
-def _not_saved(*_args: Any, **_kwargs: Any) -> None:
-    """Take the place of torch.save: a replay must not write over what the run has saved."""
-    if not _told:
-        _told.append(True)
-        say("this is a replay; what the program saves with torch.save is not written")
+def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes the place of torch.save: a file that is named is opened in Python, so that it goes to the
+    scratch folder of the replay; torch's own writer would open it in C++.
+    """
+
+    def save_apart(obj: Any, f: Any, *args: Any, **named: Any) -> None:
+        if not isinstance(f, str | os.PathLike):
+            save(obj, f, *args, **named)
+        elif aside.is_active():
+            with open(f, "wb") as file:
+                save(obj, file, *args, **named)
+        elif not _told:
+            _told.append(True)
+            say("this is a replay; files that the program saves with torch.save are not written")
+
+    return save_apart
 
 
 _told: list[bool] = []

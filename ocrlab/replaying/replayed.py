@@ -110,7 +110,7 @@ class Tracer:
             if number >= self.first:
                 self._write("running", None)
             self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
-            self.step.values.older = self.older
+            self.step.values.older, self.step.evaluates = self.older, batch is None
             self.step.start(used, self.count, self.usual)
         return batch
 

@@ -58,6 +58,7 @@ class Step:
         self.makers: dict[int, str] = {}  # storage -> who made what lies there
         self.place: Place = {}
         self.after_backward = self.blind = False
+        self.evaluates = False  # an evaluation may come in the middle of it, of which the loop says nothing
         self.dead = False  # the CUDA context: nothing may be asked of it
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[Birth] = []  # what its inputs held
@@ -213,6 +214,8 @@ class Step:
         call = self.modules.top
         if self.backward.depth:
             return "backward"
+        if self.is_evaluating():
+            return "validation"
         if call is not None:
             loss = call.is_loss or any(found.is_loss for found in self.modules.stack)
             leaf = next(call.module.children(), None) is None
@@ -221,6 +224,10 @@ class Step:
         if self.after_backward:
             return "optimiser"
         return "loss" if self.modules.outermost else "forward"
+
+    def is_evaluating(self) -> bool:
+        """Tell whether the model is in eval() and makes no graph: an evaluation of a loop that does not say so."""
+        return self.evaluates and not torch.is_grad_enabled() and not any(root.training for root in self.roots)
 
     def _who(self, operator: str) -> str:
         path, module = self.place.get("path"), self.place.get("module")

@@ -87,13 +87,18 @@ def replay(
 def _check(subject: Subject, timeout: float) -> None:
     """Raise ConfigError where the time is too short for the way to the step."""
     got = f"--timeout {timeout:g}; no snapshot leads to it, so that its program is run from the beginning"
+    more = ""
+    if subject.program.get("from_start"):
+        got = f"--timeout {timeout:g}; the program runs from its beginning: it uses neither rec.batches nor rec.steps"
+        more = "; or use `for step in rec.steps(n)`, so that a replay starts at a snapshot; pass what the loop reads"
+        more += " of earlier steps, other than model and optimizer, as extra={...}"
     needed = _seconds(subject)
     if not subject.is_whole:
         needed = SLOWER * subject.after + subject.seconds * subject.distance
         got = f"--timeout {timeout:g}; {subject.distance} micro-batches of {subject.seconds:.2g} s from its snapshot on"
         got += f", and {subject.nth} trainings of the same program before it" if subject.nth else ""
     if needed > timeout:
-        do = f"Give it more: --timeout {math.ceil(needed + ENOUGH)}"
+        do = f"Give it more: --timeout {math.ceil(needed + ENOUGH)}{more}"
         raise ConfigError(f"The time is too short for step {subject.number} of {subject.run}", got=got, do=do)
 
 
@@ -179,7 +184,11 @@ def _otherwise(
             subject.snapshot, subject.is_whole = snapshot, False
     elif subject.whole is not None:
         wanted = math.ceil(_seconds(subject) + time.monotonic() - began)
-        subject.warnings.append(f"it was not run again from its beginning, which needs --timeout {wanted}")
+        told = f"it was not run again from its beginning, which needs --timeout {wanted}"
+        if traced.strays:
+            told = "its state is not that of the run: the program keeps something that the recorder was not given (pass"
+            told += f" it as extra={{...}}); it was not run again from its beginning, which needs --timeout {wanted}"
+        subject.warnings.append(told)
 
 
 def _seconds(subject: Subject) -> float:

@@ -29,7 +29,6 @@ from ocrlab.watch import hook
 ASIDE = "_ocrlab_aside"
 ORDER = {"forward": 1, "backward": 2, "optimiser": 3, "validation": 4}  # of phases in a step
 VALIDATED = re.compile(r"validation batch (\d+)")
-QUIET = {"PYTHONFAULTHANDLER": "1", "WANDB_MODE": "disabled", "COMET_START_ONLINE": "0"}  # a replay is no new run
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
 
 
@@ -129,7 +128,9 @@ class Subject:
         """How many seconds the run took up to its newest step; None where it cannot be made again from its beginning:
         one rank of several, and a training of ours, whose snapshots hold all there is.
         """
-        if self.world > 1 or not self.flight.steps or self.program.get("kind") == "ocrlab train":
+        if not self.flight.steps or self.program.get("kind") == "ocrlab train":
+            return None
+        if self.world > 1 and not self.program.get("from_start"):
             return None
         return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0)) + self.after
 
@@ -205,6 +206,8 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
     elif not any(step.micro == 0 for step in found.steps) and subject.whole is not None:
         subject.is_whole = True
+    if program.get("from_start"):
+        subject.snapshot, subject.is_whole = None, True
     elif not any(step.micro == 0 for step in found.steps):
         raise ConfigError(
             f"Step {chosen} cannot be reached again",
@@ -272,7 +275,8 @@ def environment(subject: Subject, job: Path) -> dict[str, str]:
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
     recorded = ranks.outside(recorded) if subject.started else recorded
     known = ranks.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
-    found = {**kept, **recorded, **known, **QUIET, record_program.REPLAY: str(job)}
+    trackers = aside.tracker_variables(str(job.parent.absolute()))
+    found = {**kept, **recorded, **known, **trackers, "PYTHONFAULTHANDLER": "1", record_program.REPLAY: str(job)}
     return found | _aside(subject, job.parent, found.get("PYTHONPATH"))
 
 

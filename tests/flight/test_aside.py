@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,22 @@ FILES = {"run/log.csv": "a whole night", "run/flight/ring": "steps", "notes.txt"
 FILES |= {"checkpoint-1.pt": "1", "checkpoint-2.pt": "2", "kept.txt": "kept", "best.txt": "best", "array.npy": "array"}
 
 
+def ran(folder: Path, program: str, out: Path, **more: str) -> list[str]:
+    """Run a program in a folder as a replay would, and return its lines."""
+    first = folder.parent / "first"
+    first.mkdir(exist_ok=True)
+    shutil.copyfile(aside.__file__, first / "_aside.py")
+    (first / "sitecustomize.py").write_text(hook.FIRST.replace(hook.MODULE, "_aside"))
+    (folder / "program.py").write_text(program)
+    environment = {**os.environ, **aside.tracker_variables(str(out)), aside.VARIABLE: str(out), "TMPDIR": str(out)}
+    environment |= {"PYTHONPATH": str(first), **more}
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.fixture
 def users(tmp_path: Path) -> Path:
     for name, text in FILES.items():
@@ -125,10 +142,9 @@ def test_a_large_file_that_is_changed_in_place_is_not_copied(tmp_path: Path, mon
 
 
 RESUMES = """
-import glob, os, pathlib, sys
+import os, pathlib, sys
 for name in ("last.pt", "old.pt"):
-    print(os.path.exists(name), os.access(name, os.R_OK), pathlib.Path(name).is_file(), name in os.listdir())
-print(sorted(glob.glob("*.pt")), sorted(name for _, _, names in os.walk(".") for name in names if name.endswith("pt")))
+    print(os.path.exists(name), pathlib.Path(name).is_file())
 try:
     print(open("last.pt").read())
 except FileNotFoundError:
@@ -163,10 +179,8 @@ def test_what_was_written_since_the_run_began_is_not_there_until_the_first_batch
         check=True,
     ).stdout.splitlines()
     hidden = how == "hide"
-    names = ["old.pt"] if hidden else ["last.pt", "old.pt"]
-    assert told[:2] == [f"{not hidden} " * 3 + str(not hidden), "True True True True"]
+    assert told[:2] == [f"{not hidden} {not hidden}", "True True"]
     assert told[2:] == [
-        f"{names} {names}",
         "missing" if hidden else "last",
         f"{'' if hidden else '0'}1 old",
         "True last",
@@ -174,3 +188,80 @@ def test_what_was_written_since_the_run_began_is_not_there_until_the_first_batch
     later = out / aside.LATER
     assert (later.read_text().split() if later.exists() else []) == ([] if hidden else [str(users / "last.pt")])
     assert {name: (users / name).read_text() for name in files} == {name: text for name, (text, _) in files.items()}
+
+
+TRACKERS = {  # module: what it is, how a program calls it with what it says itself, and what must come of it
+    "wandb": ("def init(project=None, mode=None): print(mode)", "wandb.init('mine', mode='online')", "disabled"),
+    "swanlab": ("def init(project=None, mode=None): print(mode)", "swanlab.init('mine', 'cloud')", "disabled"),
+    "neptune": ("def init_run(project=None, mode=None): print(mode)", "neptune.init_run(mode='async')", "debug"),
+    "comet_ml": ("def start(api_key=None, online=None): print(online)", "comet_ml.start(online=True)", "False"),
+    "mlflow": (
+        "def set_tracking_uri(uri): print(uri)",
+        "mlflow.set_tracking_uri('http://mine')",
+        "file://{out}/mlruns",
+    ),
+    "aim": (
+        "class Run:\n    def __init__(self, run_hash=None, *, repo=None): print(repo)",
+        "aim.Run('3', repo='.')",
+        "{out}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_is_off_whatever_the_program_says_itself(tmp_path: Path, users: Path, name: str) -> None:
+    text, call, wanted = TRACKERS[name]
+    (users / f"{name}.py").write_text(text)
+    out = tmp_path / "out"
+    out.mkdir()
+    assert ran(users, f"import {name}\n{call}", out) == [wanted.format(out=out)]
+
+
+def test_trackers_are_off_by_the_variables_that_they_document(tmp_path: Path, users: Path) -> None:
+    names = ("WANDB_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE", "CLEARML_OFFLINE_MODE")
+    names += ("MLFLOW_TRACKING_URI",)
+    out = tmp_path / "out"
+    out.mkdir()
+    told = ran(users, f"import os\nfor name in {names}: print(os.environ[name])", out)
+    assert told == ["disabled", "0", "debug", "disabled", "1", f"file://{out}/mlruns"]
+
+
+STORES = """
+import os, sqlite3
+for given in ("study.db", "file:study.db?mode=rwc"):
+    with sqlite3.connect(given, uri=given.startswith("file:")) as store:
+        store.execute("insert into trials values (2)")
+    print(store.execute("select count(*) from trials").fetchone()[0])
+    store.close()
+print(sqlite3.connect(":memory:").execute("select 3").fetchone()[0])
+"""
+
+
+def test_what_a_study_writes_into_its_database_is_written_into_a_copy(tmp_path: Path, users: Path) -> None:
+    with sqlite3.connect(users / "study.db") as store:
+        store.execute("create table trials (number)")
+        store.execute("insert into trials values (1)")
+    store.close()
+    before = (users / "study.db").read_bytes()
+    out = tmp_path / "out"
+    out.mkdir()
+    assert ran(users, STORES, out) == ["2", "3", "3"]
+    assert (users / "study.db").read_bytes() == before
+
+
+EVENTS = """
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter("logs")
+writer.add_scalar("loss", 1.0, 3)
+writer.close()
+import tensorboard.compat
+print(tensorboard.compat.tf.__version__)
+"""
+
+
+def test_tensorboard_writes_no_events_among_those_of_the_run(tmp_path: Path, users: Path) -> None:
+    pytest.importorskip("tensorboard")
+    out = tmp_path / "out"
+    out.mkdir()
+    assert ran(users, EVENTS, out) == ["stub"], "TensorFlow would write in C++"
+    assert not list(users.glob("logs/*")) and list(out.glob("aside/**/events.out*"))

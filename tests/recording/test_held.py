@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,11 +34,9 @@ def replay(folder: Path, monkeypatch, again) -> dict:
 
     with monkeypatch.context() as patch:
         patch.setenv(record_program.REPLAY, str(out / "job.json"))
-        for name in restored.TRACKERS:
-            patch.setenv(name, "")
+        patch.setattr(sys, "excepthook", sys.excepthook)  # the replay replaces these
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)
-        patch.setattr(builtins, "enumerate", enumerate)
         with pytest.raises(Ended):
             again()
     return json.loads((out / "result.json").read_text())
@@ -121,3 +119,17 @@ def test_a_compiled_model_is_recorded_and_replayed(tmp_path, monkeypatch):
     result = replay(tmp_path, monkeypatch, lambda: compiled(tmp_path))
     assert result["finished"]
     assert all(step["equal"] for step in result["steps"])
+
+
+def test_what_has_no_state_is_named_by_the_replay(tmp_path, monkeypatch):
+    def train():
+        net = nn.Linear(2, 1)
+        extra = {"bank": [1.0, 2.0], "average": torch.optim.swa_utils.AveragedModel(net)}
+        with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1), extra=extra) as rec:
+            for (x,) in rec.batches(DataLoader(TensorDataset(torch.ones(4, 2)), 2)):
+                rec.loss(net(x).mean()).backward()
+
+    train()
+    assert replay(tmp_path, monkeypatch, train)["warnings"] == [
+        "not in the snapshot: extra.bank: list has no state_dict"
+    ]

@@ -3,6 +3,7 @@
 # ruff: noqa: NPY002  # the global generator is what is tested
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -104,8 +105,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
     handler = signal.getsignal(signal.SIGCHLD)
     with monkeypatch.context() as patch:
         patch.setenv(record_program.REPLAY, str(out / "job.json"))
-        for name in restored.TRACKERS:
-            patch.setenv(name, "")
+        patch.setattr(sys, "excepthook", sys.excepthook)  # and this
         patch.setattr(restored, "leave", end)
         patch.setattr(torch, "save", torch.save)  # the replay replaces it
         with pytest.raises((Ended, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)):
@@ -310,6 +310,21 @@ def test_names_phases_and_rates_are_in_the_record(tmp_path):
     assert found.steps[0].memory["rss"] > 1 << 20
     assert found.now.stage == "", "what was entered last in the forward does not stand in the phases behind it"
     assert record_program.read(tmp_path)["kind"] == "loop"
+
+
+def test_a_replay_saves_to_memory_and_writes_no_file(tmp_path, monkeypatch):
+    def check():
+        buffer = io.BytesIO()
+        torch.save({"w": torch.ones(3)}, buffer)
+        buffer.seek(0)
+        assert torch.load(buffer)["w"].sum() == 3
+        torch.save(torch.ones(3), tmp_path / "saved.pt")
+
+    train(tmp_path, Noisy(), check=check)
+    (tmp_path / "saved.pt").unlink()
+    result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, Noisy(), check=check))
+    assert result["finished"] and result["error"] is None
+    assert not (tmp_path / "saved.pt").exists()
 
 
 def test_recording_changes_nothing(tmp_path):
