@@ -12,13 +12,12 @@ WORDS = {
     "watch": "show what uses the memory now, of GPUs and of the host",
     "why": "say why a run was out of memory",
 }
-TAKES_PROGRAM = True  # what stands after -- is run again by `why --try`
 EXAMPLES = """
   ocrlab memory fit crop=640                              the largest batch for this machine, measured
   ocrlab memory fit encoder=resnet50 --limit 8            ... with 8 GB
   ocrlab memory estimate batch_size=16                    part by part, in seconds
   ocrlab memory watch                                     who uses what, now
-  ocrlab memory why runs/20250101-120000-receipts         which of the six reasons it was
+  ocrlab memory why runs/20250101-120000-receipts         what took the memory, and what to set instead
 
 `ocrlab memory WORD --help` says more; each WORD takes --json.
 """

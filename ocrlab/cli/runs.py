@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import sys
@@ -71,6 +72,8 @@ def _answer(args: argparse.Namespace) -> Answer:
     if not places:
         places, _ = split([DEFAULT])
     found = listing.list_runs(places)
+    if importlib.util.find_spec("yaml") is None:
+        print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
     chosen = filtered(found, args, conditions)
     ordered = choose.ordered(chosen, args.sort, args.reverse)
     groups = failures.grouped(chosen)

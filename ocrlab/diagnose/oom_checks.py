@@ -173,5 +173,5 @@ def _instead(known: Known, found: Split, remedy: Remedy) -> Check:
         return _check(7, "skip", "nothing says that memory ran out")
     if remedy.line:
         more = f"; {remedy.do}" if remedy.do else ""
-        return _check(7, "ok", f"{remedy.line}{more}", do="--try shows whether it works")
+        return _check(7, "ok", f"{remedy.line}{more}")
     return _check(7, "warn", remedy.do or "nothing is known to fit", do="ocrlab memory fit measures what fits")

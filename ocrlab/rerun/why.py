@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL", "skip": "skip"}
 
 @dataclass
 class Why:
-    """The answer: the disease, the seven checks, what to set, one sentence, what trial runs did (None: none)."""
+    """The answer: the disease, the seven checks, what to set, one sentence."""
 
     found: Split
     checks: list[Check]
     remedy: Remedy
     sentence: str
     known: oom_known.Known
-    tried: dict[str, Any] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -34,7 +32,7 @@ class Why:
         told: dict[str, Any] = {"schema": SCHEMA, "ran_out": bool(self.found.kind), **asdict(self.found)}
         told["checks"] = [asdict(check) for check in self.checks]
         told["remedy"] = {**asdict(self.remedy), "line": self.remedy.line}
-        told |= {"sentence": self.sentence, "tried": self.tried}
+        told["sentence"] = self.sentence
         clean: dict[str, Any] = finite(told)
         return clean
 
@@ -67,15 +65,6 @@ def sentence(known: oom_known.Known, found: Split, proposed: Remedy) -> str:
     if proposed.line:
         return f"{head}. Set {proposed.line}."
     return f"{head}. {proposed.do}." if proposed.do else f"{head}."
-
-
-def tried(answer: Why, program: Sequence[str], timeout: float, say: Callable[[str], None]) -> Why:
-    """Run the program again, as it was and under the remedy, and say whether that works; raises ConfigError."""
-    from ocrlab.rerun import why_try
-
-    answer.tried = why_try.trial(answer.known, answer.found, answer.remedy, program, timeout, say)
-    answer.sentence = f"{answer.sentence} {answer.tried['sentence']}"
-    return answer
 
 
 def _article(kind: str) -> str:

@@ -93,16 +93,6 @@ def calls(names: set[str], files: Iterable[str]) -> list[Line]:
     return found
 
 
-def at(file: str, number: int, name: str) -> Line:
-    """Return the line of a place that is known, with what bounds the container there."""
-    tree = _tree(file)
-    if tree is not None:
-        for function, node in _statements(tree):
-            if node.lineno <= number <= (node.end_lineno or node.lineno) and not getattr(node, "body", None):
-                return _line(file, node, function, _bounded(tree, node, name), number)
-    return Line(file, number, linecache.getline(file, number).strip())
-
-
 def _of_file(file: str, name: str) -> list[Line]:
     tree = _tree(file)
     if tree is None:
@@ -177,9 +167,8 @@ def _grows(node: ast.AST, name: str) -> bool:
     return False
 
 
-def _line(file: str, node: Any, function: str, bounded: str, number: int | None = None) -> Line:
-    number = number or node.lineno
-    return Line(file, number, linecache.getline(file, number).strip(), function, bounded)
+def _line(file: str, node: Any, function: str, bounded: str) -> Line:
+    return Line(file, node.lineno, linecache.getline(file, node.lineno).strip(), function, bounded)
 
 
 def _bounded(tree: ast.Module, node: ast.stmt, name: str) -> str:

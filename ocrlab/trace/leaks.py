@@ -31,7 +31,6 @@ from ocrlab.trace.leak_lines import Line
 from ocrlab.trace.leak_probe import PROBE, Candidate, Probe
 from ocrlab.trace.leak_record import FIXES, MIB, Leak
 from ocrlab.trace.leak_slope import Slope, slope, still_grows
-from ocrlab.trace.leak_watchpoint import Watchpoint
 from ocrlab.trace.leak_workers import Workers
 from ocrlab.trace.memory import _nested
 
@@ -43,7 +42,6 @@ SURE = 0.95
 COST = 0.004  # of the time, that reading the figures may take
 LONGEST = 16  # steps of a closer look
 CALLS = 4  # of the model for each step of the optimiser, that count as one step
-PATIENCE = 24  # steps for which a watchpoint waits
 
 
 @contextlib.contextmanager
@@ -96,7 +94,6 @@ class Seen:
         self._samples: dict[str, list[tuple[int, float]]] = {"process": [], "malloc": [], "cuda": []}
         self._probe: Probe | None = None
         self._length, self._next = PROBE, WARM + 2 * EVERY
-        self._point: tuple[Watchpoint, Candidate, Slope, int] | None = None
         self._source = ""
         self._handles: list[Any] = []
         self._started = time.perf_counter()
@@ -144,8 +141,6 @@ class Seen:
             handle.remove()
         self._handles.clear()
         with self._guarded():
-            if self._point is not None:
-                self._settle()
             if self._probe is not None and self._probe.ripe(self.ticks + 1, wait=3):
                 self._judge()
             self._add(self._workers.judge(self.ticks))
@@ -186,7 +181,7 @@ class Seen:
         self._workers.tick(self.ticks)
         with self._guarded():
             began = time.perf_counter()
-            if self._probe is not None or self._point is not None:
+            if self._probe is not None:
                 self._look()
                 self.looked += time.perf_counter() - began
                 return
@@ -248,11 +243,6 @@ class Seen:
     # The closer look.
 
     def _look(self) -> None:
-        if self._point is not None:
-            point, _, _, since = self._point
-            if point.place is not None or not point.active or self.ticks - since > PATIENCE:
-                self._settle()
-            return
         probe = self._probe
         if probe is None:
             return
@@ -279,7 +269,7 @@ class Seen:
         self._next = self.ticks + wait
 
     def _place(self, candidate: Candidate, growth: Slope) -> None:
-        """Find the line of what grows; where the source leaves a choice, the container is watched until it grows."""
+        """Find the line of what grows in the source."""
         holder = candidate.holder
         if holder is None:
             return
@@ -287,12 +277,7 @@ class Seen:
         if holder.bounded or getattr(holder.container, "maxlen", None):
             self._note(holder, holder.bounded or f"its length is {holder.container.maxlen} at most")
             return
-        lines = self._lines(candidate, holder)
-        if len(lines) != 1 and holder.container is not None and self._point is None and sys.gettrace() is None:
-            self._point = (Watchpoint(holder.container), candidate, growth, self.ticks)
-            self._point[0].start()
-            return
-        self._told(candidate, growth, lines)
+        self._told(candidate, growth, self._lines(candidate, holder))
 
     def _lines(self, candidate: Candidate, holder: Holder) -> list[Line]:
         if candidate.kind == "figures":
@@ -301,21 +286,6 @@ class Seen:
             return []
         lines = leak_lines.growth(holder.name, holder.files, holder.near)
         return lines if holder.container is not None else lines + leak_lines.assigned(holder.name, holder.files)
-
-    def _settle(self) -> None:
-        """Tell the leak whose container was watched."""
-        if self._point is None:
-            return
-        point, candidate, growth, _ = self._point
-        self._point = None
-        place = point.place
-        point.stop()
-        if candidate.holder is None:
-            return
-        if place is not None and candidate.kind != "figures":
-            self._told(candidate, growth, [leak_lines.at(*place, candidate.holder.name)])
-        else:
-            self._told(candidate, growth, self._lines(candidate, candidate.holder))
 
     def _told(self, candidate: Candidate, growth: Slope, lines: list[Line]) -> None:
         holder = candidate.holder

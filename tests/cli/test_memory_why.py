@@ -1,21 +1,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from ocrlab.cli import memory_why
 from ocrlab.cli.answer import Answer, Parser
+from ocrlab.errors import ConfigError
 
 
-def asked(*words: str, program: tuple[str, ...] = ()) -> Answer:
+def asked(*words: str) -> Answer:
     parser = Parser("ocrlab memory why", "why", memory_why.EXAMPLES)
     memory_why.arguments(parser)
-    args = parser.parse_args(list(words))
-    args.program = list(program)
-    return memory_why.run(args)
+    return memory_why.run(parser.parse_args(list(words)))
 
 
 def test_a_log_is_answered_with_seven_rows_and_a_sentence(tmp_path: Path) -> None:
@@ -37,11 +35,6 @@ def test_no_memory_failure_ends_with_one(tmp_path: Path) -> None:
     assert asked(str(log)).status == 1
 
 
-def test_try_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("MemoryError\n")
-    code = "import sys; sys.exit('MemoryError' if int(sys.argv[2]) > 2 else 0)"
-    done = asked(str(log), "--try", "--timeout", "30", program=(sys.executable, "-c", code, "--batch-size", "8"))
-    assert done.record["tried"]["change"] == "--batch-size 2"
-    assert done.status == 0
-    assert "with --batch-size 4" in capsys.readouterr().err
+def test_the_option_of_older_versions_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no longer runs a program again. Given: --try. Needed: RUN or LOG alone"):
+        asked(str(tmp_path / "train.log"), "--try")

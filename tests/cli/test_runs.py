@@ -111,11 +111,11 @@ def test_run_and_runs_know_each_other(folder: Path, capsys: pytest.CaptureFixtur
         assert told in capsys.readouterr().out
 
 
-def test_it_needs_no_package_and_imports_none(folder: Path) -> None:
+def test_it_needs_no_package_and_says_what_brings_the_settings(folder: Path) -> None:
     blocked = ("yaml", "pydantic", "numpy", "torch", "rich", "pandas")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from ocrlab import cli; sys.exit(cli.main())"
     done = subprocess.run([sys.executable, "-c", code, "runs"], cwd=folder.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = done.stdout.split("\n\n")[0].splitlines()
     assert len(rows) == 5
-    assert rows[1].endswith("lr=0.004")
+    assert done.stderr == "ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)\n"

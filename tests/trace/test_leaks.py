@@ -22,7 +22,6 @@ from ocrlab.trace.leak_holders import Search
 from ocrlab.trace.leak_probe import Probe
 from ocrlab.trace.leak_record import Leak
 from ocrlab.trace.leak_slope import slope, still_grows
-from ocrlab.trace.leak_watchpoint import Watchpoint
 
 SIZE = 256  # an output is 1 MiB
 
@@ -305,22 +304,6 @@ def test_a_graph_that_was_used_keeps_nothing() -> None:
     assert len(set(leak_graph.kept(out))) >= 1
     out.backward()
     assert set(leak_graph.kept(out)) == set()
-
-
-def test_a_watchpoint_finds_the_line_and_lets_go() -> None:
-    box: list[int] = []
-
-    def add(into: list[int]) -> None:
-        into.append(1)  # leaks: watchpoint
-
-    point = Watchpoint(box)
-    point.start()
-    for _ in range(2):
-        add(box)
-    point.stop()
-    if point.place is not None:  # not where a coverage tool traces
-        assert point.place == (__file__, line_of("watchpoint"))
-    assert sys.gettrace() is None
 
 
 SOURCE = """
