@@ -1,8 +1,8 @@
 """A probability map into scored polygons, in the pixels of the original image.
 
 `regions` is the way in; `outlines` finds what is text in a mask, `quads` and `polygons` turn outlines into shapes,
-`scores` reads the map. `kernels` is compiled by numba when it is first needed, and so is `offset`, which moves polygons
-outwards by a sweep (`sweep`) over their edges (`edges`). Nothing here knows torch.
+`scores` reads the map. `kernels` is compiled by numba when it is first needed; pyclipper moves polygons outwards.
+Nothing here knows torch.
 """
 
 from __future__ import annotations

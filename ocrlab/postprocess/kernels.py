@@ -45,12 +45,6 @@ def part(function: F) -> F:
 
 
 @part
-def rounded(value: float) -> int:
-    """Round half away from zero to an integer, as Clipper does."""
-    return int(value - 0.5) if value < 0 else int(value + 0.5)
-
-
-@part
 def bounds(polygon: NDArray[Any]) -> tuple[Any, Any, Any, Any]:
     """Return the smallest x and y and the largest x and y of a polygon (P, 2)."""
     x0 = x1 = polygon[0, 0]

@@ -6,7 +6,6 @@ Shapes: N outlines, P points; coordinates as in `quads`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from itertools import chain
 from types import ModuleType
 
@@ -22,8 +21,7 @@ from ocrlab.postprocess.scores import Map, flat, polygon_scores
 
 TOLERANCE = 0.002  # of the perimeter that a simplified outline may leave the outline
 FINE = 64  # steps a pixel in which an exact polygon is offset; Clipper counts in whole numbers
-SHARP = 2.0  # Clipper's mitre limit: corners of 60 degrees and more stay corners
-ROOM = 64  # points that a polygon may gain where it grows without Clipper
+MITRE_LIMIT = 2.0  # Clipper's: corners of 60 degrees and more stay corners
 ROUNDED = 2.0  # pixels by which a polygon may grow less than it should, both sides together
 
 Points = NDArray[np.int32]
@@ -71,9 +69,9 @@ def exact(
     area = np.array([cv2.contourArea(points) for points in found])
     length = np.array([cv2.arcLength(points, True) for points in found])
     distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio))
-    points, starts = flat(found)
+    every = move_edges([points * FINE for points in found], distances * FINE, pyclipper.JT_MITER)
     polygons, scores = [], []
-    for pieces, score in zip(moved(points * FINE, starts, distances * FINE, True, loops), sure, strict=True):
+    for pieces, score in zip(every, sure, strict=True):
         if pieces:
             polygons.append(max(pieces, key=cv2.contourArea) / FINE)  # the others are holes
             scores.append(score)
@@ -103,40 +101,29 @@ def unclipped(
     """
     if not polygons:
         return [], np.zeros(0)
-    (points, starts), areas, lengths = flat(polygons), np.empty(len(polygons)), np.empty(len(polygons))
+    areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
     if loops:
-        loops.measure(points, starts, areas, lengths)
+        loops.measure(*flat(polygons), areas, lengths)
     else:
         areas[:] = [abs(geometry.area(polygon)) for polygon in polygons]
         lengths[:] = [geometry.perimeter(polygon) for polygon in polygons]
     distances = np.divide(areas * ratio, lengths, out=np.zeros_like(areas), where=lengths > 0)
-    every = moved(points, starts, distances, False, loops)
+    every = move_edges(polygons, distances, pyclipper.JT_ROUND)
     return [pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32) for pieces in every], distances
 
 
-def moved(
-    points: Points, starts: NDArray[np.int64], distances: NDArray[np.float64], mitre: bool, loops: ModuleType | None
-) -> list[list[Points]]:
-    """Return the pieces (P, 2) that Clipper makes of N polygons by moving the edges of each outwards by its distance.
+def move_edges(polygons: Sequence[Points], distances: NDArray[np.float64], join: int) -> list[list[Points]]:
+    """Return the pieces (P, 2) that Clipper makes of each polygon (P, 2) by moving its edges outwards by its distance.
 
-    Points starts[n] : starts[n + 1] are those of polygon n. Corners are round, or mitres if `mitre`. The compiled loops
-    need no Clipper for what becomes one piece, as most polygons do.
+    `join` is pyclipper's JT_ROUND or JT_MITER.
     """
-    out, counts = np.empty((2 * len(points) + ROOM * len(distances), 2), np.int32), np.zeros(len(distances), np.int64)
-    if loops:
-        sweep = import_module("ocrlab.postprocess.offset")  # late, since only polygons need what it compiles
-        sweep.offset(points, starts, distances, mitre, out, counts, np.empty(1, sweep.WORK))
-    join, end, found = pyclipper.JT_MITER if mitre else pyclipper.JT_ROUND, 0, []
-    for i, (count, distance) in enumerate(zip(counts.tolist(), distances.tolist(), strict=True)):
-        end += count
-        alone = [out[end - count : end]]
-        found.append(alone if count else clipped(points[starts[i] : starts[i + 1]], distance, join))
-    return found
-
-
-def clipped(polygon: Points, distance: float, join: int) -> list[Points]:
-    """Return the pieces (P, 2) that Clipper makes of a polygon by moving its edges outwards by `distance`."""
-    clipper = pyclipper.PyclipperOffset(SHARP)
-    clipper.AddPath(polygon.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
-    pieces = clipper.Execute(distance)
-    return [np.fromiter(chain.from_iterable(piece), np.int32, 2 * len(piece)).reshape(-1, 2) for piece in pieces]
+    clipper = pyclipper.PyclipperOffset(MITRE_LIMIT)
+    moved: list[list[Points]] = []
+    for polygon, distance in zip(polygons, distances.tolist(), strict=True):
+        clipper.Clear()
+        clipper.AddPath(polygon.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
+        pieces = clipper.Execute(
+            distance
+        )  # a list for each point: kept for all polygons, they cost garbage collections
+        moved.append([np.fromiter(chain.from_iterable(p), np.int32, 2 * len(p)).reshape(-1, 2) for p in pieces])
+    return moved
