@@ -20,10 +20,10 @@ OLDEST = (3, 11)  # the recorder needs torch, which the half that runs on 3.10 d
 
 
 class Build(BuildHookInterface[Any]):
-    """Compiles `ocrlab/recording/quick`: beside its sources for an editable install, elsewhere for a wheel."""
+    """Compiles `ocrlab/debug/recorder/quick`: beside its sources for an editable install, elsewhere for a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        folder = Path(self.root, "ocrlab", "recording")
+        folder = Path(self.root, "ocrlab", "debug", "recorder")
         name = f"quick{sysconfig.get_config_var('EXT_SUFFIX')}"
         self.place = tempfile.TemporaryDirectory(prefix="ocrlab-build-")
         made = folder / name if version == "editable" else Path(self.place.name, name)
@@ -34,7 +34,7 @@ class Build(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
-            build_data["force_include"][str(made)] = f"ocrlab/recording/{name}"
+            build_data["force_include"][str(made)] = f"ocrlab/debug/recorder/{name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         self.place.cleanup()
@@ -71,4 +71,4 @@ def form(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    print(form(Path(__file__).parent / "ocrlab" / "recording"))
+    print(form(Path(__file__).parent / "ocrlab" / "debug" / "recorder"))

@@ -23,7 +23,7 @@ import planted
 from planted import Defect, Natural
 from table import ROOT, judged, markdown, page, parser, publish
 
-from ocrlab.audit import Finding, check
+from ocrlab.data.audit import Finding, check
 from ocrlab.errors import DataError
 
 RECALL, FALSE = 0.95, 0.005  # at least of the planted defects, at most of the untouched boxes

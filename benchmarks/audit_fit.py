@@ -1,4 +1,4 @@
-"""Where the weights come from by which the data doctor knows a line that nobody boxed (ocrlab/audit/missing.py).
+"""Where the weights come from by which the data doctor knows a line that nobody boxed (ocrlab/data/audit/missing_boxes.py).
 
     python benchmarks/audit_fit.py --data ../shared/data/sroie
 
@@ -20,7 +20,7 @@ import planted
 from numpy.typing import NDArray
 from table import ROOT, markdown, page, parser, publish
 
-from ocrlab.audit import ink, missing, picture
+from ocrlab.data.audit import image_reader, ink_mask, missing_boxes
 from ocrlab.errors import DataError
 
 FORGOTTEN, SIGNS = 3.5, 0.7  # log odds; likeness to signs in boxes
@@ -29,7 +29,7 @@ LEFT_OUT, SHARE = 8, 0.2  # boxes of a page at a time, at most, and of all its b
 INSIDE, COVERED = 0.5, 0.25  # a line is that of a box with so much of its area in it, and covers so much of it
 RIDGE = 1.0
 
-Found = tuple[missing.Line, tuple[float, float, float, float]]  # left, top, right, bottom in image pixels
+Found = tuple[missing_boxes.Line, tuple[float, float, float, float]]  # left, top, right, bottom in image pixels
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -68,7 +68,7 @@ def main() -> None:
     ]
     found = f"{len(text.pages)} of {count} boxes left out are found as a line; {used.sum()} lines of other ink"
     header = ("log odds above", "share of the boxes left out", "lines of other ink", "forgotten print")
-    table = [[name, f"{weight:.2f}"] for name, weight in zip(missing.WEIGHTS, weights, strict=True)]
+    table = [[name, f"{weight:.2f}"] for name, weight in zip(missing_boxes.WEIGHTS, weights, strict=True)]
     parts = [found, markdown(header, rows), markdown(("term", "weight"), [*table, ["bias", f"{bias:.2f}"]])]
     publish("audit-fit", page("Lines that nobody boxed: the weights", "\n\n".join(parts)), save=args.save)
 
@@ -84,11 +84,11 @@ def arguments() -> argparse.Namespace:
 
 def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> tuple[Lines, Lines, int]:
     """Return the lines of boxes left out, those of other ink, and how many boxes were left out."""
-    text: list[tuple[int, missing.Line]] = []
-    other: list[tuple[int, missing.Line]] = []
+    text: list[tuple[int, missing_boxes.Line]] = []
+    other: list[tuple[int, missing_boxes.Line]] = []
     count = 0
     for number, one in enumerate(pages):
-        image = picture.decode(one.image)[0]
+        image = image_reader.decode(one.image)[0]
         other += [(number, line) for line, _ in found(image, one.boxes)]
         for _ in range(times):
             size = min(LEFT_OUT, max(1, int(SHARE * len(one.boxes))))
@@ -100,11 +100,11 @@ def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> 
     return _lines(text), _lines(other), count
 
 
-def found(image: picture.Image, boxes: list[planted.Box]) -> list[Found]:
+def found(image: image_reader.Image, boxes: list[planted.Box]) -> list[Found]:
     """Return the lines outside `boxes`."""
-    sheet = ink.sheet(image, [box.corners.astype(np.float32) for box in boxes])
+    sheet = ink_mask.sheet(image, [box.corners.astype(np.float32) for box in boxes])
     lines = []
-    for line in missing.lines(sheet):
+    for line in missing_boxes.lines(sheet):
         x, y, w, h = (value / sheet.scale for value in line.box)
         lines.append((line, (x, y, x + w, y + h)))
     return lines
@@ -140,7 +140,7 @@ def fit(text: Floats, other: Floats) -> tuple[Floats, float]:
     return weights[:-1] / spread, float(weights[-1] - (weights[:-1] / spread) @ mean)
 
 
-def _line_of(box: planted.Box, lines: list[Found]) -> missing.Line | None:
+def _line_of(box: planted.Box, lines: list[Found]) -> missing_boxes.Line | None:
     """Return the line that covers most of a box, and lies in it."""
     fitting = [
         (planted.covered(box.bounds, place), at)
@@ -150,11 +150,11 @@ def _line_of(box: planted.Box, lines: list[Found]) -> missing.Line | None:
     return lines[max(fitting)[1]][0] if fitting else None
 
 
-def _lines(found: list[tuple[int, missing.Line]]) -> Lines:
+def _lines(found: list[tuple[int, missing_boxes.Line]]) -> Lines:
     return Lines(
-        np.array([missing.terms(line) for _, line in found]).reshape(-1, len(missing.WEIGHTS)),
+        np.array([missing_boxes.terms(line) for _, line in found]).reshape(-1, len(missing_boxes.WEIGHTS)),
         np.array([number for number, _ in found], np.int64),
-        np.array([missing.is_print(line) for _, line in found], np.bool_),
+        np.array([missing_boxes.is_print(line) for _, line in found], np.bool_),
         np.array([line["known"] for _, line in found], np.float64),
     )
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import table
 
-from ocrlab.rerun import bisect, choice, factors, program, search
+from ocrlab.debug.bisect import bisect_job, command_trials, factors, next_run, posterior
 
 LIMIT = 60  # runs
 ERROR = 0.05
@@ -126,12 +126,12 @@ def drawn(case: Case, dice: random.Random) -> tuple[str, int]:
     if case.suspected != "alike":
         others = [index for index in range(case.count) if index not in chosen]
         suspicion[chosen[0] if case.suspected == "right" else dice.choice(others)] = 6.0
-    known = search.begin(suspicion)
-    while len(known.runs) < LIMIT and not search.settled(known, ERROR):
-        run = choice.choose(known, ERROR)
-        search.learn(known, run, fails(case, chosen, run) and dice.random() < case.rate)
-    best = search.found(known)
-    if not search.settled(known, ERROR) or best.kind == "other":
+    known = posterior.begin(suspicion)
+    while len(known.runs) < LIMIT and not posterior.settled(known, ERROR):
+        run = next_run.choose(known, ERROR)
+        posterior.learn(known, run, fails(case, chosen, run) and dice.random() < case.rate)
+    best = posterior.found(known)
+    if not posterior.settled(known, ERROR) or best.kind == "other":
         return "not settled", len(known.runs)
     if best.kind == "never":
         return "not again", len(known.runs)
@@ -152,10 +152,10 @@ def real() -> str:
     flips = factors.of_words([f"{name}=1:0" for name in "abcdefgh"])
     words = [sys.executable, "-S", "-c", PROGRAM, *(f"{name}={{{name}}}" for name in "abcdefgh")]
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
-        start = program.starter(words, flips)
-        job = bisect.Hunt(flips, [1.0] * 8, start, Path(folder, "runs"), bisect.Limits(timeout=60), "real")
+        start = command_trials.starter(words, flips)
+        job = bisect_job.Hunt(flips, [1.0] * 8, start, Path(folder, "runs"), bisect_job.Limits(timeout=60), "real")
         began = time.perf_counter()
-        outcome = bisect.hunt(job, lambda row: None)
+        outcome = bisect_job.hunt(job, lambda row: None)
         seconds = time.perf_counter() - began
     named = " and ".join(flips[index].name for index in outcome.found.factors)
     right = outcome.status == "found" and named == "a and f"

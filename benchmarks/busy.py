@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 from table import markdown, page, parser, publish
 
-from ocrlab.probes import openmp
+from ocrlab.hardware import openmp
 
 SITUATIONS = {"alone": 0, "beside one busy process": 1, "beside two": 2}
 STEPS = """
 import sys, time, torch
-from ocrlab.config import Config
-from ocrlab.losses import TargetMaps, db_loss
-from ocrlab.model.detector import Detector
+from ocrlab.config.schema import Config
+from ocrlab.losses.db_loss import TargetMaps, db_loss
+from ocrlab.model.dbnet import Detector
 
 batch, side, steps = map(int, sys.argv[1:])
 torch.set_num_threads(2)

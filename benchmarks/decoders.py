@@ -16,7 +16,7 @@ import runs
 from runs import Run
 from table import markdown, page, parser, publish
 
-from ocrlab.config import Config
+from ocrlab.config.schema import Config
 
 NETWORKS = ("resnet18_slim+fpn", "resnet18_slim+unet", "resnet18+fpn", "resnet18+unet", "mobilenet_v3_large+fpn")
 TRIAL = 24  # steps; the first ones are slower
@@ -70,7 +70,7 @@ def parameters(config: Config) -> int:
     """Return the number of parameters of the network that a config names, without memory for them."""
     import torch
 
-    from ocrlab.model.detector import Detector
+    from ocrlab.model.dbnet import Detector
 
     with torch.device("meta"):
         return sum(p.numel() for p in Detector(config.encoder, config.decoder, config.width).parameters())

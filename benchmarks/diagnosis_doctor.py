@@ -22,8 +22,8 @@ from typing import Any
 
 from table import judged, markdown, page, parser, publish
 
-from ocrlab.doctor import child, ladder
-from ocrlab.doctor.ask import Ask, Options
+from ocrlab.hardware.doctor import doctor_job, probe_runner
+from ocrlab.hardware.doctor.check_spec import Ask, Options
 from ocrlab.records import Check
 
 PLANTED = """
@@ -76,24 +76,24 @@ TORCH |= {"DataLoader by fork", "DataLoader by spawn"}
 @contextmanager
 def children(run: Any) -> Iterator[None]:
     """Let the ladder start its children by `run`."""
-    real, child.run = child.run, run
+    real, probe_runner.run = probe_runner.run, run
     try:
         yield
     finally:
-        child.run = real
+        probe_runner.run = real
 
 
-def climb(options: Options) -> tuple[list[Check], dict[str, child.Ran], float]:
+def climb(options: Options) -> tuple[list[Check], dict[str, probe_runner.Ran], float]:
     """Climb the real ladder and return its findings, what became of each child, and the seconds it took."""
-    kept, real = {}, child.run
+    kept, real = {}, probe_runner.run
 
-    def recorded(python: str, file: Path, function: str, arguments: Any, **more: Any) -> child.Ran:
+    def recorded(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.Ran:
         ran = kept[key(file, function, arguments)] = real(python, file, function, arguments, **more)
         return ran
 
     began = time.monotonic()
     with children(recorded):
-        checks = ladder.run(options)
+        checks = doctor_job.run(options)
     return checks, kept, time.monotonic() - began
 
 
@@ -102,18 +102,20 @@ def key(file: Path, function: str, arguments: Any) -> str:
     return f"{file.stem} {function} {sorted(arguments.items())}"
 
 
-def planted(ask: Ask, fault: str, probe: Path, every: list[Ask], kept: dict[str, child.Ran], options: Options) -> bool:
+def planted(
+    ask: Ask, fault: str, probe: Path, every: list[Ask], kept: dict[str, probe_runner.Ran], options: Options
+) -> bool:
     """Return whether the report is complete with a fault in one check; the others answer as they did."""
-    real = child.run
+    real = probe_runner.run
 
-    def replayed(python: str, file: Path, function: str, arguments: Any, **more: Any) -> child.Ran:
+    def replayed(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.Ran:
         if file == probe:
             return real(python, file, function, arguments, **more)
-        return kept.get(key(file, function, arguments)) or child.Ran(done=True)
+        return kept.get(key(file, function, arguments)) or probe_runner.Ran(done=True)
 
     broken = replace(ask, probe=probe, function=fault, after=(), skip=lambda facts: None, deadline=DEADLINE, idle=IDLE)
     with children(replayed):
-        checks = ladder.run(options, planned=[broken if one is ask else one for one in every])
+        checks = doctor_job.run(options, planned=[broken if one is ask else one for one in every])
     mine = [check for check in checks if check.name == ask.name]
     return (
         {check.step for check in checks} == set(range(1, 11))
@@ -125,7 +127,7 @@ def planted(ask: Ask, fault: str, probe: Path, every: list[Ask], kept: dict[str,
 
 def left() -> list[int]:
     """Return the processes that a child of this benchmark has left behind."""
-    mark = f"{child.MARK}={os.getpid()}-".encode()
+    mark = f"{probe_runner.MARK}={os.getpid()}-".encode()
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -143,13 +145,13 @@ def main() -> int:
         options, probe = Options(sys.executable, Path(folder)), Path(folder) / "planted.py"
         probe.write_text(PLANTED, encoding="utf-8")
         checks, kept, seconds = climb(options)
-        quick = ladder.asks(options)
+        quick = doctor_job.asks(options)
         began = time.monotonic()
-        ladder.run(options, planned=[ask for ask in quick if ask.name not in TORCH])
+        doctor_job.run(options, planned=[ask for ask in quick if ask.name not in TORCH])
         torchless = time.monotonic() - began
         rows, complete, count = [], 0, 0
         for fault, words in FAULTS.items():
-            every, good, longest = ladder.asks(options), 0, 0.0
+            every, good, longest = doctor_job.asks(options), 0, 0.0
             for ask in every:
                 began = time.monotonic()
                 good += planted(ask, fault, probe, every, kept, options)

@@ -27,9 +27,9 @@ from typing import Any
 
 from table import RESULTS, markdown, page, parser, publish, today
 
-from ocrlab.faults import FAULTS
-from ocrlab.faults.fault import Fault
-from ocrlab.faults.stage import clear_groups
+from ocrlab.fault_lab import FAULTS
+from ocrlab.fault_lab.fault import Fault
+from ocrlab.fault_lab.setup import clear_groups
 
 Result = dict[str, Any]
 TOO_LONG = 120.0  # seconds until the watcher itself is ended
@@ -73,7 +73,7 @@ def watched(fault: Fault, method: str | None, silence: float) -> Result:
     place = Path(tempfile.mkdtemp(prefix="faults-"))
     place.chmod(0o755)  # some faults go on as another user
     command = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", str(place / "run"), "--silence", str(silence)]
-    command += ["--on-hang", "kill", "--", sys.executable, "-m", "ocrlab.faults", fault.name]
+    command += ["--on-hang", "kill", "--", sys.executable, "-m", "ocrlab.fault_lab", fault.name]
     command += ["--start-method", method] if method else []
     began = time.monotonic()
     try:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import table
 
-from ocrlab import flight
+from ocrlab import run_folder
 from ocrlab.errors import OcrlabError
 
 MARK = "OCRLAB_BENCH_MARK"
@@ -114,7 +114,7 @@ def lies(run: Path, status: int | None) -> list[str]:
     """Return what the run folder says that is not so."""
     found = ["green"] if status == 0 or (run / ".SUCCESS").exists() else []
     with contextlib.suppress(OcrlabError):
-        found += ["green"] if flight.status(run).status == "success" else []
+        found += ["green"] if run_folder.status(run).status == "success" else []
     for path in [*run.rglob("*.json"), *(run / name for name in (".RUNNING", ".FAILURE"))]:
         try:
             told = json.loads(path.read_bytes())

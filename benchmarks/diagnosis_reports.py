@@ -18,7 +18,7 @@ from typing import Any
 
 from table import markdown, page, parser, publish
 
-from ocrlab.diagnose import classify, read
+from ocrlab.debug.diagnosis import classify, load_input
 from ocrlab.records import Incident, Verdict
 
 SHARED = Path(__file__).parents[2] / "shared" / "diagnosis"
@@ -208,7 +208,7 @@ def captured(folder: Path, *, told: bool) -> str:
     """Return the score of the captured logs, with every miss where `told`."""
     lines, right, total = [], 0, 0
     for log in sorted(folder.glob("*.log")):
-        verdict = classify.classify(read.incident(str(log)))
+        verdict = classify.classify(load_input.incident(str(log)))
         name = max((name for name in CAPTURED if log.stem.startswith(name)), key=len)
         wanted = CAPTURED[name].split()
         fine = top(verdict) in wanted or (not wanted and (not verdict.causes or verdict.causes[0].confidence < 0.5))

@@ -15,8 +15,8 @@ import time
 
 import table
 
-from ocrlab.diagnose import hang
-from ocrlab.probes import stacks, tree
+from ocrlab.debug.diagnosis.hangs import hang_cause
+from ocrlab.hardware.processes import process_tree, stack_dumps
 
 WORKERS = 16
 LIMIT = 1.0  # seconds
@@ -55,7 +55,7 @@ def _stands_still(pid: int) -> None:
     """Wait until the training waits for the one worker that sleeps."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        found = hang.find(stacks.take(tree.descendants(pid), 10.0), {})
+        found = hang_cause.find(stack_dumps.take(process_tree.descendants(pid), 10.0), {})
         if found and found[0].id == "loader.hang_sample" and "sample 77" in found[0].why:
             return
         time.sleep(0.5)
@@ -66,10 +66,10 @@ def _measure(pid: int, rounds: int) -> tuple[list[tuple[str, ...]], bool]:
     whole, naming, complete = [], [], True
     for _ in range(rounds):
         began = time.monotonic()
-        taken = stacks.take(tree.descendants(pid), LIMIT)
-        stacks.text(taken)
+        taken = stack_dumps.take(process_tree.descendants(pid), LIMIT)
+        stack_dumps.text(taken)
         whole.append(time.monotonic() - began)
-        hang.causes(taken, {})
+        hang_cause.causes(taken, {})
         naming.append(time.monotonic() - began)
         complete &= len(taken) == 1 + WORKERS and all(stack.how == "py-spy" for stack in taken)
     rows = [_row("stacks of all, as text", whole, f"{LIMIT:.0f}"), _row("and the hang is named", naming, "")]

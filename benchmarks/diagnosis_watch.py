@@ -47,7 +47,7 @@ open(sys.argv[1], "w").write(json.dumps({"rounds": rounds, "seconds": seconds}))
 """
 WATCHER = """
 import sys, time
-from ocrlab.watch.supervise import Options, watch
+from ocrlab.debug.watch.supervisor import Options, watch
 from pathlib import Path
 before = time.process_time()
 watch(sys.argv[2:], Options(run_dir=Path(sys.argv[1])))

@@ -16,9 +16,9 @@ from flight_truth import Truth, states
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from ocrlab.config import load
+from ocrlab.config.schema import load
 from ocrlab.data import dataset
-from ocrlab.train import fit, module
+from ocrlab.training import lightning_module, loop
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,7 +48,7 @@ def train(plan: Plan, truth: Truth, begin: Callable[[], None]) -> None:
         "recorder.snapshot_every": plan.snapshot_every,
     }
     begin()
-    fit.fit(load(overrides=settings))
+    loop.fit(load(overrides=settings))
 
 
 def patch_data(plan: Plan, truth: Truth) -> None:
@@ -89,7 +89,9 @@ def damaged(plan: Plan, crop: Any, maps: Any) -> tuple[Any, Any]:
 
 def patch_training(plan: Plan, truth: Truth) -> None:
     """Plant the fault, print losses exactly, and stop at a loss or gradient that cannot be right."""
-    begin, step, end = (getattr(module.Training, name) for name in ("__init__", "training_step", "on_train_batch_end"))
+    begin, step, end = (
+        getattr(lightning_module.Training, name) for name in ("__init__", "training_step", "on_train_batch_end")
+    )
 
     def ended(self: Any, *rest: Any) -> None:
         truth.now(0, f"{self.micro} done")
@@ -119,7 +121,7 @@ def patch_training(plan: Plan, truth: Truth) -> None:
         truth.now(0, f"{self.micro} optimiser")
         torch.nn.utils.clip_grad_norm_(self.detector.parameters(), 5.0, error_if_nonfinite=True)
 
-    module.Training.__init__ = made  # type: ignore[method-assign]
-    module.Training.training_step = stepped  # type: ignore[method-assign]
-    module.Training.configure_gradient_clipping = clip  # type: ignore[method-assign]
-    module.Training.on_train_batch_end = ended  # type: ignore[method-assign]
+    lightning_module.Training.__init__ = made  # type: ignore[method-assign]
+    lightning_module.Training.training_step = stepped  # type: ignore[method-assign]
+    lightning_module.Training.configure_gradient_clipping = clip  # type: ignore[method-assign]
+    lightning_module.Training.on_train_batch_end = ended  # type: ignore[method-assign]

@@ -24,7 +24,7 @@ import numpy as np, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from tqdm import tqdm
-from ocrlab.train.recorder import Recorder, recording
+from ocrlab.debug.recorder.lightning_callback import Recorder, recording
 
 X, Y = torch.randn(160, 8), torch.from_numpy(np.random.randn(160, 1).astype("f"))  # nobody has seeded them
 class Pages(Dataset):

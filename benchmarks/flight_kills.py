@@ -20,9 +20,9 @@ from typing import Any
 import flight_truth
 from flight_faults import PROGRAMS, Plan
 
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.recorder import rng_state
 from ocrlab.errors import OcrlabError
-from ocrlab.flight import ring
-from ocrlab.recording import generators
 
 DEATHS = ("SIGKILL", "SIGSEGV", "_exit")
 LATEST = 5.0  # seconds of training before the death: the first 64 steps are recorded more closely, in Python
@@ -77,9 +77,6 @@ class Score:
 def rounds(count: int, seed: int, programs: tuple[str, ...] = PROGRAMS) -> Score:
     """Kill `count` times and compare; programs, deaths and numbers of workers in turn."""
     import lightning  # noqa: F401  # the children begin with it loaded
-
-    import ocrlab.train.fit
-    import ocrlab.train.recorder  # noqa: F401
 
     dice, score = random.Random(seed), Score()
     for number in range(count):
@@ -163,8 +160,8 @@ def compare(plan: Plan, score: Score) -> None:
         return
     run = next(Path(plan.folder).glob("runs/*"), Path(plan.folder, "run"))
     try:
-        paths = ring.find(run)
-        flight = ring.read(paths[0])
+        paths = ring_writer.find(run)
+        flight = ring_writer.read(paths[0])
     except (OcrlabError, IndexError, OSError) as error:
         score.wrong[f"no ring: {type(error).__name__} {error}"[:120]] += 1
         return
@@ -216,7 +213,7 @@ def right_before(step: Any, said: dict[str, Any], score: Score) -> None:
     if missing := {*said["states"]} - {*step.random}:
         score.wrong[f"no random states of {', '.join(sorted(missing))}"] += 1
         return
-    generators.put(step.random)
+    rng_state.put(step.random)
     now = flight_truth.states()
     for name in sorted(name for name in now if now[name] != said["states"][name]):
         score.wrong[f"random states of {name}"] += 1

@@ -78,7 +78,7 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
     """Train with Lightning: manual of nothing, dict batches, dropout, a teacher that averages the weights."""
     import lightning
 
-    from ocrlab.train.recorder import Recorder
+    from ocrlab.debug.recorder.lightning_callback import Recorder
 
     class Lit(lightning.LightningModule):
         def __init__(self) -> None:
@@ -130,7 +130,7 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
 
 def loop(plan: Plan, truth: Truth) -> None:
     """Train in a hand-written loop: tuple batches, accumulation, clipping, a scheduler, averaged weights."""
-    from ocrlab.train.recorder import recording
+    from ocrlab.debug.recorder.lightning_callback import recording
 
     def collate(items: list[dict[str, Any]]) -> tuple[Any, ...]:
         pixels, mask = (torch.stack([item[name] for item in items]) for name in ("pixels", "mask"))

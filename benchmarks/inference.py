@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from table import judged, markdown, page, parser, publish
 from torch import nn
 
-from ocrlab.config import Evaluate, Post
-from ocrlab.data import targets, transforms
-from ocrlab.model.detector import Detector
+from ocrlab.config.schema import Evaluate, Post
+from ocrlab.data import target_maps, transforms
+from ocrlab.hardware import host
+from ocrlab.inference import page_inference
+from ocrlab.model.dbnet import Detector
 from ocrlab.model.encoder import ResNetEncoder
-from ocrlab.model.fuse import fused
-from ocrlab.probes import host
-from ocrlab.train import pages
+from ocrlab.model.inference_graph import fused
 
 LIMIT = 55.0  # milliseconds with post-processing, where the CPU has bf16
 OURS = (("resnet18", 128, True), ("resnet18", 128, False), ("resnet18_slim", 64, True), ("resnet18_slim", 64, False))
@@ -95,7 +95,7 @@ def drawn_map(size: int) -> NDArray[np.float32]:
             right = left + 0.42 * size
             boxes.append(np.array([[left, top], [right, top], [right, top + 18], [left, top + 18]], dtype=np.float32))
     flags = np.zeros(len(boxes), dtype=bool)
-    maps = targets.make(boxes, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
+    maps = target_maps.make(boxes, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
     return np.asarray(cv2.GaussianBlur(maps.shrink_map, (0, 0), 1.0), dtype=np.float32).clip(0, 1)
 
 
@@ -108,9 +108,9 @@ def ours(model: Detector, image: NDArray[np.uint8], heat: NDArray[np.float32], *
         warp, canvas = transforms.letterbox(size, evaluate)
         pixels = transforms.warp_image(image, warp, canvas)
         before = time.perf_counter()
-        pages.probability(model, pixels, bf16=bf16)
+        page_inference.probability(model, pixels, bf16=bf16)
         after = time.perf_counter()
-        found = pages.regions(heat, warp, size, post, 0.4)
+        found = page_inference.regions(heat, warp, size, post, 0.4)
         end = time.perf_counter()
         assert len(found), "post-processing had its work"
         return 1000 * (after - before), 1000 * (end - start)

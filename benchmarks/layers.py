@@ -21,7 +21,7 @@ from step_sides import made_up, ours
 from table import judged, markdown, page, parser, publish
 from torch import nn
 
-from ocrlab.trace import layers
+from ocrlab.debug.instruments.layers import layer_watch
 
 EVERY = 10  # steps, of which statistics are taken in one
 LIMITS = {"decoder.fusion": 0.01, "*": 0.10}  # of a step
@@ -74,7 +74,7 @@ def measure(step: Callable[[], float], model: nn.Module, rounds: int) -> dict[st
             how, _, which = kind.partition(" ")
             with contextlib.ExitStack() as stack:
                 if which:
-                    seen = stack.enter_context(layers.watch(model, which, every=1 if how == "looked" else NEVER))
+                    seen = stack.enter_context(layer_watch.watch(model, which, every=1 if how == "looked" else NEVER))
                     if how == "passed":
                         seen.step()
                 began = time.perf_counter()

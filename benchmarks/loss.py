@@ -26,10 +26,10 @@ import torch
 from table import judged, markdown, page, parser, publish
 from torch import Tensor, nn
 
-from ocrlab import losses
-from ocrlab.data import targets
-from ocrlab.losses import TargetMaps
-from ocrlab.model.detector import Detector
+from ocrlab.data import target_maps
+from ocrlab.losses import db_loss
+from ocrlab.losses.db_loss import TargetMaps
+from ocrlab.model.dbnet import Detector
 
 LIMIT, RATIO = 45.0, 1.9  # milliseconds at 2 threads, and at least so many times mmocr
 WEIGHTS = (5.0, 1.0, 10.0)  # of BCE, dice and L1, as published
@@ -94,7 +94,7 @@ def batch(size: int) -> tuple[tuple[Tensor, Tensor], TargetMaps]:
             left, right = size * rng.uniform(0.02, 0.4), size * rng.uniform(0.5, 0.98)
             lines.append(np.array([[left, top], [right, top], [right, top + 20], [left, top + 20]], dtype=np.float32))
         flags = rng.random(len(lines)) < 0.05
-        drawn.append(targets.make(lines, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7)).maps)
+        drawn.append(target_maps.make(lines, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7)).maps)
     maps = TargetMaps(*(torch.from_numpy(np.stack(each))[:, None] for each in zip(*drawn, strict=True)))
     noise = [torch.from_numpy(rng.normal(0, 2, maps.shrink_map.shape).astype(np.float32)) for _ in range(2)]
     return (noise[0] + 6 * maps.shrink_map - 4, noise[1] / 2 + 4 * maps.threshold_map - 2), maps
@@ -102,12 +102,12 @@ def batch(size: int) -> tuple[tuple[Tensor, Tensor], TargetMaps]:
 
 def ours(x: Tensor, y: Tensor, maps: TargetMaps) -> Tensor:
     """Return the total of `db_loss`."""
-    return losses.db_loss(x, y, maps, weights=WEIGHTS).total
+    return db_loss.db_loss(x, y, maps, weights=WEIGHTS).total
 
 
 def plain(x: Tensor, y: Tensor, maps: TargetMaps) -> Tensor:
     """Return the total of the path that needs no numba, which is that of other devices."""
-    return losses.on_device(x, y, maps, WEIGHTS, 3.0).total
+    return db_loss.on_device(x, y, maps, WEIGHTS, 3.0).total
 
 
 def official(path: Path) -> Side:

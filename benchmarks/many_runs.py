@@ -24,8 +24,8 @@ from typing import Any
 
 from table import judged, markdown, page, parser, publish
 
-from ocrlab import config as configs
-from ocrlab.flight.process import identity
+from ocrlab.config import schema as configs
+from ocrlab.run_folder.owner_process import identity
 
 ROWS = 320
 LIMIT = 2.5  # seconds

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from table import markdown, page, parser, publish
 
-from ocrlab import config as configs
-from ocrlab.data import synthetic
-from ocrlab.model.fuse import packable
+from ocrlab.config import schema as configs
+from ocrlab.data.synthetic import generate
+from ocrlab.model.inference_graph import packable
 
 MIB = 1 << 20
 UNIFIED = Path("/sys/fs/cgroup")
@@ -146,7 +146,7 @@ def peaks(words: Sequence[str], folder: Path) -> tuple[float, list[float]]:
         out, job = folder / f"{module}.json", folder / "job.json"
         content = {"schema": 1, "config": str(folder / "config.yaml"), "overrides": {}, "out": str(out)}
         job.write_text(json.dumps(content))
-        subprocess.run([sys.executable, "-m", f"ocrlab.train.{module}", str(job)], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", f"ocrlab.training.{module}", str(job)], check=True, capture_output=True)
         answers.append(json.loads(out.read_text()))
     said, *measured = answers
     return said["peak"], sorted(max(one["peaks"].values()) - one["base"] for one in measured)
@@ -173,7 +173,7 @@ def estimate_rows(folder: Path, count: int) -> list[tuple[str, str, str]]:
 
 def rows(folder: Path, count: int = len(CONFIGS), *, fits: bool = True) -> list[tuple[str, str, str]]:
     """Return every row of this file; `folder` is empty and removed by the caller."""
-    synthetic.make(folder / "pages", train=PAGES[0], val=PAGES[1])
+    generate.make(folder / "pages", train=PAGES[0], val=PAGES[1])
     found = []
     for name in LIMITS if fits else ():
         if why := unmade(name):

@@ -279,14 +279,14 @@ def once(name: str) -> dict[str, Any]:
     import torch
     from torch.utils.data import DataLoader
 
-    from ocrlab.trace import leaks
+    from ocrlab.debug.instruments.leaks import leak_watch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = net()
     data: Any = Cached()
     loader = DataLoader(data, batch_size=2, num_workers=1) if name in ("worker", "workers") else None
-    with leaks.watch(model, loader) as seen:
+    with leak_watch.watch(model, loader) as seen:
         if name == "workers":
             data.__class__ = type("Plain", (Cached,), {"__getitem__": lambda self, index: torch.rand(3, 300, 300)})
             worker(model, loader)
@@ -342,16 +342,16 @@ def cost_row(steps: int = 16) -> tuple[str, str, str]:
     """
     import torch
 
-    from ocrlab.config import Config
-    from ocrlab.model.detector import Detector
-    from ocrlab.trace import leaks
+    from ocrlab.config.schema import Config
+    from ocrlab.debug.instruments.leaks import leak_watch
+    from ocrlab.model.dbnet import Detector
 
     config = Config()
     torch.set_num_threads(2)
     model = Detector(config.encoder, config.decoder, config.width)
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
     images = torch.rand(config.batch_size, 3, config.crop, config.crop) * 255
-    with leaks.watch(model) as seen:
+    with leak_watch.watch(model) as seen:
         began = time.perf_counter()
         for _ in range(steps):
             sum(part.float().square().mean() for part in model(images)).backward()

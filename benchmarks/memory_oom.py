@@ -149,7 +149,7 @@ def messages(count: int, seed: int) -> list[tuple[str, str]]:
 
 def named(text: str) -> str | None:
     """Return the first cause of a log that holds nothing but this message."""
-    from ocrlab.diagnose import classify
+    from ocrlab.debug.diagnosis import classify
     from ocrlab.records import Incident
 
     causes = classify.classify(Incident(texts={"log_tail.txt": text})).causes
@@ -158,7 +158,7 @@ def named(text: str) -> str | None:
 
 def real() -> list[tuple[str, set[str], str | None]]:
     """Return each real report of a memory failure with what its thread accepts and what is said of it."""
-    from ocrlab.diagnose import classify
+    from ocrlab.debug.diagnosis import classify
     from ocrlab.records import Incident
 
     found = []

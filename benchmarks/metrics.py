@@ -24,9 +24,9 @@ import shapely
 from metrics_peers import Asked, Told, cleval_reference, iou_reference, sroie_reference, upright
 from table import judged, markdown, page, parser, publish
 
-from ocrlab.data import formats
-from ocrlab.metrics import cleval, deteval, iou
-from ocrlab.metrics import page as everything
+from ocrlab.data.formats import reader
+from ocrlab.evaluation.metrics import cleval, deteval, iou
+from ocrlab.evaluation.metrics import page_scores as everything
 
 LIMITS = {"IoU": 0.2, "CLEval": 0.15}  # seconds for 100 pages of 50 boxes
 PAGES, BOXES = 100, 50
@@ -85,7 +85,7 @@ def receipts(data: str, split: str) -> list[Asked]:
     """Return up to 100 pages of up to 50 boxes, some of them ignored, with the detections of an imperfect detector."""
     rng = np.random.default_rng(0)
     pages: list[Asked] = []
-    for sample in formats.load(data, split).samples[:PAGES]:
+    for sample in reader.load(data, split).samples[:PAGES]:
         truth = [polygon.astype(np.float64) for polygon in sample.polygons[:BOXES]]
         found: list[Any] = []
         for polygon, fate in zip(truth, rng.random(len(truth)), strict=True):

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.data.images import read_header
-from ocrlab.data.page import read_text
+from ocrlab.data.annotations import read_text
+from ocrlab.data.image_io import read_header
 
 KINDS = ("shifted", "swapped", "duplicated", "missing", "reversed")
 MOST = 4  # defects on one page

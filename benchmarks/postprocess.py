@@ -25,8 +25,8 @@ from table import ROOT, judged, markdown, page, parser, publish
 from worst_maps import WORST
 
 from ocrlab import geometry
-from ocrlab.data import formats
-from ocrlab.postprocess import decode
+from ocrlab.data.formats import reader
+from ocrlab.evaluation.postprocess import decode
 
 BLUR = {640: 1.0, 1024: 1.6}  # side of a map in pixels: the standard deviation of its blur
 RATIO = {"quad": 1.5, "polygon": 2.0}  # the unclip ratios of the published code
@@ -80,7 +80,7 @@ def maps(data: str, split: str, count: int, side: int) -> list[Map]:
     """Return probability maps (side, side) like those of a trained network, from the boxes of real pages."""
     rng = np.random.default_rng(0)
     made = []
-    for sample in formats.load(data, split).samples[:count]:
+    for sample in reader.load(data, split).samples[:count]:
         canvas = np.zeros((side, side), np.float32)
         for polygon in sample.polygons:
             fitted = polygon * (side / max(sample.width, sample.height))

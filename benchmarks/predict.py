@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from table import ROOT, judged, markdown, page, parser, publish
 
-from ocrlab.data import formats, images, synthetic, transforms
+from ocrlab.data import image_io, transforms
+from ocrlab.data.formats import reader
+from ocrlab.data.synthetic import generate
 from ocrlab.errors import OcrlabError
-from ocrlab.predict import Detector, threads
-from ocrlab.train import pages
+from ocrlab.inference import Detector, page_inference, threads
 
 GROWTH = 16.0  # MiB between page 200 and page 1,000; one page of A4 at 300 dpi takes 26
 SAME = 0.97  # of the speed one by one that a stream has at least: reading ahead must not cost anything on two cores
@@ -42,7 +43,7 @@ def main() -> None:
     threads(args.threads)
     try:
         detector = Detector.load(args.checkpoint or "receipts")
-        samples = formats.load(args.data, "val").samples[: args.pages]
+        samples = reader.load(args.data, "val").samples[: args.pages]
     except OcrlabError as error:
         sys.exit(f"Nothing to measure: {error}")
     files = [sample.image for sample in samples]
@@ -86,7 +87,7 @@ def memory(detector: Detector, count: int) -> Row:
 
 def small_pages(folder: Path, count: int) -> Iterator[Path]:
     """Yield paths of small pages, each a new file, the one before the last removed."""
-    drawn = [synthetic.page(seed, width=320, height=480).image for seed in range(4)]
+    drawn = [generate.page(seed, width=320, height=480).image for seed in range(4)]
     shapes = [image[: 160 + 32 * (i % 2), :192] for i, image in enumerate(drawn)]
     encoded = [encode(np.ascontiguousarray(image)) for image in shapes]
     for number in range(count):
@@ -141,16 +142,16 @@ def speed(detector: Detector, files: Sequence[Path], rounds: int) -> list[Row]:
 
 def same(detector: Detector, files: Sequence[Path]) -> Row:
     """Return whether onnxruntime finds the polygons that torch finds, both in float32."""
-    from ocrlab.predict import export
+    from ocrlab.inference import onnx_export
 
     what = f"ONNX against torch on {len(files)} receipts"
     plain = Detector(detector.model, detector.config, False, detector.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            export.to_onnx(plain, Path(folder) / "model.onnx")
+            onnx_export.to_onnx(plain, Path(folder) / "model.onnx")
         except OcrlabError as error:
             return what, f"not measured: {error}", "", None
-        session = export.session(Path(folder) / "model.onnx", threads=2)
+        session = onnx_export.session(Path(folder) / "model.onnx", threads=2)
     polygons = corners = far = other = 0
     for file in files:
         ours, theirs = (regions(plain, file, session=one) for one in (None, session))
@@ -170,15 +171,15 @@ def same(detector: Detector, files: Sequence[Path]) -> Row:
 
 def regions(detector: Detector, file: Path, session: object = None) -> list[NDArray[np.float32]]:
     """Return the polygons of a page, by torch or by an onnxruntime session."""
-    image = images.read_image(file)
+    image = image_io.read_image(file)
     size = (image.shape[1], image.shape[0])
     warp, shape = transforms.letterbox(size, detector.config.evaluate)
     canvas = transforms.warp_image(image, warp, shape)
     if session is None:
-        heat = pages.probability(detector.model, canvas, bf16=False)
+        heat = page_inference.probability(detector.model, canvas, bf16=False)
     else:
         heat = session.run(None, {"images": canvas.transpose(2, 0, 1)[None]})[0][0, 0]  # type: ignore[attr-defined]
-    return pages.regions(heat, warp, size, detector.config.post, detector.config.targets.shrink_ratio).polygons
+    return page_inference.regions(heat, warp, size, detector.config.post, detector.config.targets.shrink_ratio).polygons
 
 
 if __name__ == "__main__":

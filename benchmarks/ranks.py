@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from table import markdown, page, parser, publish
 
-from ocrlab.probes import host
+from ocrlab.hardware import host
 
 DATA = Path(__file__).parents[1] / "data_samples"
 SKIP = 5  # first rows, in which kernels are compiled and caches filled

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from table import judged, markdown, page, parser, publish
 
-from ocrlab import config as configs
-from ocrlab.data import formats, images, transforms
-from ocrlab.metrics import iou
+from ocrlab.config import schema as configs
+from ocrlab.data import image_io, transforms
+from ocrlab.data.formats import reader
+from ocrlab.evaluation.metrics import iou
 
 LIMIT = 0.10  # of hmean@0.5
 SEED = 0
@@ -38,17 +39,17 @@ Change = Callable[[np.random.Generator, Image, Polygons], tuple[Image, Polygons]
 def main() -> int:
     """Score the pages clean and changed, and print the table; 1 if a drop is above the limit."""
     args = arguments()
-    from ocrlab import predict
+    from ocrlab import inference
 
-    predict.threads(args.threads)
-    detector = predict.Detector.load(args.checkpoint)
+    inference.threads(args.threads)
+    detector = inference.Detector.load(args.checkpoint)
     detector.config = configs.apply(detector.config, args.settings)
-    samples = formats.load(args.data, args.split, exif=detector.config.exif).samples[: args.pages]
+    samples = reader.load(args.data, args.split, exif=detector.config.exif).samples[: args.pages]
     start, figures = time.perf_counter(), {}
     for name, change in CHANGES.items():
         matches = []
         for number, sample in enumerate(samples):
-            image = images.read_image(sample.image, exif=detector.config.exif)
+            image = image_io.read_image(sample.image, exif=detector.config.exif)
             changed, polygons = change(np.random.default_rng([SEED, number]), image, sample.polygons)
             matches.append(iou.match(polygons, sample.ignored, detector.regions(changed).polygons))
         figures[name] = iou.summary(matches)

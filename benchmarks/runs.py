@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ocrlab import config as configs
-from ocrlab import flight
-from ocrlab.config import Config
+from ocrlab import run_folder
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
 from ocrlab.errors import RunError
 from ocrlab.records import from_json
 
@@ -59,7 +59,7 @@ def train(settings: Sequence[str]) -> Run:
 
 def read(folder: Path) -> Run:
     """Return a finished run from its folder; raises RunError unless it ended well."""
-    record = flight.status(folder)
+    record = run_folder.status(folder)
     if record.status != "success":
         raise RunError(f"{folder} is not a finished run", got=record.status, need="a run folder with .SUCCESS")
     with (folder / "metrics.csv").open(encoding="utf-8", newline="") as file:

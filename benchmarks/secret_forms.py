@@ -1,6 +1,6 @@
 """58 forms of secrets and names, as logs and notebooks show them, and 51 texts that only look like one.
 
-They were written down before the rules of `ocrlab/redact` were read. Every value is drawn anew from the seed.
+They were written down before the rules of `ocrlab/redaction` were read. Every value is drawn anew from the seed.
 """
 
 from __future__ import annotations

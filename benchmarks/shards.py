@@ -24,8 +24,9 @@ import numpy as np
 import table
 from torch.utils.data import DataLoader, Dataset
 
-from ocrlab.data import formats, shard_index, shard_write, shards, write
-from ocrlab.data.images import read_header
+from ocrlab.data.formats import reader, writers
+from ocrlab.data.image_io import read_header
+from ocrlab.data.shards import dataset, shard_index, writer
 
 ROOT = Path(__file__).parents[1]
 READ, GROWN = 6_000, 32.0  # pages read at random; MiB that a process may grow by while it reads them
@@ -34,23 +35,23 @@ READ, GROWN = 6_000, 32.0  # pages read at random; MiB that a process may grow b
 def made(folder: Path, copies: int) -> int:
     """Write the pages of data_samples `copies` times into shards; return how many there are."""
 
-    def records() -> Iterator[write.Record]:
-        readers, _, _ = formats.opened(ROOT / "data_samples", "train")
+    def records() -> Iterator[writers.Record]:
+        readers, _, _ = reader.opened(ROOT / "data_samples", "train")
         pages = [read() for read in readers]
         for copy in range(copies):
             for page in pages:
                 header = read_header(page.image)
-                one = write.record(page, page.image.name, (header.width, header.height), False, Counter())
+                one = writers.record(page, page.image.name, (header.width, header.height), False, Counter())
                 yield replace(one, name=f"{page.name}-{copy}")
 
-    shard_write.to_shards(records(), folder, "train", Counter())
-    readers, _, _ = formats.opened(ROOT / "data_samples", "train")
+    writer.to_shards(records(), folder, "train", Counter())
+    readers, _, _ = reader.opened(ROOT / "data_samples", "train")
     return copies * len(readers)
 
 
 def repeated(folder: Path, pages: int) -> Path:
     """Write an index of `pages` entries over the tars of `folder`; return its file."""
-    file = folder / "train" / shards.INDEX
+    file = folder / "train" / dataset.INDEX
     index = shard_index.load(file, folder / "train")
     rows = np.resize(index.rows, pages)
     names = [b"page%07d" % number for number in range(pages)]
@@ -71,9 +72,9 @@ def memory() -> dict[str, float]:
 
 def opening(folder: Path) -> dict[str, float]:
     """Open a split in this process, read pages at random, and say what it took."""
-    formats.load(ROOT / "data_samples", "val")  # imports and first uses
+    reader.load(ROOT / "data_samples", "val")  # imports and first uses
     before, start = memory(), time.perf_counter()
-    samples = formats.load(folder, "train").samples
+    samples = reader.load(folder, "train").samples
     opened, after = time.perf_counter() - start, memory()
     chosen = np.random.default_rng(0).integers(0, len(samples), READ)
     for place in chosen[:1000]:
@@ -107,7 +108,7 @@ class Boxes(Dataset[Any]):
 
 def workers(folder: Path, method: str) -> dict[str, float]:
     """Read pages at random in two workers, and say by how much each of them grew."""
-    samples = formats.load(folder, "train").samples
+    samples = reader.load(folder, "train").samples
     chosen = np.random.default_rng(0).integers(0, len(samples), READ).tolist()
     loader = DataLoader(
         Boxes(samples), 50, sampler=chosen, num_workers=2, multiprocessing_context=method, collate_fn=list
@@ -141,7 +142,7 @@ def main() -> None:
         start = time.perf_counter()
         real = made(folder, 10)
         written, start = (time.perf_counter() - start) / real, time.perf_counter()
-        formats.opened(folder, "train")
+        reader.opened(folder, "train")
         indexed = (time.perf_counter() - start) / real
         few = child("open", place)
         file = repeated(folder, args.pages)

@@ -25,7 +25,7 @@ from typing import Any
 
 from table import judged, markdown, page, parser, publish
 
-from ocrlab.probes import host
+from ocrlab.hardware import host
 
 LIMIT = 0.27  # of the official step, where the CPU has AMX
 WARM_UP = 2  # rounds

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ocrlab.config import Config
-from ocrlab.data import targets
+from ocrlab.config.schema import Config
+from ocrlab.data import target_maps
 from ocrlab.data.dataset import Batch, collate
-from ocrlab.model.detector import MEAN, STD
-from ocrlab.train.machine import Machine, keep_freed_memory
-from ocrlab.train.module import Training, average
+from ocrlab.model.dbnet import MEAN, STD
+from ocrlab.training.auto_settings import Machine, keep_freed_memory
+from ocrlab.training.lightning_module import Training, average
 
 Step = Callable[[], float]  # does one training step and returns its loss
 LINE = 28  # pixels from one line of text to the next
@@ -72,7 +72,7 @@ def timed(step: Step) -> dict[str, float]:
 def made_up(size: int) -> Batch:
     """Return two pages of noise with target maps of as many text lines as a receipt has; the same for every side."""
     rng = np.random.default_rng(0)
-    items: list[tuple[NDArray[np.uint8], targets.Targets, str, list[str]]] = []
+    items: list[tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]] = []
     for name in ("first", "second"):
         image = rng.integers(0, 256, (size, size, 3), dtype=np.uint8)
         lines = []
@@ -80,7 +80,9 @@ def made_up(size: int) -> Batch:
             left, right = size * rng.uniform(0.02, 0.4), size * rng.uniform(0.5, 0.98)
             lines.append(np.array([[left, top], [right, top], [right, top + 20], [left, top + 20]], dtype=np.float32))
         flags = np.zeros(len(lines), dtype=bool)
-        maps = targets.make(lines, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7))  # as published
+        maps = target_maps.make(
+            lines, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7)
+        )  # as published
         items.append((image, maps, name, []))
     return collate(items)
 

@@ -29,7 +29,7 @@ import runs
 import street_score as score
 from table import page, parser, publish
 
-from ocrlab.data import formats
+from ocrlab.data.formats import reader
 from ocrlab.errors import DataError
 
 SALT = "street-1"  # of the split; another one gives another split
@@ -137,14 +137,14 @@ def train_ours(args: argparse.Namespace, data: Path, seed: int, out: Path) -> No
 def predict(run: Path, data: Path, thresholds: Sequence[tuple[float, float]], smoke: bool) -> dict[str, list[Any]]:
     """Return of each page of test and tune, for each pair of thresholds, the polygons in page pixels."""
     from ocrlab.data.dataset import Pages
-    from ocrlab.predict import Detector
-    from ocrlab.train import pages as paths
+    from ocrlab.inference import Detector
+    from ocrlab.inference import page_inference as paths
 
     best = sorted((run / "checkpoints").glob("best-*.ckpt"))
     detector = Detector.load(best[-1] if best else run / "checkpoints" / "last.ckpt")
     config, found = detector.config, {}
     for split in ("test", "tune"):
-        whole = Pages(formats.load(data, split).samples[: 2 if smoke else None], config)
+        whole = Pages(reader.load(data, split).samples[: 2 if smoke else None], config)
         for one in (whole[i] for i in range(len(whole))):
             heat, size = paths.probability(detector.model, one.canvas, bf16=detector.bf16), one.sample
             found[size.image.name] = [
@@ -159,16 +159,16 @@ def predict(run: Path, data: Path, thresholds: Sequence[tuple[float, float]], sm
 
 def train_doctr(args: argparse.Namespace, data: Path, seed: int, out: Path) -> None:
     """Train and predict with docTR in its own Python, which writes to a file beside `out` that is then renamed."""
-    from ocrlab.probes import host
+    from ocrlab.hardware import host
 
-    index, half = formats.load(data, "train"), "amx_bf16" in host.cpu_flags() and not args.doctr_fp32
+    index, half = reader.load(data, "train"), "amx_bf16" in host.cpu_flags() and not args.doctr_fp32
     size = 192 if args.smoke else args.doctr_size
     width, height = max(((s.width, s.height) for s in index.samples), key=lambda wh: wh[0] / wh[1])
     canvas = (-(-round(size * height / width) // 32) * 32, size)  # height, width: the pages' shape, in whole 32s
     labels = [{"name": s.image.name, "polygons": by_class(s)} for s in index.samples]
     images = data.parent / "data" / "all"
     gathered(data, images)
-    wanted = [s.image.name for split in ("test", "tune") for s in formats.load(data, split).samples[: limit(args)]]
+    wanted = [s.image.name for split in ("test", "tune") for s in reader.load(data, split).samples[: limit(args)]]
     made = out.with_name(f".{out.name}")
     job = {
         "cpu_seconds": cpu_seconds(args, seed), "threads": args.threads, "seed": seed, "canvas": canvas,
@@ -202,7 +202,7 @@ def cpu_seconds(args: argparse.Namespace, seed: int) -> float:
     return float(json.loads(file.read_text(encoding="utf-8"))["about"]["cpu_seconds"])
 
 
-def by_class(sample: formats.Sample) -> dict[str, list[Any]]:
+def by_class(sample: reader.Sample) -> dict[str, list[Any]]:
     """Return the quads of a page as docTR's labels: words, and what does not count."""
     quads: dict[str, list[Any]] = {"words": [], "ignored": []}
     for polygon, ignored in zip(sample.polygons, sample.ignored, strict=True):

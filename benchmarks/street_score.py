@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from table import judged, markdown
 
-from ocrlab.data import formats
-from ocrlab.metrics import iou
+from ocrlab.data.formats import reader
+from ocrlab.evaluation.metrics import iou
 
 AT = 0.5
 DRAWS = 10_000
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 def report(place: Path) -> tuple[bool | None, str]:
     """Return whether ours is ahead (None if a side is missing), and tables of all that is finished in `place`."""
-    truth = {split: formats.load(place / "data", split).samples for split in ("test", "tune")}
+    truth = {split: reader.load(place / "data", split).samples for split in ("test", "tune")}
     sides = {side: finished(place, side) for side in ("ours", "doctr")}
     seeds = sorted(set(sides["ours"]) & set(sides["doctr"]))
     rows, met = [], []
@@ -62,7 +62,7 @@ def finished(place: Path, side: str) -> dict[int, dict[str, Any]]:
     return {int(file.stem.rpartition("seed")[2]): json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-def counted(record: Mapping[str, Any], truth: Mapping[str, Sequence[formats.Sample]], tuned: bool) -> Counts:
+def counted(record: Mapping[str, Any], truth: Mapping[str, Sequence[reader.Sample]], tuned: bool) -> Counts:
     """Return the counts (N, 3) of the test pages, with the thresholds that are default or best on the tuning pages."""
     choice = record["default"]
     if tuned:
@@ -71,7 +71,7 @@ def counted(record: Mapping[str, Any], truth: Mapping[str, Sequence[formats.Samp
     return pages_of(record, truth["test"], choice)
 
 
-def pages_of(record: Mapping[str, Any], samples: Sequence[formats.Sample], setting: int) -> Counts:
+def pages_of(record: Mapping[str, Any], samples: Sequence[reader.Sample], setting: int) -> Counts:
     """Return the counts (N, 3) of pages with one pair of thresholds; pages that were not predicted are left out."""
     counts = []
     for sample in samples:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab.probes import host
+from ocrlab.hardware import host
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

@@ -26,7 +26,8 @@ import numpy as np
 from db_peers import RANGE, RATIO, SMALLEST, TARGETS, Boxes, Draw, Maps
 from table import ROOT, judged, markdown, page, parser, publish
 
-from ocrlab.data import formats, targets
+from ocrlab.data import target_maps
+from ocrlab.data.formats import reader
 from ocrlab.errors import DataError
 
 LIMITS = {("ours, new arrays", 640): 3.5, ("ours, reused arrays", 640): 1.0}  # ms
@@ -91,7 +92,7 @@ def arguments() -> argparse.Namespace:
 def receipts(data: Path, size: int, pages: int) -> list[Boxes]:
     """Return the boxes of the first pages; raises DataError if there are none."""
     found = []
-    for sample in formats.load(data, "val").samples[:pages]:
+    for sample in reader.load(data, "val").samples[:pages]:
         scale = size / max(sample.width, sample.height)
         polygons = [np.asarray(polygon, np.float64) * scale for polygon in sample.polygons]
         found.append(Boxes(polygons, sample.ignored, (size, size)))
@@ -111,11 +112,11 @@ def golden(folder: Path, size: int) -> list[Boxes]:
 
 def ours(size: tuple[int, int]) -> list[Side]:
     """Return the ways of this package."""
-    kept = targets.buffers(size)
+    kept = target_maps.buffers(size)
 
     def maps(boxes: Boxes, **how: Any) -> Maps:
         settings: dict[str, Any] = {"shrink_ratio": RATIO, "threshold_range": RANGE, "min_text_size": SMALLEST}
-        return targets.make(boxes.polygons, boxes.ignored, boxes.size, **settings, **how).maps
+        return target_maps.make(boxes.polygons, boxes.ignored, boxes.size, **settings, **how).maps
 
     return [
         Side("ours, new arrays", maps),

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from ocrlab._version import __version__
 
 if TYPE_CHECKING:
-    from ocrlab.config import Config
-    from ocrlab.predict import Detector
+    from ocrlab.config.schema import Config
+    from ocrlab.inference import Detector
 
 __all__ = ["Config", "Detector", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Config":
-        from ocrlab.config import Config
+        from ocrlab.config.schema import Config
 
         return Config
     if name == "Detector":
-        from ocrlab.predict import Detector
+        from ocrlab.inference import Detector
 
         return Detector
     raise AttributeError(f"module 'ocrlab' has no attribute {name!r}; it has {', '.join(__all__)}")

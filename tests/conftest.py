@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.probes import host, openmp
+from ocrlab.hardware import host, openmp
 
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler),

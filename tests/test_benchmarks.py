@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from ocrlab import flight, redact
-from ocrlab.config import apply, load, save
-from ocrlab.history import listing
-from ocrlab.probes import tree
+from ocrlab import redaction, run_folder
+from ocrlab.config.schema import apply, load, save
+from ocrlab.hardware.processes import process_tree
+from ocrlab.reports.run_history import run_list
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -85,11 +85,11 @@ def start(*words: str) -> subprocess.CompletedProcess[str]:
 
 def made_run(folder: Path, *settings: str, hmean: float = 0.94, minutes: float = 39.0, step: float = 0.5) -> Path:
     """Write a run folder as a finished training leaves it: losses, a validation after 9 minutes, one at the end."""
-    with flight.run(folder, "made") as opened:
+    with run_folder.run(folder, "made") as opened:
         config = apply(load(), ["data=somewhere", "trainer.accelerator=cpu", "runtime.threads=2", *settings])
         save(config, opened.config_file)
-        flight.write_json(opened.environment_file, MACHINE)
-        rows = flight.Table(opened.metrics_file)
+        run_folder.write_json(opened.environment_file, MACHINE)
+        rows = run_folder.Table(opened.metrics_file)
         for i in range(1, 5):
             rows.write({"step": 25 * i, "loss": 4.0 / i, "step_seconds": step, "fit_seconds": 15 * minutes * i})
         early = {"hmean@0.5": 0.86, "hmean@0.7": 0.6, "hmean@0.8": 0.3, "pages": 63.0}
@@ -118,7 +118,7 @@ def test_a_step_is_timed_beside_busy_processes_and_none_is_left(part: Any) -> No
     busy = part("busy")
     seconds = busy.steps((1, 64, 2), dict(os.environ), 1)
     assert 0 < seconds < 30
-    assert not [one for one in tree.descendants(os.getpid()) if "while True: pass" in one.command]
+    assert not [one for one in process_tree.descendants(os.getpid()) if "while True: pass" in one.command]
 
 
 def test_a_table_is_markdown_and_a_page_names_date_command_and_machine(
@@ -225,7 +225,7 @@ def test_the_command_of_a_run_gives_its_config_again(part: Any, tmp_path: Path) 
 
 
 def test_a_run_that_did_not_end_well_is_refused(part: Any, tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), flight.run(tmp_path, "bad") as folder:
+    with pytest.raises(ZeroDivisionError), run_folder.run(tmp_path, "bad") as folder:
         raise ZeroDivisionError
     with pytest.raises(RuntimeError, match="not a finished run"):
         part("runs").read(folder.path)
@@ -368,7 +368,7 @@ def test_many_runs_are_made_and_listed(part: Any, tmp_path: Path) -> None:
     folder, empty = tmp_path / "runs", tmp_path / "empty"
     empty.mkdir()
     many.make(folder, 12)
-    listed = listing.list_runs([folder])
+    listed = run_list.list_runs([folder])
     assert {run.status for run in listed} == {"success", "failed", "died", "broken"}
     assert all(len(run.settings) > 60 for run in listed)
     met, body = many.measure(folder, empty, 1)
@@ -385,5 +385,5 @@ def test_forms_of_secrets_are_hidden_and_innocent_texts_stay(
     for name, value in (pair for form in every for pair in form.variables):
         monkeypatch.setenv(name, value)
     assert [form.name for form in every if not seen(form, form.shown)] == []
-    assert [form.name for form in every if seen(form, redact.clean(form.shown))] == []
-    assert [text for text in forms.INNOCENT if redact.clean(text) != text] == []
+    assert [form.name for form in every if seen(form, redaction.clean(form.shown))] == []
+    assert [text for text in forms.INNOCENT if redaction.clean(text) != text] == []

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from ocrlab.flight import ring
-from ocrlab.recording import generators
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.recorder import rng_state
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -139,9 +139,9 @@ def drawn(name: str) -> None:
 ])  # fmt: skip
 def test_a_ring_that_lies_is_found_out(part: Any, tmp_path: Path, lie: dict[str, Any], wrong: set[str]) -> None:
     kills, faults, told = part("flight_kills"), part("flight_faults"), part("flight_truth")
-    truth, before = told.Truth(tmp_path), generators.take()
+    truth, before = told.Truth(tmp_path), rng_state.take()
     (tmp_path / "run" / "flight").mkdir(parents=True)
-    writer, _ = ring.create(tmp_path / "run" / "flight", slots=8)
+    writer, _ = ring_writer.create(tmp_path / "run" / "flight", slots=8)
     for micro in range(3):
         truth.say("batch", micro=micro, names=["scan-0001.png"], lr=(0.1).hex(), states=told.states())
         truth.now(0, f"{micro} forward")
@@ -149,8 +149,8 @@ def test_a_ring_that_lies_is_found_out(part: Any, tmp_path: Path, lie: dict[str,
         made = {"samples": ["scan-0001.png"], "lr": 0.1, "loss": 0.5, **(lie if micro == 1 else {})}
         if made.get("random"):
             drawn(made["random"])
-        states = {} if made.get("random") == "" else generators.take()
-        writer.begin(ring.Step(micro, micro, samples=made["samples"], lr=made["lr"], random=states))
+        states = {} if made.get("random") == "" else rng_state.take()
+        writer.begin(ring_writer.Step(micro, micro, samples=made["samples"], lr=made["lr"], random=states))
         writer.loss(made["loss"])
         drawn("torch")
     writer.close()
@@ -158,7 +158,7 @@ def test_a_ring_that_lies_is_found_out(part: Any, tmp_path: Path, lie: dict[str,
     try:
         kills.compare(faults.Plan(str(tmp_path), "loop"), score)
     finally:
-        generators.put(before)
+        rng_state.put(before)
     assert set(score.wrong) == wrong and (score.steps, score.states, score.phases) == (3, 3, 1)
 
 
@@ -184,7 +184,7 @@ def test_a_phase_is_right_only_where_the_program_can_have_been(
 ) -> None:
     kills, faults = part("flight_kills"), part("flight_faults")
     part("flight_truth").Truth(tmp_path).now(0, f"7 {word}")
-    score, now = kills.Score(), ring.Step(7, 7 + further, phase=phase)
+    score, now = kills.Score(), ring_writer.Step(7, 7 + further, phase=phase)
     assert kills.right_phase(faults.Plan(str(tmp_path), program), SimpleNamespace(now=now), score) is right
     assert bool(score.wrong) is not right
 
@@ -265,7 +265,7 @@ def test_outliers_of_both_ends_are_left_out(part: Any) -> None:
 
 
 def test_a_recorder_that_is_taken_out_of_a_program_hears_nothing(part: Any, tmp_path: Path) -> None:
-    from ocrlab.train.recorder import recording
+    from ocrlab.debug.recorder.lightning_callback import recording
 
     cost = part("flight_cost")
     model, optimizer, batches = cost.parts(8)

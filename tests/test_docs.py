@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from ocrlab.diagnose import catalogue
+from ocrlab.debug.diagnosis import catalogue
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -85,7 +85,7 @@ if words[words.index("--workers") + 1] != "0":
 CRASH = """
 import sys
 import torch
-from ocrlab.train.recorder import recording
+from ocrlab.debug.recorder.lightning_callback import recording
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -101,8 +101,8 @@ with recording("runs/mine", model, optimizer) as rec:
 STOPPED = """
 import sys
 from pathlib import Path
-from ocrlab import config
-from ocrlab.train.fit import fit
+from ocrlab.config import schema as config
+from ocrlab.training.loop import fit
 def stop(event):
     if event["kind"] == "validate":
         raise RuntimeError("the power failed")

@@ -233,7 +233,7 @@ def test_what_watches_runs_without_what_can_crash() -> None:
     """All of it is imported in one child where torch and its like cannot be imported."""
     watches = [path for path in python("ocrlab") if path.relative_to(ROOT).with_suffix("").parts[1] in WATCHES]
     modules = [name(path)[:-3].replace("/", ".").removesuffix(".__init__") for path in watches]
-    assert "ocrlab.flight.folder" in modules
+    assert "ocrlab.run_folder.folder" in modules
     blocked = ("torch", "torchvision", "lightning", "cv2", "numba", "wandb")
     code = f"import importlib, sys\nsys.modules.update(dict.fromkeys({blocked}))\n"
     code += f"for name in {modules}: importlib.import_module(name)"

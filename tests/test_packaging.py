@@ -161,7 +161,7 @@ def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
     ours = {name for name in ours if not name.endswith((".c", ".h", ".so"))}
     built = {name for name in names if name.endswith(".so")}
     assert {name for name in names if name.startswith("ocrlab/")} - built == ours
-    expected = f"ocrlab/recording/quick{sysconfig.get_config_var('EXT_SUFFIX')}"
+    expected = f"ocrlab/debug/recorder/quick{sysconfig.get_config_var('EXT_SUFFIX')}"
     can = shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists()
     assert built == ({expected} if can else set()), "what was built in this tree must not get into it"
     assert ("none-any" in wheel.name) == (not built), "a wheel with something compiled is of one Python and one machine"
@@ -188,10 +188,10 @@ def test_without_a_compiler_the_wheel_is_pure_python(tmp_path: Path) -> None:
 def test_the_sources_in_c_are_those_that_python_fits() -> None:
     """A build of other sources is left alone; whoever changes them says so in generators.py."""
     said = subprocess.run([sys.executable, "hatch_build.py"], cwd=ROOT, capture_output=True, text=True, check=True)
-    from ocrlab.recording import generators
+    from ocrlab.debug.recorder import rng_state
 
-    assert int(said.stdout) == generators.FORM, (
-        "write this number into ocrlab/recording/generators.py, and run make setup"
+    assert int(said.stdout) == rng_state.FORM, (
+        "write this number into ocrlab/debug/recorder/rng_state.py, and run make setup"
     )
 
 

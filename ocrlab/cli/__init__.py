@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.cli.answer import Answer, Parser, harmless
-from ocrlab.cli.process import answers, names_of_any_bytes, open_streams, outputs_to_stderr, stop_signals
+from ocrlab.cli.parser import Answer, Parser, harmless
+from ocrlab.cli.streams_and_signals import answers, names_of_any_bytes, open_streams, outputs_to_stderr, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
-from ocrlab.probes import openmp
+from ocrlab.hardware import openmp
 from ocrlab.records import SCHEMA, finite
 
 COMMANDS = {

@@ -11,16 +11,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab import flight
-from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab import run_folder
+from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.debug.bisect import bisect_summary, command_trials, config_diff, factors, sample_search
+from ocrlab.debug.bisect import sample_lists as lists
+from ocrlab.debug.bisect.bisect_job import Hunt, Limits, Outcome, hunt, key, stamps
+from ocrlab.debug.bisect.sample_search import Guilt
+from ocrlab.debug.trials import trial
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
-from ocrlab.redact import clean
-from ocrlab.redact import record as redacted
-from ocrlab.rerun import account, config_files, factors, guilty, probe, program
-from ocrlab.rerun import samples as lists
-from ocrlab.rerun.bisect import Hunt, Limits, Outcome, hunt, key, stamps
-from ocrlab.rerun.guilty import Guilt
+from ocrlab.redaction import clean
+from ocrlab.redaction import record as redacted
 
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
 FOLDER, RECORD = "bisect", "bisect.json"
@@ -88,8 +89,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Answer:
-    from ocrlab import config as configs
-    from ocrlab.rerun import training
+    from ocrlab.config import schema as configs
+    from ocrlab.debug.bisect import training_trials
 
     file = folder / "config.yaml" if folder else next((Path(word) for word in rest if "=" not in word), None)
     if folder and not (folder / "config.yaml").is_file():
@@ -98,15 +99,15 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
     if not (folder or rest):
         raise ConfigError("bisect: nothing is named", need="a run folder, a config, or settings", do="See --help")
     config = configs.load(file, [word for word in rest if "=" in word])
-    flips = training.against(config, args.against) if args.against else training.of_config(config)
-    at = training.failed_at(folder) if folder else None
-    steps = args.steps or (at[0] + 1 + training.MARGIN if at else training.STEPS)
+    flips = training_trials.against(config, args.against) if args.against else training_trials.of_config(config)
+    at = training_trials.failed_at(folder) if folder else None
+    steps = args.steps or (at[0] + 1 + training_trials.MARGIN if at else training_trials.STEPS)
     steps = min(steps, config.trainer.max_steps)
     with _home(folder, Path(config.runs)) as home:
         place = home / "flight" / FOLDER
         data = stamps([Path(config.data)])
         mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips], data)
-        job = Hunt(flips, [], training.starter(config, flips, place, steps), place, limits, mark)
+        job = Hunt(flips, [], training_trials.starter(config, flips, place, steps), place, limits, mark)
         job.before = [] if folder else _unfinished(Path(config.runs))
         told = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
         told += f"; it failed in step {at[0]}" if at else ""
@@ -118,11 +119,11 @@ def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], lim
         raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
     if not (args.factor or args.samples):
         raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD or --samples NAME=PATH, then --")
-    flips, first = config_files.split(factors.of_words(args.factor)), args.program[0]
+    flips, first = config_diff.split(factors.of_words(args.factor)), args.program[0]
     if "{" not in first and shutil.which(first) is None:
         raise ConfigError(f"{first} cannot be started", got="no program of that name", need="-- COMMAND that runs")
     samples = lists.of_word(args.samples) if args.samples else None
-    start = program.starter(args.program, flips, samples)
+    start = command_trials.starter(args.program, flips, samples)
     files = [Path(word) for word in [*args.program, *(str(one.job["path"]) for one in flips if "path" in one.job)]]
     files = [*(file for file in files if not file.is_dir()), *([samples.path] if samples else [])]
     mark = key(args.program, args.samples, [(one.name, one.bad, one.good) for one in flips], stamps(files))
@@ -143,28 +144,28 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
     """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
     verdict = None
     if folder:
-        job.wanted, job.told = probe.recorded(folder) or (None, "")
+        job.wanted, job.told = trial.recorded(folder) or (None, "")
         verdict = _verdict(folder)
     job.suspicion, job.guided = factors.suspicion(job.factors, verdict), bool(verdict and verdict.causes)
-    _say(account.plan(job.factors, job.limits, len(job.names), job.unit))
+    _say(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))
     _say(told)
     outcome = hunt(job, lambda row: _row(job, row))
     names = job.names or _names(job.folder)
     guilt = _samples(job, outcome, names, samples)
-    record = redacted(account.record(job, outcome, guilt, names))
+    record = redacted(bisect_summary.record(job, outcome, guilt, names))
     file = _numbered(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
-    flight.write_json(file, record)
-    rows = "\n".join(filter(None, [account.legend(job), table(account.table(job))]))
+    run_folder.write_json(file, record)
+    rows = "\n".join(filter(None, [bisect_summary.legend(job), table(bisect_summary.table(job))]))
     text = f"{clean(rows)}\n\n{record['sentence']}\n{file}"
     return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
 
 
 def _row(job: Hunt, row: dict[str, Any]) -> None:
     """Say how a run ended, and after the first what it has told of all of them."""
-    _say(account.line(len(job.rows), row, job.unit))
+    _say(bisect_summary.line(len(job.rows), row, job.unit))
     if len(job.rows) == 1 and row["ended"] == "failed":
-        _say(account.first(job))
+        _say(bisect_summary.first(job))
 
 
 def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence[str]) -> Guilt | None:
@@ -173,10 +174,10 @@ def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence
     asked = bool(job.names) and outcome.status in ("found", "none")
     if not asked and (outcome.status != "found" or factors.DATA not in guilty_names or len(names) < 2):
         return None
-    runs = account.halvings(len(names)) * guilty.tries(outcome.found.rate, job.limits.error)
+    runs = bisect_summary.halvings(len(names)) * sample_search.tries(outcome.found.rate, job.limits.error)
     _say(f"{len(names)} {job.unit}s are halved until those remain that fail, in {runs} runs at most if it is one")
     hint = [index for index, name in enumerate(names) if name in hinted]
-    return guilty.pages(job, len(names), outcome.found.rate, lambda row: _row(job, row), hint)
+    return sample_search.pages(job, len(names), outcome.found.rate, lambda row: _row(job, row), hint)
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -215,16 +216,16 @@ def _names(folder: Path) -> list[str]:
     """Return the names of the training pages where a training has written them down; none for any other program."""
     if not (folder / "pages.json").is_file():
         return []
-    from ocrlab.rerun import training
+    from ocrlab.debug.bisect import training_trials
 
-    return training.names(folder)
+    return training_trials.names(folder)
 
 
 def _verdict(folder: Path) -> Verdict | None:
-    from ocrlab.diagnose import classify, read
+    from ocrlab.debug.diagnosis import classify, load_input
 
     with contextlib.suppress(OcrlabError):
-        return classify.classify(read.incident(str(folder)))
+        return classify.classify(load_input.incident(str(folder)))
     return None
 
 
@@ -232,11 +233,11 @@ def _verdict(folder: Path) -> Verdict | None:
 def _home(folder: Path | None, runs: Path) -> Iterator[Path]:
     """Give the run folder that everything is written into: that of the run, or a new one, closed in the end."""
     if folder is not None:
-        if flight.status(folder).status == "running":
+        if run_folder.status(folder).status == "running":
             raise RunError(f"{folder} is still running", need="a run that has ended")
         yield folder.absolute()
         return
-    with flight.run(runs, FOLDER) as made:
+    with run_folder.run(runs, FOLDER) as made:
         yield made.path
         made.succeed({})
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ocrlab import redact
-from ocrlab.cli.answer import Answer, add_json
-from ocrlab.diagnose import catalogue, classify, read, verdict
+from ocrlab import redaction
+from ocrlab.cli.parser import Answer, add_json
+from ocrlab.debug.diagnosis import catalogue, classify, load_input, verdict_files
 from ocrlab.errors import ConfigError, DataError
-from ocrlab.flight.process import alive
-from ocrlab.flight.sentinel import SENTINELS, running_process
 from ocrlab.records import SCHEMA, Incident, Verdict, to_json
+from ocrlab.run_folder.owner_process import alive
+from ocrlab.run_folder.status_file import SENTINELS, running_process
 
 EXAMPLES = """
   ocrlab diagnose train.log
@@ -48,19 +48,19 @@ def run(args: argparse.Namespace) -> Answer:
         return _explain(args.explain)
     if args.jsonl is not None:
         return _many(args.jsonl, args.json)
-    incident = read.incident(args.path)
+    incident = load_input.incident(args.path)
     found = classify.classify(incident)
     told, failed = incident.facts.get("learned"), bool(found.causes)
     now, well = running(Path(args.path), failed=failed), ended_well(Path(args.path), failed=failed)
     learned = {"learned": told} if isinstance(told, list) else {}
     parts = [now, well, learning(told) if isinstance(told, list) else ""]
     if failed or (incident.texts and not well) or not any(parts):
-        parts.append(verdict.markdown(found, incident.facts))
+        parts.append(verdict_files.markdown(found, incident.facts))
     else:
-        parts += verdict.known(incident.facts, found)
+        parts += verdict_files.known(incident.facts, found)
     text = "\n\n".join(filter(None, parts))
-    record = {**to_json(found), **learned, **verdict.told_besides(incident.facts)}
-    return Answer(redact.clean(record), redact.clean(text).rstrip())
+    record = {**to_json(found), **learned, **verdict_files.told_besides(incident.facts)}
+    return Answer(redaction.clean(record), redaction.clean(text).rstrip())
 
 
 def running(place: Path, *, failed: bool) -> str:
@@ -137,5 +137,5 @@ def _line(line: bytes, number: int) -> dict[str, Any]:
         context = row.get("context")
         texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
         known = Incident(texts=texts, context=context if isinstance(context, str) else "")
-        record = redact.clean(to_json(classify.classify(known)))
+        record = redaction.clean(to_json(classify.classify(known)))
     return {**record, "id": row.get("id") if isinstance(row, dict) else None}

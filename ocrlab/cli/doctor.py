@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli.answer import Answer, Parser, add_json
-from ocrlab.doctor import ladder, table
-from ocrlab.doctor.ask import Options, interpreter
-from ocrlab.doctor.ladder import STEPS, Event, worst
+from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.hardware.doctor import doctor_job, text_table
+from ocrlab.hardware.doctor.check_spec import Options, interpreter
+from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
 from ocrlab.records import SCHEMA, Check
-from ocrlab.redact import clean
+from ocrlab.redaction import clean
 
 EXAMPLES = """
   ocrlab doctor                                      this machine and this Python, in ten steps
@@ -41,15 +41,15 @@ def run(args: argparse.Namespace) -> Answer:
     options = Options(interpreter(args.python), args.runs)
     began = time.monotonic()
     if args.json:
-        checks = ladder.run(options)
+        checks = doctor_job.run(options)
         seconds = time.monotonic() - began
         return Answer(record(checks, options, seconds), status=int(worst(checks) == "fail"))
     look = terminal()
     shown = Shown(look)
     print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
-    checks = ladder.run(options, shown)
+    checks = doctor_job.run(options, shown)
     seconds = time.monotonic() - began
-    text = "\n".join(["", *table.summary(checks, seconds, look), "", *table.notes(look)])
+    text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
     return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))
 
 
@@ -66,11 +66,11 @@ def record(checks: list[Check], options: Options, seconds: float) -> dict[str, A
         "seconds": round(seconds, 3),
         "steps": steps,
         "checks": [asdict(check) for check in checks],
-        "notes": list(table.NOTES),
+        "notes": list(text_table.NOTES),
     }
 
 
-def terminal() -> table.Look:
+def terminal() -> text_table.Look:
     """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
     tty = sys.stdout.isatty()
     colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
@@ -79,13 +79,13 @@ def terminal() -> table.Look:
         rich = True
     except (UnicodeEncodeError, LookupError):
         rich = False
-    return table.Look(shutil.get_terminal_size((80, 24)).columns, colours, rich)
+    return text_table.Look(shutil.get_terminal_size((80, 24)).columns, colours, rich)
 
 
 class Shown:
     """Prints findings as they come, in the order of the steps; on a terminal the last line says what runs."""
 
-    def __init__(self, look: table.Look) -> None:
+    def __init__(self, look: text_table.Look) -> None:
         self.look, self.tty = look, sys.stdout.isatty()
         self.complete: dict[int, tuple[Check, ...]] = {}
         self.running: list[str] = []
@@ -101,9 +101,9 @@ class Shown:
             self.complete[event.step] = event.step_checks
         self._clear()
         while self.next in self.complete:
-            print(table.heading(self.next, self.look))
+            print(text_table.heading(self.next, self.look))
             for check in self.complete[self.next]:
-                print("\n".join(table.finding(check, self.look)))
+                print("\n".join(text_table.finding(check, self.look)))
             self.next += 1
         if self.tty and self.running:
             text = self.look.encode(f"    … {', '.join(self.running)}")[: self.look.columns - 1]

@@ -9,13 +9,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocrlab.cli import oracle, pages, places, progress
-from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.cli import detector_options, output_paths, progress, upper_bound
+from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
 
 if TYPE_CHECKING:
-    from ocrlab.metrics.scored import Scored
+    from ocrlab.evaluation.metrics.dataset_scores import Scored
 
 EXAMPLES = """
   ocrlab evaluate data=receipts                           the newest run's detector, else the shipped one
@@ -33,10 +33,12 @@ NOTHING = "WARNING: no box of these pages counts: recall and hmean say nothing, 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     what = parser.add_argument_group("what is scored, at most one of these")
-    what.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
+    what.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
     told = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
-    what.add_argument("--predictions", type=places.path, metavar="PATH", help=told)
-    parser.add_argument("--per-image", type=places.path, metavar="FILE", help="write one line a page, .jsonl or .csv")
+    what.add_argument("--predictions", type=output_paths.path, metavar="PATH", help=told)
+    parser.add_argument(
+        "--per-image", type=output_paths.path, metavar="FILE", help="write one line a page, .jsonl or .csv"
+    )
     parser.add_argument(
         "settings",
         nargs="*",
@@ -44,7 +46,7 @@ def arguments(parser: Parser) -> None:
         help="data=DIR (needed), split=NAME (val), and settings under post. and evaluate.",
     )
     add_json(parser)
-    oracle.arguments(parser)
+    upper_bound.arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.oracle is not None:
         if args.per_image:
             raise ConfigError("--per-image has no effect on --oracle", do="Its --json names every box that is lost")
-        return oracle.run(args)
+        return upper_bound.run(args)
     refuse_oracle_words(args)
     words = [word for word in args.settings if not word.startswith("split=")]
     splits = [word.removeprefix("split=") for word in args.settings if word.startswith("split=")]
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> Answer:
 def refuse_oracle_words(args: argparse.Namespace) -> None:
     """Raise ConfigError for an option that only --oracle takes: here it would change nothing."""
     usual: dict[str, object] = {"config": None, "shape": None}
-    usual |= {"long_side": oracle.LONG_SIDES, "shrink": oracle.SHRINKS, "unclip": oracle.UNCLIPS}
+    usual |= {"long_side": upper_bound.LONG_SIDES, "shrink": upper_bound.SHRINKS, "unclip": upper_bound.UNCLIPS}
     for name, value in usual.items():
         if getattr(args, name) != value:
             raise ConfigError(f"--{name.replace('_', '-')} belongs to --oracle DATA", do="See ocrlab evaluate --help")
@@ -93,22 +95,24 @@ def check_target(path: Path | None) -> None:
         raise ConfigError(
             "--per-image takes another kind of file", got=str(path), need="a name ending in .jsonl or .csv"
         )
-    places.new_file(path, "--per-image")
+    output_paths.new_file(path, "--per-image")
     if not path.parent.is_dir():
         raise ConfigError(f"There is no folder {path.parent}", do="Make it, or name another file for --per-image")
 
 
 def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:
     """Score a detector; returns every page, and what was scored on what."""
-    asked = pages.check(words, also=("data",))
-    from ocrlab.data import folder
+    asked = detector_options.check(words, also=("data",))
+    from ocrlab.data import folder_layouts
 
-    folder.find(Path(asked.data).expanduser(), split)  # says at once, before a network is loaded, that it is not there
-    detector = pages.open_detector(args.checkpoint, words, asked)
-    from ocrlab import predict
+    folder_layouts.find(
+        Path(asked.data).expanduser(), split
+    )  # says at once, before a network is loaded, that it is not there
+    detector = detector_options.open_detector(args.checkpoint, words, asked)
+    from ocrlab import inference
 
     with progress.of_pages("evaluating") as tick:
-        scored = predict.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
+        scored = inference.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
     return scored, {"checkpoint": str(detector.checkpoint), "data": asked.data, "split": split}
 
 
@@ -118,11 +122,12 @@ def of_predictions(args: argparse.Namespace, words: list[str], split: str) -> tu
     if others:
         what = f"{others[0]} has no effect on predictions that are there already"
         raise ConfigError(what, need="data=DIR, split=NAME or exif=true")
-    asked = pages.check(words, also=("data",))
-    from ocrlab.data import formats, predicted
+    asked = detector_options.check(words, also=("data",))
+    from ocrlab.data.formats import reader
+    from ocrlab.evaluation import prediction_scores
 
-    found = predicted.read(args.predictions)
-    scored = predicted.score(formats.load(asked.data, split, exif=asked.exif), found)
+    found = prediction_scores.read(args.predictions)
+    scored = prediction_scores.score(reader.load(asked.data, split, exif=asked.exif), found)
     return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
 
 
@@ -142,7 +147,7 @@ def write_rows(path: Path, scored: Scored) -> None:
 
 def shown(scored: Scored, figures: dict[str, float]) -> str:
     """Return the figures for people: by protocol, by size of text, and the worst pages."""
-    from ocrlab.metrics.page import EDGES, SIZES
+    from ocrlab.evaluation.metrics.page_scores import EDGES, SIZES
 
     rows = [[at, *(f"{figures[f'{name}@{at}']:.4f}" for name in FIGURES)] for at in ("0.5", "0.7", "0.8")]
     others = {"DetEval": "deteval", "CLEval": "cleval", "CLEval end to end": "cleval_e2e"}
@@ -173,7 +178,7 @@ def shown(scored: Scored, figures: dict[str, float]) -> str:
 
 def no_box(figures: dict[str, float]) -> bool:
     """Tell whether the pages have no box that counts, so that there was nothing to find."""
-    from ocrlab.metrics.page import SIZES
+    from ocrlab.evaluation.metrics.page_scores import SIZES
 
     return not any(figures[f"truth/{size}"] for size in SIZES)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli import pages, places
-from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.cli import detector_options, output_paths
+from ocrlab.cli.parser import Answer, Parser, add_json
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
@@ -18,20 +18,20 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.add_argument("form", choices=("onnx",), help="images (B, 3, H, W) uint8 RGB in, probability map out")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="kept in the file's metadata, such as post.*")
-    parser.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
-    parser.add_argument("--out", type=places.path, required=True, metavar="FILE", help="a new file")
+    parser.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
+    parser.add_argument("--out", type=output_paths.path, required=True, metavar="FILE", help="a new file")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Export, and answer with the file and by how much its probabilities differ from torch's."""
-    asked = pages.check(args.settings)
-    places.new_file(args.out, "--out")
-    detector = pages.open_detector(args.checkpoint, args.settings, asked, "cpu")
-    from ocrlab.predict import export
+    asked = detector_options.check(args.settings)
+    output_paths.new_file(args.out, "--out")
+    detector = detector_options.open_detector(args.checkpoint, args.settings, asked, "cpu")
+    from ocrlab.inference import onnx_export
 
-    places.make(args.out.parent, "--out")
-    apart = export.to_onnx(detector, args.out)
+    output_paths.make(args.out.parent, "--out")
+    apart = onnx_export.to_onnx(detector, args.out)
     size = args.out.stat().st_size
     record = {
         "schema": SCHEMA,

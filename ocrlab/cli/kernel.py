@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli.answer import Answer, Parser, add_json, table
-from ocrlab.diagnose import launch, nsight, ptxas
+from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight, ptxas
 from ocrlab.errors import ConfigError, DataError
-from ocrlab.probes.device_limits import device_limits
+from ocrlab.hardware.cuda_device_limits import device_limits
 from ocrlab.records import SCHEMA, Check
 
 EXAMPLES = """
@@ -46,16 +46,16 @@ def run(args: argparse.Namespace) -> Answer:
     if not (args.grid or args.block or args.ptxas or args.shared or args.registers):
         rows = [(name.replace("_", " "), value) for name, value in asdict(limits).items() if value is not None]
         return Answer({"schema": SCHEMA, "limits": asdict(limits)}, table(rows))
-    given = launch.Launch(
+    given = launch_limits.Launch(
         args.grid or (1, 1, 1), args.block or (1, 1, 1), args.registers, 0, args.shared, args.cooperative
     )
-    checked = {"launch": launch.check(given, limits)}
+    checked = {"launch": launch_limits.check(given, limits)}
     if args.ptxas:
         kernels = ptxas.parse(build)
         if not kernels:
             raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
         checked = {
-            kernel.name: launch.check(
+            kernel.name: launch_limits.check(
                 replace(given, registers=kernel.registers, static_shared=kernel.static_shared), limits
             )
             + spills(kernel)
@@ -73,15 +73,15 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, text, int(failed))
 
 
-def limits_of(args: argparse.Namespace) -> launch.Limits:
+def limits_of(args: argparse.Namespace) -> launch_limits.Limits:
     """Return the limits of the capability that was named or else of the device; raises ConfigError without either."""
     if args.capability:
-        return launch.of_capability(args.capability)
+        return launch_limits.of_capability(args.capability)
     found = device_limits(args.device)
     if found.missing:
         do = "Name the compute capability of the device that is meant: --capability 8.6"
         raise ConfigError("The limits of a device are not known here", got=found.missing, need="a CUDA driver", do=do)
-    return launch.of_device(found.value)
+    return launch_limits.of_device(found.value)
 
 
 def spills(kernel: ptxas.Kernel) -> list[Check]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.answer import Answer, Parser, add_words, of_word
+from ocrlab.cli.parser import Answer, Parser, add_words, of_word
 
 WORDS = {
     "fit": "find the largest batch that fits, by short trainings in children",

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ocrlab import config as configs
-from ocrlab.cli import train_first
-from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.cli import train_preflight
 from ocrlab.cli.memory_fit import add_settings, on_cuda, say
+from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.cli.train import loaded
+from ocrlab.config import schema as configs
+from ocrlab.debug.memory import largest_batch, memory_limit
+from ocrlab.debug.memory.fit_trials import Room
 from ocrlab.records import SCHEMA
-from ocrlab.rerun import fit, fit_limit
-from ocrlab.rerun.fit_room import Room
 
 SECONDS = 120.0
 EXAMPLES = """
@@ -34,12 +34,12 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Answer with the parts in bytes; a child imports torch, takes fake tensors, and trains nothing."""
     config = loaded(args)
-    train_first.look_at(config)
-    limit = fit_limit.find(None, cuda=on_cuda(config))
+    train_preflight.look_at(config)
+    limit = memory_limit.find(None, cuda=on_cuda(config))
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
     try:
         configs.save(config, folder / "config.yaml")
-        found = fit.estimated(Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, say))
+        found = largest_batch.estimated(Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, say))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Answer({"schema": SCHEMA, **found}, text(found, config.batch_size))
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 def text(found: dict[str, Any], batch: int) -> str:
     """Return an estimate as a person reads it."""
-    rows = [(name, f"{size / fit_limit.MIB:,.1f} MiB") for name, size in found["parts"].items() if size]
-    rows += [("in all, beyond what imports take", f"{found['peak'] / fit_limit.MIB:,.1f} MiB")]
+    rows = [(name, f"{size / memory_limit.MIB:,.1f} MiB") for name, size in found["parts"].items() if size]
+    rows += [("in all, beyond what imports take", f"{found['peak'] / memory_limit.MIB:,.1f} MiB")]
     inside = f"in {found['module']}, {found['phase']}" if found["module"] else "outside the model"
     where = "in validation" if found["phase"] == "validation" else inside
     more = f"A step with batch_size={batch} is highest {where}; each crop more takes {found['slope'] / 2**20:,.1f} MiB."

@@ -11,17 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli import train_first
-from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.cli import train_preflight
+from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.cli.train import loaded
-from ocrlab.config import Config
+from ocrlab.config.schema import Config
+from ocrlab.debug.memory import largest_batch, memory_limit
+from ocrlab.debug.memory.fit_trials import Try
+from ocrlab.debug.memory.largest_batch import Fit
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
-from ocrlab.rerun import fit, fit_limit
-from ocrlab.rerun.fit import Fit
-from ocrlab.rerun.fit_room import Try
 
-MIB = fit_limit.MIB
+MIB = memory_limit.MIB
 EXAMPLES = """
   ocrlab memory fit                                       the defaults, on this machine
   ocrlab memory fit data=receipts crop=640 --limit 8      your pages, with 8 GB
@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> Answer:
     if not args.minutes > 0:
         raise ConfigError("--minutes is no time", got=args.minutes, need="minutes, more than 0")
     config = loaded(args)
-    train_first.look_at(config)
-    limit = fit_limit.find(args.limit, cuda=on_cuda(config))
+    train_preflight.look_at(config)
+    limit = memory_limit.find(args.limit, cuda=on_cuda(config))
     say(f"limit {words_of(limit)}")
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
     try:
-        found = fit.fit(config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, say=say)
+        found = largest_batch.fit(config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, say=say)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Answer(record(found), text(found), 0 if found.batch else 1)
@@ -136,7 +136,7 @@ def said(one: Try) -> str:
     return " ".join([*settings, "for longer"] if one.long else settings)
 
 
-def words_of(limit: fit_limit.Limit) -> str:
+def words_of(limit: memory_limit.Limit) -> str:
     """Return a limit in words."""
     if limit.kind == "device" and not limit.chosen:
         return limit.source

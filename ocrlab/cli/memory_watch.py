@@ -8,12 +8,12 @@ import sys
 import time
 from typing import Any
 
-from ocrlab.cli.answer import Answer, add_json, table
-from ocrlab.cli.process import answer_line
-from ocrlab.diagnose.oom import words
-from ocrlab.diagnose.oom_monitor import Monitor, limits, newest
+from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.cli.streams_and_signals import answer_line
+from ocrlab.debug.diagnosis.oom_message import words
+from ocrlab.debug.memory.monitor_log import Monitor, limits, newest
 from ocrlab.errors import ConfigError
-from ocrlab.probes import tree
+from ocrlab.hardware.processes import process_tree
 from ocrlab.records import finite
 
 RUNS = "runs"
@@ -69,7 +69,7 @@ def _whom(args: argparse.Namespace) -> tuple[int | None, str]:
     if args.count is not None and args.count < 1:
         raise ConfigError("--count is no number of samples", got=args.count, need="1 or more")
     if args.pid is not None:
-        found = tree.one(args.pid)
+        found = process_tree.one(args.pid)
         if found is None or found.state in "ZX":
             raise ConfigError(f"There is no process {args.pid}", do="ocrlab memory watch without PID: the newest run")
         return args.pid, f"{found.name} ({args.pid})"

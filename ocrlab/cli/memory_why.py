@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.debug.memory.explain_oom import why
 from ocrlab.errors import ConfigError
-from ocrlab.redact import clean
-from ocrlab.rerun.why import why
+from ocrlab.redaction import clean
 
 EXAMPLES = """
   ocrlab memory why runs/20260102-030405-receipts            a run folder, of ocrlab train or ocrlab watch

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.cli import pages, places, progress
-from ocrlab.cli.answer import Answer, Parser, add_json, harmless
+from ocrlab.cli import detector_options, output_paths, progress
+from ocrlab.cli.parser import Answer, Parser, add_json, harmless
+from ocrlab.config.overrides import is_override
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
-from ocrlab.settings.overrides import is_override
 
 if TYPE_CHECKING:
-    from ocrlab.predict import Detector
+    from ocrlab.inference import Detector
 
 FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
@@ -40,8 +40,8 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     what = "images, folders, - for a list of them on stdin, settings such as post.threshold=0.4; behind -- only paths"
     parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
-    parser.add_argument("--checkpoint", type=places.path, metavar="CKPT", help=pages.NEWEST)
-    parser.add_argument("--out", type=places.path, metavar="DIR", help=f"folder for what is found ({OUT})")
+    parser.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
+    parser.add_argument("--out", type=output_paths.path, metavar="DIR", help=f"folder for what is found ({OUT})")
     shown = f"{{{','.join(FORMATS)}}}"
     parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into it (all three)")
     what = "one JSON object a page into a new file, - is stdout; then no other file unless --out or --format is given"
@@ -60,11 +60,11 @@ def run(args: argparse.Namespace) -> Answer:
     args.words = [*args.words, *more]
     settings = [word for word in args.words if is_override(word) and not Path(word).exists()]
     paths = [*(word for word in args.words if word not in settings), *getattr(args, "program", [])]
-    asked = pages.check(settings)
+    asked = detector_options.check(settings)
     out = None if args.jsonl and not args.out and not args.format else args.out or OUT
     _check(args, paths, out)
     files = _files(paths)
-    detector = pages.open_detector(args.checkpoint, settings, asked, args.device)
+    detector = detector_options.open_detector(args.checkpoint, settings, asked, args.device)
     start = time.perf_counter()
     with _lines(args.jsonl) as write:
         record = _predict(detector, args, files, out, write)
@@ -101,9 +101,9 @@ def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None
     if args.jsonl == "":
         raise ConfigError("--jsonl was given no name", need="a new file, or - for stdout")
     if args.jsonl and args.jsonl != "-":
-        places.new_file(Path(args.jsonl), "--jsonl")
+        output_paths.new_file(Path(args.jsonl), "--jsonl")
     if out is not None:
-        places.folder(out, "--out")
+        output_paths.folder(out, "--out")
 
 
 def _files(paths: list[str]) -> list[Path]:
@@ -111,14 +111,14 @@ def _files(paths: list[str]) -> list[Path]:
 
     A missing file is an error as a word, and a page that is left out as a line of a list.
     """
-    from ocrlab import predict
+    from ocrlab import inference
 
     named = [Path(path) for path in paths if path != "-"]
-    files = predict.collect(named) if named else []
+    files = inference.collect(named) if named else []
     if "-" in paths:
         for line in os.fsdecode(sys.stdin.buffer.read()).split("\n"):
             if line:
-                files += predict.collect([Path(line)]) if Path(line).is_dir() else [Path(line)]
+                files += inference.collect([Path(line)]) if Path(line).is_dir() else [Path(line)]
     if not files:
         raise DataError("No image was found", got="an empty list on stdin", need="one path a line")
     return files
@@ -128,13 +128,13 @@ def _predict(
     detector: Detector, args: argparse.Namespace, files: list[Path], out: Path | None, write: Callable[[Any], None]
 ) -> dict[str, Any]:
     """Predict file by file, write each page's line, and return the record of it all."""
-    from ocrlab import predict
+    from ocrlab import inference
 
     kept: list[dict[str, Any]] = []
     left_out: list[str] = []
     count = regions = 0
     formats = args.format or list(FORMATS)
-    stream = predict.predict_files(detector, files, out, formats)
+    stream = inference.predict_files(detector, files, out, formats)
     with progress.of_pages("predicting") as tick, contextlib.closing(stream):
         for done, found in enumerate(stream, 1):
             write(found.record())
@@ -165,9 +165,9 @@ def _more(file: Path) -> str:
     """Say which pages of a file were not looked at, empty where there is only one."""
     if file.suffix.lower() not in (".tif", ".tiff", ".gif"):
         return ""
-    from ocrlab.data import images
+    from ocrlab.data import image_io
 
-    pages = images.count(file)
+    pages = image_io.count(file)
     do = f"tiffsplit {file.name} makes a file of each" if file.suffix.lower() != ".gif" else "convert it first"
     return f"{file}: all but the first of its {pages} pages, as a file is one page; {do}" if pages > 1 else ""
 

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ocrlab.cli.answer import harmless
-from ocrlab.report.live import duration
+from ocrlab.cli.parser import harmless
+from ocrlab.reports.progress_view import duration
 
 LINE_EVERY = 30.0  # seconds between two lines of a log
 FIGURES = {"loss": "loss {:.3f}", "hmean@0.5": "hmean@0.5 {:.3f}", "images_per_second": "{:.1f} images/s"}

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ocrlab.cli.answer import Answer, add_json, table
-from ocrlab.redact import clean
-from ocrlab.rerun.replay import TIMEOUT, replay
+from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.debug.replay.replay_job import TIMEOUT, replay
+from ocrlab.redaction import clean
 
 EXAMPLES = """
   ocrlab replay runs/20260102-030405-receipts               the step that was being made when the run ended

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli import places
-from ocrlab.cli.answer import Answer, add_json
+from ocrlab.cli import output_paths
+from ocrlab.cli.parser import Answer, add_json
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
-from ocrlab.redact import clean
-from ocrlab.report import bugreport
-from ocrlab.report.bugreport_command import command
-from ocrlab.report.bugreport_sources import INCIDENT, Sources, collect
+from ocrlab.redaction import clean
+from ocrlab.reports.bug_report import build
+from ocrlab.reports.bug_report.inputs import INCIDENT, Sources, collect
+from ocrlab.reports.bug_report.reproduction import command
 
 TIMEOUT = 300.0
 EXAMPLES = """
@@ -28,7 +28,10 @@ EXAMPLES = """
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument(
-        "path", type=places.path, metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; nothing in it is changed"
+        "path",
+        type=output_paths.path,
+        metavar="RUN|INCIDENT|NOTEBOOK|LOG",
+        help="what failed; nothing in it is changed",
     )
     parser.add_argument(
         "--verify",
@@ -42,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for each run of --verify ({TIMEOUT:g})"
     )
-    parser.add_argument("--out", type=places.path, metavar="FILE", help="a new file; .md and .html are written")
+    parser.add_argument("--out", type=output_paths.path, metavar="FILE", help="a new file; .md and .html are written")
     add_json(parser)
 
 
@@ -52,10 +55,10 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError("--verify N runs it N times, --timeout S gives each S seconds", need="numbers above 0")
     if args.out:
         for file in _both(args.out):
-            places.new_file(file, "--out")
+            output_paths.new_file(file, "--out")
     found = collect(args.path)
     verified = _verified(found, args) if args.verify else None
-    report = bugreport.build(found, verified)
+    report = build.build(found, verified)
     record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
     record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
     if not found.failed and not args.out:
@@ -65,19 +68,19 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, _told(report, verified, written))
 
 
-def _write(report: bugreport.Report, found: Sources, out: Path | None) -> tuple[Path, Path]:
+def _write(report: build.Report, found: Sources, out: Path | None) -> tuple[Path, Path]:
     """Write both forms: where the user says, else beside what they are about, without touching an older one."""
     if out:
-        places.make(out.parent, "--out")
-        return bugreport.write(report, out.parent, _stem(out))
+        output_paths.make(out.parent, "--out")
+        return build.write(report, out.parent, _stem(out))
     stem = f"bug-{report.id.removeprefix('OCR-')}"
     if found.kind in ("notebook", "log"):
-        return bugreport.write(report, found.path.parent, f"{found.path.stem}-{stem}")
-    return bugreport.write(report, found.path if found.kind == "incident" else found.path / INCIDENT, stem)
+        return build.write(report, found.path.parent, f"{found.path.stem}-{stem}")
+    return build.write(report, found.path if found.kind == "incident" else found.path / INCIDENT, stem)
 
 
 def _verified(found: Sources, args: argparse.Namespace) -> dict[str, Any]:
-    from ocrlab.rerun.again import again
+    from ocrlab.debug.replay.reproduce import again
 
     words = command(found)
     if found.kind != "run" or words is None:
@@ -94,7 +97,7 @@ def _verified(found: Sources, args: argparse.Namespace) -> dict[str, Any]:
     return again(found.path, words, where, count=args.verify, timeout=args.timeout, say=say)
 
 
-def _told(report: bugreport.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:
+def _told(report: build.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:
     lines = [f"{report.id}: {report.title}"]
     if verified:
         runs = verified.get("runs") or []

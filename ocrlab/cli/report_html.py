@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ocrlab.cli import places
-from ocrlab.cli.answer import Answer, add_json
+from ocrlab.cli import output_paths
+from ocrlab.cli.parser import Answer, add_json
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA
 
@@ -21,9 +21,11 @@ EXAMPLES = """
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument(
-        "notebook", type=places.path, metavar="NOTEBOOK", help="an executed notebook; it stays as it is"
+        "notebook", type=output_paths.path, metavar="NOTEBOOK", help="an executed notebook; it stays as it is"
     )
-    parser.add_argument("--out", type=places.path, metavar="FILE", help="a new file (beside the notebook, as .html)")
+    parser.add_argument(
+        "--out", type=output_paths.path, metavar="FILE", help="a new file (beside the notebook, as .html)"
+    )
     parser.add_argument(
         "--most", type=int, default=2000, metavar="KB", help="the largest that the file may be; pictures shrink (2000)"
     )
@@ -42,15 +44,15 @@ def run(args: argparse.Namespace) -> Answer:
     if out.is_dir() or (out.exists() and out.samefile(notebook)):
         raise ConfigError("--out cannot be written", got=out, need="the name of an HTML file")
     if not args.overwrite:
-        places.new_file(out, "--out")
+        output_paths.new_file(out, "--out")
     if not notebook.exists():
         need = "an executed notebook, a file that ends in .ipynb"
         raise DataError(f"There is no notebook {notebook}", need=need, missing=True)
-    from ocrlab.report import html
+    from ocrlab.reports.html import document
 
-    places.make(out.parent, "--out")
+    output_paths.make(out.parent, "--out")
     over = out.exists()
-    written = html.write(notebook, out, 1000 * args.most)
+    written = document.write(notebook, out, 1000 * args.most)
     record = {
         "schema": SCHEMA,
         "notebook": str(notebook),

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ocrlab.cli.answer import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError
 
 EXAMPLES = """
@@ -56,21 +56,22 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError(f"{args.notebook} is a folder, and `ocrlab run` executes a notebook", need="a .ipynb", do=do)
     if args.notebook.suffix == ".ipynb" and not args.notebook.exists():  # before what takes seconds to import
         raise ConfigError(f"There is no notebook {args.notebook}", do="Name a file that ends in .ipynb")
-    from ocrlab.report import html, produce
+    from ocrlab.reports.html import document
+    from ocrlab.reports.notebooks import pipeline
 
     os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's own
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the notebook says it better
     limits = {"deadline": _seconds(args.timeout), "execution_timeout": _seconds(args.cell_timeout)}
-    prepared = produce.prepare(args.notebook, args.parameters)
-    files = produce.reserve(prepared, args.out)
+    prepared = pipeline.prepare(args.notebook, args.parameters)
+    files = pipeline.reserve(prepared, args.out)
     if args.html:
-        threading.Thread(target=html.warm, daemon=True).start()  # while the kernel starts
+        threading.Thread(target=document.warm, daemon=True).start()  # while the kernel starts
     stop: BaseException | None = None
     try:
-        produce.execute(prepared, files.notebook, progress_bar=sys.stderr.isatty(), **limits)
+        pipeline.execute(prepared, files.notebook, progress_bar=sys.stderr.isatty(), **limits)
     except BaseException as error:  # Ctrl-C too: what there is, is written first
         stop = error
-    told = produce.finish(files, with_html=args.html)
+    told = pipeline.finish(files, with_html=args.html)
     rows: list[tuple[str, object]] = [("outcome", f"{told.outcome}. {told.sentence}"), ("notebook", files.notebook)]
     rows += [("report", files.html)] if args.html else []
     rows += [("result", files.json)]

@@ -10,12 +10,12 @@ import sys
 from typing import Any
 
 from ocrlab.cli import runs_table
-from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.cli.parser import Answer, Parser, add_json
 from ocrlab.errors import ConfigError
-from ocrlab.history import choose, failures, listing
-from ocrlab.history.failures import Group
-from ocrlab.history.listing import Run
 from ocrlab.records import SCHEMA
+from ocrlab.reports.run_history import failure_groups, query, run_list
+from ocrlab.reports.run_history.failure_groups import Group
+from ocrlab.reports.run_history.run_list import Run
 
 DEFAULT = "runs"
 SCREEN = 20  # runs on a terminal; a pipe and --json get all
@@ -41,7 +41,7 @@ def arguments(parser: Parser) -> None:
         metavar="DIR | key=value",
         help="folders with run folders, or run folders (runs); conditions: =, != with * and ?; <, <=, >, >= in quotes",
     )
-    parser.add_argument("--status", action="append", default=[], help=f"{', '.join(listing.STATUSES)}; or failure")
+    parser.add_argument("--status", action="append", default=[], help=f"{', '.join(run_list.STATUSES)}; or failure")
     parser.add_argument("--cause", metavar="CAUSE", help="an id, a group as gpumem, a pattern, or words of the failure")
     parser.add_argument("--failure", metavar="ID", help="the fingerprint of a failure, or its beginning")
     parser.add_argument("--name", metavar="TEXT", help="part of the folder's name, or a pattern with * and ?")
@@ -61,7 +61,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """List the runs; raises ConfigError for words that cannot be read, RunError for a folder that cannot."""
-    with listing.uncollected():
+    with run_list.uncollected():
         return _answer(args)
 
 
@@ -71,12 +71,12 @@ def _answer(args: argparse.Namespace) -> Answer:
     places, conditions = split(args.words)
     if not places:
         places, _ = split([DEFAULT])
-    found = listing.list_runs(places)
+    found = run_list.list_runs(places)
     if importlib.util.find_spec("yaml") is None:
         print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
     chosen = filtered(found, args, conditions)
-    ordered = choose.ordered(chosen, args.sort, args.reverse)
-    groups = failures.grouped(chosen)
+    ordered = query.ordered(chosen, args.sort, args.reverse)
+    groups = failure_groups.grouped(chosen)
     shown = ordered[:limit] if limit else ordered
     width = shutil.get_terminal_size().columns if terminal else None
     record = {} if not args.json else summary(places, found, shown, len(chosen), groups)
@@ -84,11 +84,11 @@ def _answer(args: argparse.Namespace) -> Answer:
     return Answer(record, text)
 
 
-def split(words: list[str]) -> tuple[list[str], list[choose.Condition]]:
+def split(words: list[str]) -> tuple[list[str], list[query.Condition]]:
     """Return the folders and the conditions among words; raises ConfigError for what is neither."""
     places, conditions = [], []
     for word in words:
-        condition = None if os.path.exists(word) else choose.condition(word)
+        condition = None if os.path.exists(word) else query.condition(word)
         if condition:
             conditions.append(condition)
             continue
@@ -99,27 +99,27 @@ def split(words: list[str]) -> tuple[list[str], list[choose.Condition]]:
     return places, conditions
 
 
-def filtered(found: list[Run], args: argparse.Namespace, conditions: list[choose.Condition]) -> list[Run]:
+def filtered(found: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
     """Return the runs that the words of the command ask for; raises ConfigError."""
-    chosen = choose.meeting(found, conditions)
-    chosen = choose.of_status(chosen, args.status) if args.status else chosen
-    chosen = choose.of_cause(chosen, args.cause) if args.cause else chosen
-    chosen = choose.of_failure(chosen, args.failure) if args.failure else chosen
-    chosen = choose.of_name(chosen, args.name) if args.name else chosen
-    return choose.since(chosen, args.since) if args.since else chosen
+    chosen = query.meeting(found, conditions)
+    chosen = query.of_status(chosen, args.status) if args.status else chosen
+    chosen = query.of_cause(chosen, args.cause) if args.cause else chosen
+    chosen = query.of_failure(chosen, args.failure) if args.failure else chosen
+    chosen = query.of_name(chosen, args.name) if args.name else chosen
+    return query.since(chosen, args.since) if args.since else chosen
 
 
 def summary(
     places: list[str], found: list[Run], shown: list[Run], matching: int, groups: list[Group]
 ) -> dict[str, Any]:
     """Return the answer as one JSON object: of the settings only those in which the shown runs differ."""
-    keys = choose.differing(shown)
+    keys = query.differing(shown)
     return {
         "schema": SCHEMA,
         "folders": places,
         "total": len(found),
         "matching": matching,
-        "usual": choose.usual(shown, keys),
+        "usual": query.usual(shown, keys),
         "runs": [_told(run, keys) for run in shown],
         "failures": [
             {

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocrlab.history import choose
-from ocrlab.history.failures import Group
-from ocrlab.history.listing import FOREVER, STATUSES, Run, moment
-from ocrlab.history.settings import Settings
+from ocrlab.reports.run_history import query
+from ocrlab.reports.run_history.config_reader import Settings
+from ocrlab.reports.run_history.failure_groups import Group
+from ocrlab.reports.run_history.run_list import FOREVER, STATUSES, Run, moment
 
 GAP = "  "
 SIDE_BY_SIDE = 4  # so many runs have their differences in columns
@@ -32,7 +32,7 @@ class Differing:
         """Return the settings of a run that are not the usual ones, as the command line takes them."""
         own, other = run.settings, object()
         told = [key for key in self.names if key in own and own[key] != self.usual.get(key, other)]
-        return " ".join(f"{self.names[key]}={choose.shown(own[key])}" for key in told)
+        return " ".join(f"{self.names[key]}={query.shown(own[key])}" for key in told)
 
 
 def page(
@@ -41,8 +41,8 @@ def page(
     """Return everything: the table of `shown`, the usual settings, the failures; `width` is None in a pipe."""
     if not found:
         return "There are no runs here."
-    keys = choose.differing(shown)
-    differing = Differing(choose.short_names(keys, shown), choose.usual(shown, keys))
+    keys = query.differing(shown)
+    differing = Differing(query.short_names(keys, shown), query.usual(shown, keys))
     if width is None:
         parts = [tabbed_runs(shown, differing)] if shown else []
         return "\n\n".join([*parts, *([tabbed_groups(groups)] if groups else [])])
@@ -173,14 +173,14 @@ def _side_by_side(runs: Sequence[Run], differing: Differing, width: int) -> str:
     """Return the settings in which a few runs differ, a column a run."""
     rows = [["setting", *(run.name for run in runs)]]
     for key, name in differing.names.items():
-        rows.append([name, *(choose.shown(run.settings[key]) if key in run.settings else "-" for run in runs)])
+        rows.append([name, *(query.shown(run.settings[key]) if key in run.settings else "-" for run in runs)])
     room = max(8, (width - max(len(row[0]) for row in rows)) // len(runs) - len(GAP))
     return fitted([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
 
 
 def _usual(differing: Differing, width: int) -> str:
     """Return the settings that most runs have, of those in which they differ."""
-    words = [f"{differing.names[key]}={choose.shown(one)}" for key, one in differing.usual.items()]
+    words = [f"{differing.names[key]}={query.shown(one)}" for key, one in differing.usual.items()]
     told = wrap(_plain(" ".join(words)), max(8, width - 11))
     return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(told))
 

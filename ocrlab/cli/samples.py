@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.answer import Answer, Parser, add_words, of_word
+from ocrlab.cli.parser import Answer, Parser, add_words, of_word
 
 WORDS = {
     "make": "write synthetic receipts, with exact polygons",

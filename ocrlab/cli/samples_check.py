@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocrlab.cli import places, progress
-from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.cli import output_paths, progress
+from ocrlab.cli.parser import Answer, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
 
 if TYPE_CHECKING:
-    from ocrlab.audit import Finding
+    from ocrlab.data.audit import Finding
 
 SHOWN = 6  # examples of a kind in the table
 WHAT = "find boxes and pages that are probably wrong, and write a cleaned copy"
@@ -29,8 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument("data", type=Path, metavar="DATA", help="data folder, or one annotation file")
     parser.add_argument("--split", nargs="+", metavar="NAME", help="splits to look at (all)")
-    parser.add_argument("--out", type=places.path, metavar="DIR", help="where contact sheets go (reports/check-DATA)")
-    parser.add_argument("--clean", type=places.path, metavar="DIR", help="write a cleaned copy to this new folder")
+    parser.add_argument(
+        "--out", type=output_paths.path, metavar="DIR", help="where contact sheets go (reports/check-DATA)"
+    )
+    parser.add_argument(
+        "--clean", type=output_paths.path, metavar="DIR", help="write a cleaned copy to this new folder"
+    )
     add_json(parser)
 
 
@@ -39,8 +43,8 @@ def run(args: argparse.Namespace) -> Answer:
 
     Nothing is overwritten: sheets of an earlier check in --out are an error, and without --out a new folder is made.
     """
-    from ocrlab import audit
-    from ocrlab.audit import clean
+    from ocrlab.data import audit
+    from ocrlab.data.audit import repaired_copy
 
     if args.clean is not None and args.clean.exists() and (not args.clean.is_dir() or any(args.clean.iterdir())):
         raise ConfigError(f"--clean {args.clean} is there already", need="a new or empty folder", do="Name another one")
@@ -49,9 +53,9 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError(
             f"--out {out} holds sheets already", need="a folder without sheet-NNN.png", do="Name another one"
         )
-    places.folder(out, "--out")
+    output_paths.folder(out, "--out")
     if args.clean is not None:
-        places.folder(args.clean, "--clean")
+        output_paths.folder(args.clean, "--clean")
     with progress.of_pages("checking") as tick:
         findings = audit.check(args.data, args.split, tick)
     told = [finding for finding in findings if finding.severity != "note"]
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> Answer:
     }
     texts = [_table(findings) if findings else "nothing is wrong", *_where(pictures)]
     if args.clean is not None:
-        done = clean.copy(args.data, args.clean, findings, args.split)
+        done = repaired_copy.copy(args.data, args.clean, findings, args.split)
         record["clean"] = {
             "folder": str(done.folder),
             "pages": done.pages,
@@ -81,15 +85,15 @@ def draw(data: Path, findings: list[Finding], splits: Sequence[str] | None, out:
     """Write the contact sheets of findings as `out`/sheet-001.png and so on, and return their paths."""
     import cv2
 
-    from ocrlab import flight
-    from ocrlab.audit import contact
+    from ocrlab import run_folder
+    from ocrlab.data.audit import contact_sheet
 
     out.mkdir(parents=True, exist_ok=True)
     pictures = []
-    for number, picture in enumerate(contact.sheets(data, findings, splits), 1):
+    for number, picture in enumerate(contact_sheet.sheets(data, findings, splits), 1):
         place = out / f"sheet-{number:03}.png"
         _, encoded = cv2.imencode(".png", picture[..., ::-1])
-        flight.write_bytes(place, encoded.tobytes())
+        run_folder.write_bytes(place, encoded.tobytes())
         pictures.append(place)
     return pictures
 
@@ -118,7 +122,7 @@ def _counts(findings: list[Finding]) -> dict[str, dict[str, int]]:
 
 def _table(findings: list[Finding]) -> str:
     """Return a row a kind, the worst first: counts, what it means, and where."""
-    from ocrlab.audit import KINDS
+    from ocrlab.data.audit import KINDS
 
     rows: list[Sequence[object]] = [("kind", "error", "warn", "note", "meaning", "page:box")]
     counts = _counts(findings)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli import places, progress
-from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.cli import output_paths, progress
+from ocrlab.cli.parser import Answer, add_json, table
 from ocrlab.records import SCHEMA
 
 TO = ("icdar", "jsonl", "ufo", "coco", "labelme", "shards")
@@ -23,8 +23,8 @@ The source is only read, nothing is overwritten, and the new folder is there who
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("source", type=places.path, metavar="SRC", help="data folder, or one annotation file")
-    parser.add_argument("target", type=places.path, metavar="DST", help="a new folder")
+    parser.add_argument("source", type=output_paths.path, metavar="SRC", help="data folder, or one annotation file")
+    parser.add_argument("target", type=output_paths.path, metavar="DST", help="a new folder")
     parser.add_argument("--to", required=True, choices=TO, help="format to write")
     parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to take (all)")
     how = "copy (default), link (hard links) or none: annotations only"
@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Convert, and answer with what was written, what was lost and what was left out."""
-    from ocrlab.data.convert import convert
+    from ocrlab.data.formats.convert import convert
 
     with progress.of_pages("converting") as tick:
         made = convert(

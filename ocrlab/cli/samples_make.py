@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli import places, progress
-from ocrlab.cli.answer import Answer, add_json
+from ocrlab.cli import output_paths, progress
+from ocrlab.cli.parser import Answer, add_json
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
@@ -17,7 +17,7 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type=places.path, metavar="DIR", help="data folder to write into")
+    parser.add_argument("folder", type=output_paths.path, metavar="DIR", help="data folder to write into")
     parser.add_argument("--train", type=int, default=48, metavar="N", help="pages to learn from (48)")
     parser.add_argument("--val", type=int, default=16, metavar="N", help="pages to measure on (16)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other pages (0)")
@@ -30,11 +30,11 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError("samples make was given a number below its least", need="--train, --val, --seed from 0")
     if not args.train and not args.val:
         raise ConfigError("samples make was given no page to make", got="--train 0 --val 0", need="at least one page")
-    places.folder(args.folder, "DIR")
-    from ocrlab.data import synthetic
+    output_paths.folder(args.folder, "DIR")
+    from ocrlab.data.synthetic import generate
 
     with progress.of_pages("making") as tick:
-        made = synthetic.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
+        made = generate.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
     record = {"schema": SCHEMA, "folder": str(made.folder), "train": made.train, "val": made.val, "seed": args.seed}
     text = f"{made.train} train and {made.val} val pages with {made.lines} lines of text, {made.bytes / 1e6:.1f} MB"
     return Answer(record | {"lines": made.lines, "bytes": made.bytes}, f"{text}, in {made.folder}")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocrlab.cli import places
-from ocrlab.cli.answer import Answer, add_json, table
+from ocrlab.cli import output_paths
+from ocrlab.cli.parser import Answer, add_json, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ocrlab.data.formats import Sample
+    from ocrlab.data.formats.reader import Sample
 
 CELL, COLUMNS, GAP = 400, 4, 8  # pixels, pages in a row, pixels
 COUNTED, IGNORED = (40, 160, 40), (200, 40, 40)  # RGB
@@ -29,10 +29,12 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type=places.path, metavar="DIR", help="data folder, or one annotation file")
+    parser.add_argument("folder", type=output_paths.path, metavar="DIR", help="data folder, or one annotation file")
     parser.add_argument("--split", default="train", metavar="NAME", help="split to look at (train)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages on the sheet (12)")
-    parser.add_argument("--out", type=places.path, metavar="PNG", help="a new file (reports/samples-DIR-SPLIT.png)")
+    parser.add_argument(
+        "--out", type=output_paths.path, metavar="PNG", help="a new file (reports/samples-DIR-SPLIT.png)"
+    )
     add_json(parser)
 
 
@@ -43,16 +45,16 @@ def run(args: argparse.Namespace) -> Answer:
     picture = args.out or unused(Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png")
     if picture.suffix.lower() != ".png":
         raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
-    places.new_file(picture, "--out")
+    output_paths.new_file(picture, "--out")
     import cv2
 
-    from ocrlab import flight
-    from ocrlab.data import formats
+    from ocrlab import run_folder
+    from ocrlab.data.formats import reader
 
-    index = formats.load(args.folder, args.split)
-    places.make(picture.parent, "--out")
+    index = reader.load(args.folder, args.split)
+    output_paths.make(picture.parent, "--out")
     _, data = cv2.imencode(".png", sheet(index.samples[: args.pages])[..., ::-1])
-    flight.write_bytes(picture, data.tobytes())
+    run_folder.write_bytes(picture, data.tobytes())
     boxes = sorted(len(sample.polygons) for sample in index.samples)
     record = {
         "schema": SCHEMA,
@@ -95,11 +97,11 @@ def drawn(sample: Sample) -> NDArray[np.uint8]:
     import cv2
     import numpy as np
 
-    from ocrlab.data import formats
+    from ocrlab.data.formats import reader
 
     scale = CELL / max(sample.width, sample.height)
     size = (max(1, round(sample.width * scale)), max(1, round(sample.height * scale)))
-    page = np.asarray(cv2.resize(formats.read_image(sample.image), size, interpolation=cv2.INTER_AREA), np.uint8)
+    page = np.asarray(cv2.resize(reader.read_image(sample.image), size, interpolation=cv2.INTER_AREA), np.uint8)
     for polygon, ignored in zip(sample.polygons, sample.ignored, strict=True):
         points = np.rint(polygon * scale).astype(np.int32)
         cv2.polylines(page, [points], isClosed=True, color=IGNORED if ignored else COUNTED, lineType=cv2.LINE_AA)

@@ -11,19 +11,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab import redact
-from ocrlab.cli.answer import Answer, Parser, add_json, table
-from ocrlab.cli.places import folder
+from ocrlab import redaction
+from ocrlab.cli.output_paths import folder
+from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.config.presets import PRESETS
+from ocrlab.debug.watch import cuda_debug_env
 from ocrlab.errors import ConfigError, OcrlabError, RunError
-from ocrlab.flight import handover, ranks
-from ocrlab.probes import host
+from ocrlab.hardware import host
 from ocrlab.records import SCHEMA, to_json
-from ocrlab.settings.presets import PRESETS
-from ocrlab.watch import debug_cuda
+from ocrlab.run_folder import launcher as run_folder_launcher
+from ocrlab.run_folder import watcher_link
 
 if TYPE_CHECKING:
-    from ocrlab.config import Config
-    from ocrlab.watch.supervise import Ended
+    from ocrlab.config.schema import Config
+    from ocrlab.debug.watch.supervisor import Ended
 
 EXAMPLES = """
   ocrlab train                                            in a checkout: the synthetic receipts in data_samples/
@@ -64,21 +65,21 @@ def run(args: argparse.Namespace) -> Answer:
     """Train, and answer with the run folder, the final metrics and the checkpoint."""
     if args.keys:
         return list_keys()
-    mine = ranks.found()
+    mine = run_folder_launcher.found()
     count = processes(args, mine)
-    if not (args.in_process or mine.several) and (count > 1 or not handover.watched()):
+    if not (args.in_process or mine.several) and (count > 1 or not watcher_link.watched()):
         return watched(args, count, look_first(args))
     config = resumed(args) if args.resume else loaded(args)
     config.trainer.devices = config.trainer.devices if args.nproc is None else count
-    handover.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
+    watcher_link.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
     from ocrlab.cli import progress
-    from ocrlab.train import cuda_info
+    from ocrlab.training import cuda_debug_info
 
-    if cuda_info.wanted(config):
+    if cuda_debug_info.wanted(config):
         config.runtime.debug_cuda = True
         switch_on(Path(config.runs).absolute())
-        cuda_info.block_launches()  # before anything else imports torch
-    from ocrlab.train.fit import fit
+        cuda_debug_info.block_launches()  # before anything else imports torch
+    from ocrlab.training.loop import fit
 
     with progress.of_training() as show:
         result = fit(config, resume=args.resume, progress=show)
@@ -100,16 +101,16 @@ def run(args: argparse.Namespace) -> Answer:
 
 def look_first(args: argparse.Namespace) -> Path:
     """Return where the run folder will be; raises what is wrong that can be seen without torch."""
-    from ocrlab.cli import train_first
+    from ocrlab.cli import train_preflight
 
     if args.resume:
-        train_first.look_again(args.resume, resumed(args))
+        train_preflight.look_again(args.resume, resumed(args))
         return Path(args.resume).absolute().parent
-    from ocrlab.settings.overrides import is_override
+    from ocrlab.config.overrides import is_override
 
-    places = train_first.said(config_file(args), list(filter(is_override, args.settings)))
+    places = train_preflight.said(config_file(args), list(filter(is_override, args.settings)))
     try:
-        train_first.look(places)
+        train_preflight.look(places)
         folder(Path(places["runs"]), "runs")
     except OcrlabError:
         loaded(args)  # a wrong setting is told first: whoever mends the path would only then hear of it
@@ -117,7 +118,7 @@ def look_first(args: argparse.Namespace) -> Path:
     return Path(places["runs"]).absolute()
 
 
-def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:
+def processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
     """Return how many ranks this command is to start, 1 for none but itself; raises ConfigError."""
     count = 1
     if args.nproc is not None:
@@ -143,7 +144,7 @@ def processes(args: argparse.Namespace, mine: ranks.Ranks) -> int:
 
 def may_say_devices(args: argparse.Namespace) -> bool:
     """Tell whether the config could ask for several ranks: to read it takes a third of a second, and the child does."""
-    from ocrlab.settings.overrides import is_override
+    from ocrlab.config.overrides import is_override
 
     files = args.resume or args.config or not all(map(is_override, args.settings))
     return bool(files) or any("devices" in word for word in args.settings)
@@ -151,7 +152,7 @@ def may_say_devices(args: argparse.Namespace) -> bool:
 
 def watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
     """Train in a child under watch, or in `count` of them: whatever kills one leaves a verdict in its run folder."""
-    from ocrlab.watch.supervise import Options, watch
+    from ocrlab.debug.watch.supervisor import Options, watch
 
     words = [*args.settings, *(["--config", str(args.config)] if args.config else [])]
     words += [*(["--resume", str(args.resume)] if args.resume else []), *(["--json"] if args.json else [])]
@@ -165,7 +166,9 @@ def watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
             os.write(2, data)
 
     with tempfile.TemporaryDirectory(prefix="ocrlab-ranks-", ignore_cleanup_errors=True) as logs:
-        launcher = ["-m", "ocrlab.train.launch", str(count), logs] if count > 1 else ["-m", "ocrlab", "train"]
+        launcher = (
+            ["-m", "ocrlab.training.distributed.launch", str(count), logs] if count > 1 else ["-m", "ocrlab", "train"]
+        )
         command = [sys.executable, *launcher, *words]
         ended = watch(command, Options(own_folder=True, runs=runs), output=keep if args.json else None)
     return Answer(told(bytes(said), ended) if args.json else {}, "", ended.exit_status)
@@ -181,28 +184,28 @@ def told(said: bytes, ended: Ended) -> dict[str, Any]:
     if ended.folder:
         record["run"] = str(ended.folder)
     if ended.verdict:
-        record["verdict"] = redact.clean(to_json(ended.verdict))
+        record["verdict"] = redaction.clean(to_json(ended.verdict))
     return dict(record)
 
 
 def switch_on(folder: Path) -> None:
     """Switch on what makes CUDA errors speak, and say on stderr what it costs; dumps go into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(debug_cuda.environment(folder, os.environ))
-    print(debug_cuda.words(folder), file=sys.stderr, flush=True)
+    os.environ.update(cuda_debug_env.environment(folder, os.environ))
+    print(cuda_debug_env.words(folder), file=sys.stderr, flush=True)
 
 
 def loaded(args: argparse.Namespace) -> Config:
     """Return the config that the words describe; raises ConfigError."""
-    from ocrlab import config as configs
-    from ocrlab.settings.overrides import is_override
+    from ocrlab.config import schema as configs
+    from ocrlab.config.overrides import is_override
 
     return configs.load(config_file(args), list(filter(is_override, args.settings)))
 
 
 def resumed(args: argparse.Namespace) -> Config:
     """Return the config of the run to go on with; raises ConfigError for settings beside it, RunError for no run."""
-    from ocrlab import config as configs
+    from ocrlab.config import schema as configs
 
     if args.settings or args.config:
         given = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
@@ -218,7 +221,7 @@ def resumed(args: argparse.Namespace) -> Config:
 
 def config_file(args: argparse.Namespace) -> Path | None:
     """Return the one config file that the words name, None for none; raises ConfigError for two and for other words."""
-    from ocrlab.settings.overrides import is_override
+    from ocrlab.config.overrides import is_override
 
     files = [Path(word) for word in args.settings if not is_override(word)]
     files += [args.config] if args.config else []
@@ -235,7 +238,7 @@ def config_file(args: argparse.Namespace) -> Path | None:
 
 def list_keys() -> Answer:
     """Answer with every setting: default, what it takes, and one line of help."""
-    from ocrlab import config as configs
+    from ocrlab.config import schema as configs
 
     known = configs.keys()
     rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-from ocrlab import redact
-from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab import redaction
+from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.debug.watch.supervisor import Options, watch
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import SCHEMA, to_json
-from ocrlab.watch.supervise import Options, watch
 
 USAGE = "ocrlab watch [options] -- COMMAND"
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Answer:
         "signal": ended.signal,
         "exit_status": ended.exit_status,
         "run": str(ended.folder) if ended.folder else None,
-        "verdict": redact.clean(to_json(ended.verdict)) if ended.verdict else None,
+        "verdict": redaction.clean(to_json(ended.verdict)) if ended.verdict else None,
     }
     return Answer(record, "", ended.exit_status)
 

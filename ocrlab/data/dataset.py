@@ -24,17 +24,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from ocrlab.config import Config
-from ocrlab.data import targets, transforms
-from ocrlab.data.cache import Cache
-from ocrlab.data.formats import Sample
-from ocrlab.data.images import read_image
-from ocrlab.data.page import PageError, Problem
-from ocrlab.data.shards import Samples
+from ocrlab.config.schema import Config
+from ocrlab.data import target_maps, transforms
+from ocrlab.data.annotations import PageError, Problem
+from ocrlab.data.formats.reader import Sample
+from ocrlab.data.image_cache import Cache
+from ocrlab.data.image_io import read_image
+from ocrlab.data.shards.dataset import Samples
 from ocrlab.errors import DataError
-from ocrlab.flight import heartbeat
+from ocrlab.run_folder import heartbeat
 
-Crop = tuple[NDArray[np.uint8], targets.Targets, str, list[str]]  # pixels, maps, name of the page, problems
+Crop = tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]  # pixels, maps, name of the page, problems
 
 
 @dataclass
@@ -200,7 +200,7 @@ def readable(
 
 def training_crop(
     rng: np.random.Generator, image: NDArray[np.uint8], sample: Sample, config: Config
-) -> tuple[NDArray[np.uint8], targets.Targets]:
+) -> tuple[NDArray[np.uint8], target_maps.Targets]:
     """Return a random crop (crop, crop, 3) of a page and its target maps, all drawn from `rng`."""
     crop = config.crop
     polygons = [np.asarray(p) for p in sample.polygons]
@@ -211,7 +211,7 @@ def training_crop(
     # a pixel on average, and every detection with it. Rounding moves it nowhere.
     moved = [np.rint(transforms.warp_points(p, warp)) for p in polygons]
     seen = [(p.max(axis=0) > 0).all() and (p.min(axis=0) < crop).all() for p in moved]
-    maps = targets.make(
+    maps = target_maps.make(
         [p for p, s in zip(moved, seen, strict=True) if s],
         np.asarray(sample.ignored, dtype=bool)[np.asarray(seen, dtype=bool)],
         (crop, crop),

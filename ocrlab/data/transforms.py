@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.config import Augment, Evaluate
+from ocrlab.config.schema import Augment, Evaluate
 
 LARGEST = 32_766  # pixels of a side that OpenCV 4 can warp
 GREY = (124, 116, 104)  # the mean colour that the detector subtracts: padding becomes zero

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from ocrlab.errors import WeightsError
-from ocrlab.model.lean import recomputed
+from ocrlab.model.memory_saving import recomputed
 
 CHANNELS = {
     "resnet18_slim": (32, 64, 128, 256),

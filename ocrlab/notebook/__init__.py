@@ -14,20 +14,32 @@ from __future__ import annotations
 
 import sys
 
-from ocrlab.notebook import compare, crash, doctor, inspect, isolated, layers, loader, memory, monitor, sanity, training
-from ocrlab.notebook.isolated import register
-from ocrlab.notebook.lab import Lab, setup
+from ocrlab.notebook import (
+    compare,
+    crash,
+    dataloader,
+    doctor,
+    isolated_magic,
+    layers,
+    memory,
+    memory_monitor,
+    page_viewer,
+    sanity,
+    training,
+)
+from ocrlab.notebook.isolated_magic import register
+from ocrlab.notebook.lab_session import Lab, setup
 
 __all__ = [
     "Lab",
     "compare",
     "crash",
+    "dataloader",
     "doctor",
-    "inspect",
     "layers",
-    "loader",
     "memory",
-    "monitor",
+    "memory_monitor",
+    "page_viewer",
     "register",
     "sanity",
     "setup",
@@ -35,4 +47,4 @@ __all__ = [
 ]
 
 if "IPython" in sys.modules:
-    isolated.register_here()
+    isolated_magic.register_here()

@@ -14,22 +14,23 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.config import Config
-from ocrlab.history import choose, listing
-from ocrlab.metrics.page import AT
-from ocrlab.metrics.paired import Paired, by_page, level
-from ocrlab.metrics.paired import compare as paired
-from ocrlab.notebook.compare_child import Compared, PageOf, Progress
+from ocrlab.config.schema import Config
+from ocrlab.evaluation.metrics.page_scores import AT
+from ocrlab.evaluation.metrics.paired_comparison import Paired, by_page, level
+from ocrlab.evaluation.metrics.paired_comparison import compare as paired
+from ocrlab.notebook.compare_job import Compared, PageOf, Progress
 from ocrlab.notebook.layers import Slider
-from ocrlab.redact import clean
-from ocrlab.report import pictures, plots, tables
-from ocrlab.report.pictures import Layer
-from ocrlab.report.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, say, together
+from ocrlab.redaction import clean
+from ocrlab.reports import plots
+from ocrlab.reports.html import page_images, tables
+from ocrlab.reports.html.page_images import Layer
+from ocrlab.reports.run_history import query, run_list
+from ocrlab.reports.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, say, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ocrlab.notebook.lab import Lab
+    from ocrlab.notebook.lab_session import Lab
 
 SHOWN, SMALL = 2, 360  # pages drawn in a report that got worse, and better; width of a page in pixels of the screen
 WIDE = 44  # characters of a title above half a figure
@@ -38,9 +39,9 @@ NAMED = 12  # pages in the bars that get their name
 
 def compared(config: Config, places: list[str], data: str, pages: int, progress: Progress) -> Compared:
     """Compare in this process; see `compare_child.compare`."""
-    from ocrlab.notebook import compare_child
+    from ocrlab.notebook import compare_job
 
-    return compare_child.compare(config, places, data, pages, progress)
+    return compare_job.compare(config, places, data, pages, progress)
 
 
 def look(lab: Lab, places: Sequence[str], pages: int) -> Compared:
@@ -60,14 +61,14 @@ def letter(number: int) -> str:
 
 def settings(found: Compared) -> View:
     """Return the runs, how each ended, and the settings in which they differ."""
-    runs = [run for folder in found.runs if (run := listing.read(str(folder)))]
+    runs = [run for folder in found.runs if (run := run_list.read(str(folder)))]
     rows: list[list[object]] = [["folder", *(run.name for run in runs)], ["ended", *(run.status for run in runs)]]
     rows.append(["hmean@0.5, as it said itself", *("" if run.hmean is None else f"{run.hmean:.4f}" for run in runs)])
     rows.append(["steps", *(f"{run.metrics.get('steps', 0):g}" for run in runs)])
     rows.append(["seconds", *("" if run.seconds is None else f"{run.seconds:.0f}" for run in runs)])
-    keys = choose.differing(runs)
+    keys = query.differing(runs)
     for key in keys:
-        rows.append([key, *(clean(choose.shown(choose.value(run, key))) for run in runs)])
+        rows.append([key, *(clean(query.shown(query.value(run, key))) for run in runs)])
     several = f"{len(keys)} settings differ" if len(keys) != 1 else f"One setting differs: {keys[0]}"
     finding = several if keys else "No setting differs: what differs is chance, or the code"
     head = ["", *(letter(number) for number in range(len(runs)))]
@@ -238,7 +239,7 @@ def _row(name: str, found: Compared, some: Sequence[int], number: int) -> View:
     layers = [outlines(found.pages[at], number) for at in some]
     drawn = [_picture(found, at, number, one) for at, one in zip(some, layers, strict=True)]
     gains = ", ".join(f"{order_gain(found.pages[at], number):+.2f}" for at in some)
-    return pictures.row(f"{name}: {gains}", drawn, pictures.legend(layers))
+    return page_images.row(f"{name}: {gains}", drawn, page_images.legend(layers))
 
 
 def outlines(page: PageOf, number: int) -> list[Layer]:
@@ -270,13 +271,13 @@ def _wrong(seen: Any) -> list[Any]:
 
 
 def _picture(found: Compared, at: int, number: int, layers: Sequence[Layer], width: int = SMALL) -> str:
-    from ocrlab.data.images import read_image
+    from ocrlab.data.image_io import read_image
 
     page = found.pages[at]
     told = f"hmean@0.5 {page.seen[0].hmean:.2f} in A, {page.seen[number].hmean:.2f} in {letter(number)}"
     image = read_image(page.image, exif=found.exif)
     name = clean(page.name)
-    return pictures.picture(image, f"page {name}: {told}", layers, f"<b>{escape(name)}</b> · {told}", width=width)
+    return page_images.picture(image, f"page {name}: {told}", layers, f"<b>{escape(name)}</b> · {told}", width=width)
 
 
 def browse(found: Compared, number: int = -1) -> Slider:
@@ -306,7 +307,7 @@ def _widget(found: Compared, order: Sequence[int], number: int) -> Any:
     def show(_: object = None) -> None:
         layers = outlines(found.pages[place.value], number)
         page = _picture(found, place.value, number, layers, width=560)
-        shown.value = pictures.row("", [page], pictures.legend([layers]))._repr_mimebundle_()["text/html"]
+        shown.value = page_images.row("", [page], page_images.legend([layers]))._repr_mimebundle_()["text/html"]
 
     place.observe(show, "value")
     show()

@@ -12,16 +12,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ocrlab.diagnose import catalogue, read
-from ocrlab.diagnose.classify import classify
+from ocrlab.config.aliases import nearest
+from ocrlab.debug.diagnosis import catalogue, load_input
+from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.debug.watch.supervisor import Options
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.notebook import apart
-from ocrlab.notebook.lab import Lab
+from ocrlab.notebook import child_runner
+from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Verdict
-from ocrlab.report import cause, tables
-from ocrlab.report.view import View, say
-from ocrlab.settings.names import nearest
-from ocrlab.watch.supervise import Options
+from ocrlab.reports import verdict_view
+from ocrlab.reports.html import tables
+from ocrlab.reports.view import View, say
 
 CSS = """
 .ocrlab .faults { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 16px; margin: 4px 0;
@@ -31,7 +32,7 @@ CSS = """
 .ocrlab pre.known { font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre-wrap;
   margin: 4px 0; padding: 12px 16px; border-radius: 4px; background: rgba(95, 107, 122, .1); }
 """
-LISTED = [sys.executable, "-m", "ocrlab.faults", "--list", "--json"]
+LISTED = [sys.executable, "-m", "ocrlab.fault_lab", "--list", "--json"]
 DECIDED = 0.8  # confidence from which a cause counts as named, where nobody planted it
 ENDS = {
     "failed": "ends with an error",
@@ -60,7 +61,7 @@ class Caught:
 
 @functools.cache
 def lab_faults() -> list[dict[str, Any]]:
-    """Return what the fault lab can plant, as `python -m ocrlab.faults --list --json` tells it; raises RunError."""
+    """Return what the fault lab can plant, as `python -m ocrlab.fault_lab --list --json` tells it; raises RunError."""
     done = subprocess.run(LISTED, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
     try:
         found: list[dict[str, Any]] = json.loads(done.stdout)
@@ -93,18 +94,18 @@ def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: floa
     Raises ConfigError for a fault that there is not, or one that this machine cannot do, and DataError.
     """
     if incident:
-        return Caught(classify(read.incident(str(Path(incident).expanduser()))), None, incident)
+        return Caught(classify(load_input.incident(str(Path(incident).expanduser()))), None, incident)
     planted = _fault(fault)
-    command = [sys.executable, "-m", "ocrlab.faults", fault]
+    command = [sys.executable, "-m", "ocrlab.fault_lab", fault]
     command += ["--start-method", start_method] if start_method else []
     folder = Path(lab.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{fault}"
-    ended = apart.follow(command, Options(folder, silence=silence, on_hang="kill"))
+    ended = child_runner.follow(command, Options(folder, silence=silence, on_hang="kill"))
     return Caught(ended.verdict or Verdict(None, ended.status), planted, str(ended.folder or folder))
 
 
 def verdict(found: Caught) -> View:
     """Return the verdict: cause, evidence, what was ruled out, the next experiment, the fix."""
-    return cause.view(found.verdict, kept=found.folder)
+    return verdict_view.view(found.verdict, kept=found.folder)
 
 
 def compared(found: Caught) -> View:

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ocrlab.config import Config
-from ocrlab.doctor import ladder as doctor
-from ocrlab.doctor.ask import Options, interpreter
-from ocrlab.notebook.lab import Block
+from ocrlab.config.schema import Config
+from ocrlab.hardware.doctor import doctor_job as doctor
+from ocrlab.hardware.doctor.check_spec import Options, interpreter
+from ocrlab.notebook.lab_session import Block
 from ocrlab.records import Check
-from ocrlab.report import ladder
-from ocrlab.report.view import View, together
+from ocrlab.reports import doctor_view
+from ocrlab.reports.view import View, together
 
 
 def climb(config: Config, python: str = "") -> list[Check]:
@@ -21,12 +21,12 @@ def climb(config: Config, python: str = "") -> list[Check]:
     `python` is an interpreter by path or by name, empty for the kernel's own; raises ConfigError where there is none.
     """
     options = Options(interpreter(python or sys.executable), Path(config.runs))
-    return doctor.run(options, ladder.Climb(Block().update))
+    return doctor.run(options, doctor_view.Climb(Block().update))
 
 
 def findings(checks: Sequence[Check]) -> View:
     """Return the table of findings, and what is true where many guides are wrong."""
-    return together([ladder.table(checks), ladder.notes()])
+    return together([doctor_view.table(checks), doctor_view.notes()])
 
 
 def share(checks: Sequence[Check]) -> float:

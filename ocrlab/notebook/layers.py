@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.config import Config
-from ocrlab.notebook.layers_records import Fault, Found, Learned, Looked, Progress
-from ocrlab.report import pictures, plots, tables
-from ocrlab.report.view import BAD, INK, View, say, together
+from ocrlab.config.schema import Config
+from ocrlab.notebook.layers_messages import Fault, Found, Learned, Looked, Progress
+from ocrlab.reports import plots
+from ocrlab.reports.html import page_images, tables
+from ocrlab.reports.view import BAD, INK, View, say, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ocrlab.notebook.lab import Lab
+    from ocrlab.notebook.lab_session import Lab
 
 DENSE = """.ocrlab table.plain.dense { font-size: 12px; width: 100%; }
 .ocrlab table.plain.dense td, .ocrlab table.plain.dense th { padding: 3px 9px 3px 0; }
@@ -54,23 +55,23 @@ def found(config: Config, module: str, page: int, checkpoint: str, every: int, p
 
 def looked(config: Config, module: str, page: int, checkpoint: str) -> Looked:
     """Look at a page in this process; see `layers_child.look`."""
-    from ocrlab.notebook import layers_child
+    from ocrlab.notebook import layers_job
 
-    return layers_child.look(config, module, page, checkpoint)
+    return layers_job.look(config, module, page, checkpoint)
 
 
 def learned(config: Config, module: str, every: int, progress: Progress) -> Learned:
     """Train in this process; see `layers_child.learn`."""
-    from ocrlab.notebook import layers_child
+    from ocrlab.notebook import layers_job
 
-    return layers_child.learn(config, module, every, progress)
+    return layers_job.learn(config, module, every, progress)
 
 
 def planted(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
     """Plant faults in this process; see `layers_child.plant`."""
-    from ocrlab.notebook import layers_child
+    from ocrlab.notebook import layers_job
 
-    return layers_child.plant(config, checkpoint, progress)
+    return layers_job.plant(config, checkpoint, progress)
 
 
 def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> Found:
@@ -92,18 +93,18 @@ def maps(seen: Looked) -> View:
     """Return the page beside the strongest maps of the module."""
     height, width = seen.maps.shape[1:]
     silent = [channel for channel, told in enumerate(seen.figures) if told["zeros"] >= EMPTY * told["count"]]
-    drawn = [pictures.picture(seen.canvas, f"page {seen.name}", (), f"<b>{escape(seen.name)}</b>")]
+    drawn = [page_images.picture(seen.canvas, f"page {seen.name}", (), f"<b>{escape(seen.name)}</b>")]
     for channel in seen.different(STRONGEST):
         words = seen.told(channel)
         alt = f"map {channel} of {seen.module}: {words}"
-        drawn.append(pictures.picture(_shares(seen, channel), alt, (), f"<b>Map {channel}</b> · {words}"))
+        drawn.append(page_images.picture(_shares(seen, channel), alt, (), f"<b>Map {channel}</b> · {words}"))
     finding = f"{seen.module} gives {_counted(len(seen.maps))} of {width} × {height}; "
     empty = f"{len(silent)} of them {'is' if len(silent) == 1 else 'are'} empty on this page"
     finding += empty if silent else "each of them has something to say"
     note = f"{len(drawn) - 1} that vary most and differ, each" if len(drawn) > 2 else "It is drawn"
     note += " from its lowest (dark) to its highest value. "
     note += f"Weights: {seen.origin}."
-    return pictures.row(finding, drawn, note=note)
+    return page_images.row(finding, drawn, note=note)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def slider(seen: Looked) -> Slider:
     finding = f"All {len(seen.maps)} maps" if many else "The only map"
     finding += f" of {seen.module}" + (", the one that varies most first" if many else "")
     sheet = [
-        pictures.picture(
+        page_images.picture(
             _shares(seen, channel, SMALL),
             f"map {channel}: {seen.told(channel)}",
             (),
@@ -133,7 +134,7 @@ def slider(seen: Looked) -> Slider:
         )
         for channel in seen.strongest
     ]
-    row = pictures.row(finding, sheet)
+    row = page_images.row(finding, sheet)
     return Slider(row.html, row.text, _widget(seen))
 
 
@@ -146,8 +147,8 @@ def _widget(seen: Looked) -> Any:
     def show(_: object = None) -> None:
         channel = seen.strongest[place.value]
         words = f"map {channel} · {seen.told(channel)}"
-        page = pictures.picture(seen.canvas, f"page {seen.name}", (), f"<b>{escape(seen.name)}</b>", width=380)
-        beside = pictures.picture(_shares(seen, channel), words, (), f"<b>{words}</b>", width=380)
+        page = page_images.picture(seen.canvas, f"page {seen.name}", (), f"<b>{escape(seen.name)}</b>", width=380)
+        beside = page_images.picture(_shares(seen, channel), words, (), f"<b>{words}</b>", width=380)
         shown.value = View(f'<div class="row">{page}{beside}</div>', "")._repr_mimebundle_()["text/html"]
 
     place.observe(show, "value")

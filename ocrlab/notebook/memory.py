@@ -8,16 +8,17 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.notebook.memory_child import Looked, Planted, Seen
-from ocrlab.notebook.memory_child import look as looked
-from ocrlab.report import plots, tables
-from ocrlab.report.view import BAD, LINE, View, say
-from ocrlab.trace import memory_plot
-from ocrlab.trace.memory_record import OUTSIDE, WORDS, Row
-from ocrlab.trace.memory_words import size
+from ocrlab.debug.instruments.memory import memory_plot
+from ocrlab.debug.instruments.memory.memory_text import size
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, WORDS, Row
+from ocrlab.notebook.memory_job import Looked, Planted, Seen
+from ocrlab.notebook.memory_job import look as looked
+from ocrlab.reports import plots
+from ocrlab.reports.html import tables
+from ocrlab.reports.view import BAD, LINE, View, say
 
 if TYPE_CHECKING:
-    from ocrlab.notebook.lab import Lab
+    from ocrlab.notebook.lab_session import Lab
 
 __all__ = ["account", "estimate", "judge", "leak", "look", "modules", "processes", "timeline"]
 
@@ -96,14 +97,14 @@ def account(found: Seen) -> View:
 
 def estimate(lab: Lab, found: dict[str, Any]) -> View:
     """Return what the whole training will need, part by part, and the batch that would fit into what there is."""
-    from ocrlab.rerun import fit_limit
+    from ocrlab.debug.memory import memory_limit
 
     cuda = found["settled"]["trainer.accelerator"] == "cuda"
     rows = [(name, size(count)) for name, count in found["parts"].items() if count]
     finding = f"A training with batch_size={lab.config.batch_size} will need {size(found['peak'])} beyond its imports"
     note = f"Each crop more takes {size(int(found['slope']))}. "
     if not cuda:
-        limit = fit_limit.find(None)
+        limit = memory_limit.find(None)
         crops = max(0, int((limit.bytes - found["offset"]) / max(1.0, found["slope"])))
         note += f"{size(limit.bytes)} ({limit.source}) would hold about {crops} crops. "
     note += "No step was made for this; `ocrlab memory fit` measures the largest batch in children."

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.config import Config
-from ocrlab.notebook.lab import Lab
+from ocrlab.config.schema import Config
+from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Check
-from ocrlab.report import ladder, pictures, plots
-from ocrlab.report.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View, say
+from ocrlab.reports import doctor_view, plots
+from ocrlab.reports.html import page_images
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View, say
 
 if TYPE_CHECKING:
-    from ocrlab.train.sanity import Report
+    from ocrlab.training.sanity.sanity_checks import Report
 
 MOST = 40  # parameters that are drawn
 CSS = """
@@ -51,14 +52,14 @@ class Found:
 
 def checks(config: Config, progress: Callable[[dict[str, Any]], None]) -> Found:
     """Return what every check of train.sanity says; it imports torch, so call it with `lab.run`. Raises DataError."""
-    from ocrlab.train import sanity
+    from ocrlab.training.sanity import sanity_checks
 
-    return found(sanity.check(config, progress=progress), config)
+    return found(sanity_checks.check(config, progress=progress), config)
 
 
 def found(report: Report, config: Config) -> Found:
     """Return a report of the checks as arrays and words."""
-    from ocrlab.metrics import iou
+    from ocrlab.evaluation.metrics import iou
 
     batch, learned = report.batch, report.learned
     crop, maps, page = np.zeros((0, 0, 3), np.uint8), [], ""
@@ -95,7 +96,7 @@ def table(seen: Found) -> View:
     cells = "".join(_cells(check) for check in seen.checks)
     more = "".join(f"<p><code>{escape(text)}</code></p>" for text in seen.findings)
     note = f'<p class="note">{told}</p>' if told else ""
-    html = f'<style>{ladder.CSS}{CSS}</style>{say(finding)}<div class="checks">{cells}</div>{more}{note}'
+    html = f'<style>{doctor_view.CSS}{CSS}</style>{say(finding)}<div class="checks">{cells}</div>{more}{note}'
     lines = [f"{c.judgement:<4} {c.name}: {c.seen} (needed: {c.need}) {c.do}".rstrip() for c in seen.checks]
     return View(html, "\n".join([finding, *lines, *seen.findings]))
 
@@ -104,7 +105,7 @@ def _cells(check: Check) -> str:
     do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
     need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
     name, seen = escape(check.name), escape(check.seen)
-    return f'<div>{ladder.pill(check.judgement)}</div><div>{name}</div><div class="seen">{seen}{need}{do}</div>'
+    return f'<div>{doctor_view.pill(check.judgement)}</div><div>{name}</div><div class="seen">{seen}{need}{do}</div>'
 
 
 def targets(seen: Found) -> View:
@@ -114,21 +115,21 @@ def targets(seen: Found) -> View:
     shrink, mask, border, band = seen.maps
     low, high = seen.threshold_range
     name, width = escape(seen.page), 164
-    drawn = [pictures.picture(seen.crop, f"crop of {seen.page}", (), f"<b>Crop</b> of {name}", width)]
+    drawn = [page_images.picture(seen.crop, f"crop of {seen.page}", (), f"<b>Crop</b> of {name}", width)]
     scaled = (border - low) / ((high - low) or 1)
     for values, title, legend in (
         (shrink, "Shrink map", ""),
         (mask, "Shrink mask", ""),
-        (scaled, "Threshold map", pictures.scale(low, high)),
+        (scaled, "Threshold map", page_images.scale(low, high)),
         (band, "Threshold mask", ""),
     ):
-        drawn.append(pictures.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
+        drawn.append(page_images.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
     counted = 100 * float(mask.mean())
     finding = f"{100 * float(shrink.mean()):.1f} % of this crop is text to learn, {counted:.0f} % of it counts"
     note = (
         "Yellow is 1, dark is 0: text pixels lie inside the border's mask, and the shrink mask is dark where ignored."
     )
-    return pictures.row(finding, drawn, note=note)
+    return page_images.row(finding, drawn, note=note)
 
 
 def learned(seen: Found) -> View:
@@ -137,16 +138,16 @@ def learned(seen: Found) -> View:
     if not got or not got["curve"]:
         why = ": no legible box lies whole in any part of the first pages" if got and np.all(got["ignored"]) else ""
         return View(say(f"No page was learned by heart{why}"), f"No page was learned by heart{why}")
-    layers = pictures.compared(got["polygons"], got["ignored"], got["found"], got["pairs"], got["counts"])
+    layers = page_images.compared(got["polygons"], got["ignored"], got["found"], got["pairs"], got["counts"])
     count = int((~np.asarray(got["ignored"])).sum())
     text = f"{len(got['pairs'])} of {count} boxes found"
     caption = f"<b>{escape(got['page'])}</b> · {text}"
-    page = pictures.picture(got["canvas"], f"part of page {got['page']}: {text}", layers, caption, width=330)
+    page = page_images.picture(got["canvas"], f"part of page {got['page']}: {text}", layers, caption, width=330)
     plot = _curve(got["curve"])
     steps = f"{got['curve'][-1]['step']:.0f} steps"
     finding = f"hmean@0.5 {got['hmean']:.3f} on a part of one page after {steps}"
-    return pictures.row(finding, [f'<div style="width:560px;max-width:100%">{plot.html}</div>', page],
-                        pictures.legend([layers]))  # fmt: skip
+    return page_images.row(finding, [f'<div style="width:560px;max-width:100%">{plot.html}</div>', page],
+                        page_images.legend([layers]))  # fmt: skip
 
 
 def _curve(rows: Sequence[dict[str, float]]) -> View:

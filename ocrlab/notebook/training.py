@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from ocrlab.config import Config
-from ocrlab.report import live, pictures, plots, tables
-from ocrlab.report.view import View
+from ocrlab.config.schema import Config
+from ocrlab.reports import plots, progress_view
+from ocrlab.reports.html import page_images, tables
+from ocrlab.reports.view import View
 
 if TYPE_CHECKING:
-    from ocrlab.train.fit import RunResult
-    from ocrlab.train.review import Review, Reviewed, Unclip
+    from ocrlab.training.loop import RunResult
+    from ocrlab.training.prediction_review import Review, Reviewed, Unclip
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
 UNCLIPS: tuple[Unclip, ...] = ("exact", 1.25, 1.5, 2.0)
@@ -25,52 +26,53 @@ SWEPT = 16  # pages
 
 def pages(config: Config, split: str | None = None, count: int = 3) -> View:
     """Return some pages of a split (default: the one that is learned from) with their polygons; raises DataError."""
-    from ocrlab.data import formats, images
-    from ocrlab.train import review as reviews
+    from ocrlab.data import image_io
+    from ocrlab.data.formats import reader
+    from ocrlab.training import prediction_review as reviews
 
     split = split or config.train_split
-    index = formats.load(config.data, split, exif=config.exif)
+    index = reader.load(config.data, split, exif=config.exif)
     drawn, every = [], []
     for sample in reviews.spread(index.samples, count):
-        image = images.read_image(sample.image, exif=config.exif)
+        image = image_io.read_image(sample.image, exif=config.exif)
         text = f"{len(sample.polygons)} boxes"
         text += f", {int(sample.ignored.sum())} of them ignored" if sample.ignored.any() else ""
-        layers = pictures.truth(sample.polygons, sample.ignored)
+        layers = page_images.truth(sample.polygons, sample.ignored)
         every.append(layers)
         caption = f"<b>{escape(sample.name)}</b> · {sample.width} × {sample.height} px · {text}"
-        drawn.append(pictures.picture(image, f"page {sample.name} with {text}", layers, caption))
+        drawn.append(page_images.picture(image, f"page {sample.name} with {text}", layers, caption))
     boxes = sum(len(sample.polygons) for sample in index.samples)
     left_out = sum(count for reason, count in index.dropped.items() if reason != "none")
     finding = f"{len(index.samples)} pages in split {split}, {boxes / len(index.samples):.0f} boxes a page on average"
     note = f"{left_out} boxes and {len(index.problems)} pages could not be used." if left_out or index.problems else ""
-    return pictures.row(finding, drawn, pictures.legend(every), note)
+    return page_images.row(finding, drawn, page_images.legend(every), note)
 
 
 def targets(config: Config) -> View:
     """Return one training crop beside the maps that the network learns from it; raises DataError."""
-    from ocrlab.data import formats
-    from ocrlab.train import review as reviews
+    from ocrlab.data.formats import reader
+    from ocrlab.training import prediction_review as reviews
 
-    samples = formats.load(config.data, config.train_split, exif=config.exif).samples
+    samples = reader.load(config.data, config.train_split, exif=config.exif).samples
     sample, crop, maps = reviews.example(config, samples)
     low, high = config.targets.threshold_range
     border = (maps.threshold_map - low) / ((high - low) or 1)
     share = 100 * float(maps.shrink_map.mean())
     drawn = [
-        pictures.picture(crop, f"crop of {sample.name}", (), f"<b>Crop</b> of {escape(sample.name)}, augmented"),
-        pictures.picture(maps.shrink_map, "shrink map", (), f"<b>Shrink map</b> {pictures.scale(0, 1)}"),
-        pictures.picture(border, "threshold map", (), f"<b>Threshold map</b> {pictures.scale(low, high)}"),
+        page_images.picture(crop, f"crop of {sample.name}", (), f"<b>Crop</b> of {escape(sample.name)}, augmented"),
+        page_images.picture(maps.shrink_map, "shrink map", (), f"<b>Shrink map</b> {page_images.scale(0, 1)}"),
+        page_images.picture(border, "threshold map", (), f"<b>Threshold map</b> {page_images.scale(low, high)}"),
     ]
     finding = f"Text shrunk by {config.targets.shrink_ratio:g} covers {share:.1f} % of this crop of {config.crop} px"
     note = (
         "The probability map learns the shrink map, in which neighbouring lines stay apart; the threshold map, borders."
     )
-    return pictures.row(finding, drawn, note=note)
+    return page_images.row(finding, drawn, note=note)
 
 
 def model(config: Config) -> View:
     """Return the table of the network's stages with output sizes and parameters."""
-    from ocrlab.train import review as reviews
+    from ocrlab.training import prediction_review as reviews
 
     stages = reviews.stages(config)
     rows = [(s.name, " × ".join(map(str, s.shape)) if s.shape else "", s.parameters) for s in stages]
@@ -94,34 +96,35 @@ def scores(run: RunResult) -> View:
     return tables.table(("IoU", *figures), rows, finding, note)
 
 
-def look(run: RunResult, progress: live.Live) -> Review:
+def look(run: RunResult, progress: progress_view.Live) -> Review:
     """Return every validation page as the trained detector sees it, but those that training had to leave out.
 
     Raises CheckpointError, DataError.
     """
-    from ocrlab import config as configs
-    from ocrlab import predict
-    from ocrlab.data import dataset, formats
-    from ocrlab.train import review as reviews
+    from ocrlab import inference
+    from ocrlab.config import schema as configs
+    from ocrlab.data import dataset
+    from ocrlab.data.formats import reader
+    from ocrlab.training import prediction_review as reviews
 
     config = configs.load(run.folder / "config.yaml")
-    detector = predict.Detector.load(run.checkpoint, device=config.trainer.accelerator)
-    samples, _ = dataset.readable(formats.load(config.data, config.val_split, exif=config.exif).samples, config)
+    detector = inference.Detector.load(run.checkpoint, device=config.trainer.accelerator)
+    samples, _ = dataset.readable(reader.load(config.data, config.val_split, exif=config.exif).samples, config)
     tick = _ticks(progress)
     return reviews.look(detector.model, detector.config, samples, bf16=detector.bf16, keep=SWEPT, tick=tick)
 
 
 def extremes(review: Review, count: int = 2) -> tuple[View, View]:
     """Return the worst and the best pages with ground truth and detections; raises DataError."""
-    from ocrlab.train import review as reviews
+    from ocrlab.training import prediction_review as reviews
 
     best, worst = reviews.best_and_worst(review, count)
     return _compared("Worst pages", worst, review.config), _compared("Best pages", best, review.config)
 
 
-def sweep(review: Review, progress: live.Live) -> View:
+def sweep(review: Review, progress: progress_view.Live) -> View:
     """Return hmean over binarisation thresholds and unclip settings, read from the same probability maps."""
-    from ocrlab.train import review as reviews
+    from ocrlab.training import prediction_review as reviews
 
     kept = sum(page.heat is not None for page in review.pages)
     table = reviews.sweep(review, THRESHOLDS, UNCLIPS, _ticks(progress))
@@ -132,24 +135,26 @@ def sweep(review: Review, progress: live.Live) -> View:
 
 
 def _compared(title: str, pages: Sequence[Reviewed], config: Config) -> View:
-    from ocrlab.data import images
+    from ocrlab.data import image_io
 
     drawn, every = [], []
     for page in pages:
         sample, match = page.sample, page.match
-        image = images.read_image(sample.image, exif=config.exif)
+        image = image_io.read_image(sample.image, exif=config.exif)
         pairs = match.pairs[0.5]
-        layers = pictures.compared(sample.polygons, sample.ignored, page.found.polygons, pairs, match.detection_counts)
+        layers = page_images.compared(
+            sample.polygons, sample.ignored, page.found.polygons, pairs, match.detection_counts
+        )
         missed, wrong = match.cared_truth - len(pairs), match.cared_detections - len(pairs)
         every.append(layers)
         text = f"hmean {page.hmean:.2f} · {len(pairs)} found, {missed} missed, {wrong} wrong"
         caption = f"<b>{escape(sample.name)}</b> · {text}"
-        drawn.append(pictures.picture(image, f"page {sample.name}: {text}", layers, caption, width=430))
+        drawn.append(page_images.picture(image, f"page {sample.name}: {text}", layers, caption, width=430))
     told = ", ".join(f"{page.hmean:.2f}" for page in pages) or "there are no others"
-    return pictures.row(f"{title}: hmean@0.5 {told}", drawn, pictures.legend(every))
+    return page_images.row(f"{title}: hmean@0.5 {told}", drawn, page_images.legend(every))
 
 
-def _ticks(progress: live.Live) -> Callable[[int, int], None]:
+def _ticks(progress: progress_view.Live) -> Callable[[int, int], None]:
     def tick(done: int, total: int) -> None:
         progress({"kind": "measure", "step": done, "total": total})
         if done == total:

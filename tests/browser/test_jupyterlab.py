@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.report import results
+from ocrlab.reports.notebooks import results
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))

@@ -12,8 +12,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ocrlab.cli import main
-from ocrlab.report import html, outcome, pictures, plots, tables, view
-from ocrlab.report.view import View
+from ocrlab.reports import plots, view
+from ocrlab.reports.html import document, page_images, tables
+from ocrlab.reports.notebooks import outcome
+from ocrlab.reports.view import View
 
 pytestmark = pytest.mark.browser
 OVERHEAD, LARGEST = 20_000, 2_000_000  # bytes beside the content, and of a whole report
@@ -148,7 +150,7 @@ def judged(browser: Any, page: Path, *, headless: int = 0, said: str = ".outcome
 def every(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the report of a notebook with every kind of output."""
     page = tmp_path_factory.mktemp("every") / "every.html"
-    page.write_text(html.page(every_kind(), "every"), encoding="utf-8")
+    page.write_text(document.page(every_kind(), "every"), encoding="utf-8")
     return page
 
 
@@ -243,7 +245,7 @@ def of_paper() -> Any:
     short = tables.table(("a", "b"), [("x", n) for n in range(6)], "Six short rows")
     low = f'<div style="max-height:200px;overflow:auto">{wide.html}</div>'
     image = np.zeros((90, 60, 3), np.uint8)
-    pages = pictures.row("Three pages", [pictures.picture(image, f"page {n}", width=230) for n in range(3)])
+    pages = page_images.row("Three pages", [page_images.picture(image, f"page {n}", width=230) for n in range(3)])
     plot = View(plots.curves([{"step": 1.0, "loss": 2.0}, {"step": 2.0, "loss": 1.0}]).html, "a plot")
     views = [View(low, "low"), short, pages, plot]
     cells = [new_markdown_cell("# Paper\n\nWords.")]
@@ -254,7 +256,7 @@ def of_paper() -> Any:
 
 def test_on_paper_nothing_is_cut_and_pages_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "paper.html"
-    page.write_text(html.page(of_paper(), "paper"), encoding="utf-8")
+    page.write_text(document.page(of_paper(), "paper"), encoding="utf-8")
     browser.open(page, width=680)  # a sheet of A4 within its margins
     browser.look(680, 900, "light", "print")
     hidden = """return [...document.querySelectorAll('main *')].filter(one =>
@@ -275,7 +277,7 @@ def test_on_paper_nothing_is_cut_and_pages_stand_side_by_side(browser: Any, tmp_
 def test_a_plot_keeps_its_words_legible_on_a_phone(browser: Any, tmp_path: Path) -> None:
     """Drawn as wide as a phone its words would be four pixels high: it is moved within its own frame instead."""
     page = tmp_path / "phone.html"
-    page.write_text(html.page(of_paper(), "phone"), encoding="utf-8")
+    page.write_text(document.page(of_paper(), "phone"), encoding="utf-8")
     browser.open(page, width=360)
     sizes = """return [...document.querySelectorAll('.plot text')].map(one => one.getBoundingClientRect().height)"""
     assert min(browser.run(sizes)) > 7
@@ -285,7 +287,7 @@ def test_a_plot_keeps_its_words_legible_on_a_phone(browser: Any, tmp_path: Path)
 def test_what_goes_on_sideways_fades_until_it_was_moved(browser: Any, tmp_path: Path) -> None:
     """A table that is cut at the edge of a phone would look whole; what is above and below it does not move with it."""
     page = tmp_path / "phone.html"
-    page.write_text(html.page(of_paper(), "phone"), encoding="utf-8")
+    page.write_text(document.page(of_paper(), "phone"), encoding="utf-8")
     browser.open(page, width=360)
     faded = """return [...document.querySelectorAll('.wide')].map(one =>
         [one.scrollWidth > one.clientWidth + 1, getComputedStyle(one).maskImage.startsWith('linear-gradient')])"""

@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ocrlab.cli import main
-from ocrlab.watch.supervise import Options, watch
+from ocrlab.debug.watch.supervisor import Options, watch
 from tests.browser.test_report import judged
 
 pytestmark = pytest.mark.browser

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from ocrlab.report import html
+from ocrlab.reports.html import document
 
 pytestmark = pytest.mark.browser
 TAKEN = "document.title='taken'"
@@ -54,7 +54,7 @@ CLOSING = "</div></section></main></body></html><p>after</p>"
 def seen(browser: Any, notebook: Any, tmp_path: Path) -> dict[str, Any]:
     """Open the report of a notebook, press and touch what can be, and return what the browser saw."""
     page = tmp_path / "page.html"
-    page.write_text(html.page(notebook, "mine", tmp_path), encoding="utf-8")
+    page.write_text(document.page(notebook, "mine", tmp_path), encoding="utf-8")
     browser.open(page)
     found = browser.examine()
     browser.run(TOUCH)
@@ -132,6 +132,6 @@ def test_files_outside_the_folder_are_not_taken_in(browser: Any, tmp_path: Path)
     (inner / "own.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg' width='7' height='7'/>")
     places = ("../secret.svg", str(tmp_path / "secret.svg"), "link.svg", "x/../../secret.svg", "own.svg")
     prose = "# Mine\n\n" + " ".join(f"![p]({place})" for place in places)
-    text = html.page(new_notebook(cells=[new_markdown_cell(prose)]), "mine", inner)
+    text = document.page(new_notebook(cells=[new_markdown_cell(prose)]), "mine", inner)
     assert text.count("not in this file") == 4
     assert text.count("data:image/svg+xml;base64,") == 1

@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import ocrlab
-from ocrlab.config import Config
-from ocrlab.data import folder
-from ocrlab.data.page import Problem
+from ocrlab.config.schema import Config
+from ocrlab.data import folder_layouts
+from ocrlab.data.annotations import Problem
 from ocrlab.errors import DataError
 from ocrlab.records import Detection, Prediction, to_json
 
@@ -77,11 +77,11 @@ def calls(monkeypatch) -> SimpleNamespace:
             "threads": lambda count: setattr(seen, "threads", count),
         },
     }
-    find = folder.find  # for the stand-ins a data folder is a name and need not be there
-    monkeypatch.setattr(folder, "find", lambda data, split: find(data, split) if data.exists() else None)
+    find = folder_layouts.find  # for the stand-ins a data folder is a name and need not be there
+    monkeypatch.setattr(folder_layouts, "find", lambda data, split: find(data, split) if data.exists() else None)
     for name, members in fake.items():
         module = ModuleType(f"ocrlab.{name}")
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ocrlab, "predict", sys.modules["ocrlab.predict"], raising=False)
+    monkeypatch.setattr(ocrlab, "predict", sys.modules["ocrlab.inference"], raising=False)
     return seen

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ocrlab.cli import main
-from ocrlab.cli.answer import Parser, add_json, add_words, table
+from ocrlab.cli.parser import Parser, add_json, add_words, table
 from ocrlab.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ def test_a_word_is_read_by_its_own_file_and_by_no_other(monkeypatch):
         add_words(parser, "x", {"look": "look at it", "train": "needs more"})
         return parser.parse_args(words)
 
-    monkeypatch.setattr("ocrlab.cli.answer.of_word", of_word)
+    monkeypatch.setattr("ocrlab.cli.parser.of_word", of_word)
     assert read("look", "--json").json
     with pytest.raises(ConfigError, match="^x look: unrecognized arguments: --jso"):
         read("look", "--jso")

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import diagnose
-from ocrlab.cli.answer import Answer, Parser
+from ocrlab.cli.parser import Answer, Parser
+from ocrlab.debug.flight_record import ring_writer, training_findings
 from ocrlab.errors import ConfigError, DataError
-from ocrlab.flight import learned, ring, write_json
-from ocrlab.flight.process import identity
+from ocrlab.run_folder import write_json
+from ocrlab.run_folder.owner_process import identity
 
 LOG = "Traceback (most recent call last):\nOSError: [Errno 24] Too many open files: 'x'\n"
 
@@ -38,22 +39,22 @@ def test_a_log_becomes_a_verdict(tmp_path: Path) -> None:
 
 def test_what_a_recorded_training_noticed_is_told_without_any_log(tmp_path: Path) -> None:
     (tmp_path / "flight").mkdir()
-    learned.write(tmp_path / "flight", 0, 1, ["the learning rate was 0"], {}, cut=False)
+    training_findings.write(tmp_path / "flight", 0, 1, ["the learning rate was 0"], {}, cut=False)
     answer = ask(str(tmp_path))
     assert answer.text == "What the flight record noticed:\n\n- the learning rate was 0"
     assert answer.record["learned"] == ["the learning rate was 0"]
     assert answer.record["causes"] == []
     (tmp_path / "train.log").write_text(LOG)
     assert "learning rate was 0" in (both := ask(str(tmp_path)).text) and "Too many open files" in both
-    learned.write(tmp_path / "flight", 0, 1, [], {}, cut=False)
+    training_findings.write(tmp_path / "flight", 0, 1, [], {}, cut=False)
     (tmp_path / "train.log").unlink()
     assert "nothing wrong" in ask(str(tmp_path)).text
 
 
 def recorded(run: Path, pid: int) -> Path:
     (run / "flight").mkdir(parents=True)
-    writer, _ = ring.create(run / "flight", slots=4)
-    writer.begin(ring.Step(22, 22, samples=[str(Path.home() / "pages" / "page_003.png"), "page_017.png"]))
+    writer, _ = ring_writer.create(run / "flight", slots=4)
+    writer.begin(ring_writer.Step(22, 22, samples=[str(Path.home() / "pages" / "page_003.png"), "page_017.png"]))
     writer.phase("backward")
     writer.page[16:20] = pid.to_bytes(4, "little")
     return run

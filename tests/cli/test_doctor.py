@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ocrlab.cli import main
-from ocrlab.doctor import ladder
-from ocrlab.doctor.ask import Options, fail, ok, skip, warn
-from ocrlab.doctor.ladder import Event
+from ocrlab.hardware.doctor import doctor_job
+from ocrlab.hardware.doctor.check_spec import Options, fail, ok, skip, warn
+from ocrlab.hardware.doctor.doctor_job import Event
 from ocrlab.records import Check
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
                 tell(Event(number, f"ask {number}", mine, step_checks=mine))
         return checks
 
-    monkeypatch.setattr(ladder, "run", run)
+    monkeypatch.setattr(doctor_job, "run", run)
     return checks
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ocrlab.cli import evaluate, main
-from ocrlab.cli.answer import Answer
-from ocrlab.metrics.page import judge
-from ocrlab.metrics.scored import Scored
+from ocrlab.cli.parser import Answer
+from ocrlab.evaluation.metrics.dataset_scores import Scored
+from ocrlab.evaluation.metrics.page_scores import judge
 
 FIGURES = {f"{figure}@{at}" for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
 FIGURES |= {f"{name}_{figure}" for name in ("deteval", "cleval") for figure in ("hmean", "precision", "recall")}
@@ -32,7 +32,7 @@ def calls(calls, monkeypatch):
         judged = {f"page{hits}": judge(BOXES, [False] * 4, None, BOXES[:hits]) for hits in range(7)}
         return Scored(judged, 0, 1.5)
 
-    monkeypatch.setattr(sys.modules["ocrlab.predict"], "score", score, raising=False)
+    monkeypatch.setattr(sys.modules["ocrlab.inference"], "score", score, raising=False)
     return calls
 
 
@@ -120,10 +120,10 @@ def test_wrong_use_is_refused_before_anything_is_loaded(words, told, calls, caps
 
 
 def test_predictions_are_scored_without_a_detector(calls, shared, tmp_path, capsys):
-    from ocrlab.data import formats
+    from ocrlab.data.formats import reader
 
-    for sample in formats.load(shared / "data" / "sroie", "val").samples:
-        formats.write_icdar(tmp_path / f"res_{sample.name}.txt", sample.polygons)
+    for sample in reader.load(shared / "data" / "sroie", "val").samples:
+        reader.write_icdar(tmp_path / f"res_{sample.name}.txt", sample.polygons)
     words = ["evaluate", "--predictions", str(tmp_path), f"data={shared / 'data' / 'sroie'}", "--json"]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
@@ -136,19 +136,19 @@ def test_predictions_are_scored_without_a_detector(calls, shared, tmp_path, caps
 
 def test_the_oracle_takes_over(monkeypatch):
     asked = []
-    monkeypatch.setattr(evaluate.oracle, "run", lambda args: asked.append(args) or Answer({}, "best"))
+    monkeypatch.setattr(evaluate.upper_bound, "run", lambda args: asked.append(args) or Answer({}, "best"))
     assert main(["evaluate", "--oracle", "receipts", "--split", "dev", "--shrink", "0.4", "0.5"]) == 0
     assert (asked[0].oracle, asked[0].split, asked[0].shrink) == (Path("receipts"), "dev", [0.4, 0.5])
 
 
 def test_a_split_without_a_box_that_counts_is_told(calls, monkeypatch, capsys):
-    from ocrlab.metrics.page import judge
-    from ocrlab.metrics.scored import Scored
+    from ocrlab.evaluation.metrics.dataset_scores import Scored
+    from ocrlab.evaluation.metrics.page_scores import judge
 
     def score(*_args, **_kwargs):
         return Scored({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)
 
-    monkeypatch.setattr(sys.modules["ocrlab.predict"], "score", score, raising=False)
+    monkeypatch.setattr(sys.modules["ocrlab.inference"], "score", score, raising=False)
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0
     assert "no box" in json.loads(capsys.readouterr().out)["warning"]
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import memory, memory_estimate, memory_fit
-from ocrlab.cli.answer import Parser
-from ocrlab.data import synthetic
+from ocrlab.cli.parser import Parser
+from ocrlab.data.synthetic import generate
+from ocrlab.debug.memory.fit_trials import Try
+from ocrlab.debug.memory.largest_batch import Fit
+from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import ConfigError
-from ocrlab.rerun.fit import Fit
-from ocrlab.rerun.fit_limit import Limit
-from ocrlab.rerun.fit_room import Try
 
 MIB = 1 << 20
 LIMIT = Limit(1000 * MIB, "resident", "--limit", True)
@@ -95,7 +95,7 @@ def test_time_over_is_not_called_nothing_fits() -> None:
 
 @pytest.mark.slow
 def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
-    synthetic.make(tmp_path / "pages", train=3, val=1)
+    generate.make(tmp_path / "pages", train=3, val=1)
     words = ["crop=64", "width=16", "evaluate.long_side=128", "trainer.accelerator=cpu", "trainer.precision=fp32"]
     words += ["runtime.channels_last=true", "runtime.workers=0", "runtime.threads=1", f"data={tmp_path / 'pages'}"]
     code = "import sys; from ocrlab import cli; cli.COMMANDS.setdefault('memory', 'memory'); sys.exit(cli.main())"

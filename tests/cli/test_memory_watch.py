@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import memory_watch
-from ocrlab.cli.answer import Answer, Parser
-from ocrlab.cli.process import outputs_to_stderr
+from ocrlab.cli.parser import Answer, Parser
+from ocrlab.cli.streams_and_signals import outputs_to_stderr
 from ocrlab.errors import ConfigError
 
 

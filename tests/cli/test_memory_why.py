@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import memory_why
-from ocrlab.cli.answer import Answer, Parser
+from ocrlab.cli.parser import Answer, Parser
 from ocrlab.errors import ConfigError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.cli import oracle
-from ocrlab.cli.answer import Answer, Parser, add_json
+from ocrlab.cli import upper_bound
+from ocrlab.cli.parser import Answer, Parser, add_json
 from ocrlab.errors import ConfigError
 
 
@@ -38,9 +38,9 @@ def data(tmp_path: Path, root: Path) -> Path:
 def answer(*words: str) -> Answer:
     parser = Parser("ocrlab evaluate", "scores", "")
     parser.add_argument("settings", nargs="*")
-    oracle.arguments(parser)
+    upper_bound.arguments(parser)
     add_json(parser)
-    return oracle.run(parser.parse_args(words))
+    return upper_bound.run(parser.parse_args(words))
 
 
 GRID = ("--long-side", "640", "--shrink", "0.5", "--unclip", "exact", "1.5")
@@ -84,8 +84,8 @@ def test_lost_boxes_are_told_by_name_counted_from_one(data: Path) -> None:
 
 
 def test_a_long_list_is_cut() -> None:
-    assert oracle.listed(range(7), str) == "0; 1; 2; 3; 4 and 2 more (--json has all)"
-    assert oracle.listed(range(5), str) == "0; 1; 2; 3; 4"
+    assert upper_bound.listed(range(7), str) == "0; 1; 2; 3; 4 and 2 more (--json has all)"
+    assert upper_bound.listed(range(5), str) == "0; 1; 2; 3; 4"
 
 
 def test_the_settings_of_a_file_are_judged(data: Path, tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.cli import main, places
+from ocrlab.cli import main, output_paths
 from ocrlab.errors import ConfigError
 
 
 def test_an_empty_path_is_not_this_folder():
-    assert places.path("a/b") == Path("a/b")
+    assert output_paths.path("a/b") == Path("a/b")
     with pytest.raises(argparse.ArgumentTypeError, match="empty"):
-        places.path("")
+        output_paths.path("")
 
 
 def test_what_is_there_is_not_overwritten_and_a_dead_link_is_there(tmp_path):
@@ -22,8 +22,8 @@ def test_what_is_there_is_not_overwritten_and_a_dead_link_is_there(tmp_path):
     (tmp_path / "dead").symlink_to("nowhere")
     for name in ("mine", "dead"):
         with pytest.raises(ConfigError, match="Nothing is overwritten"):
-            places.new_file(tmp_path / name, "--out")
-    places.new_file(tmp_path / "deep" / "new", "--out")
+            output_paths.new_file(tmp_path / name, "--out")
+    output_paths.new_file(tmp_path / "deep" / "new", "--out")
     assert not (tmp_path / "deep").exists(), "it only looks"
 
 
@@ -31,10 +31,10 @@ def test_a_folder_cannot_lead_through_a_file(tmp_path):
     (tmp_path / "file").touch()
     for wanted in (tmp_path / "file", tmp_path / "file" / "in" / "it"):
         with pytest.raises(ConfigError, match="leads through a file"):
-            places.folder(wanted, "--out")
+            output_paths.folder(wanted, "--out")
         with pytest.raises(ConfigError, match="cannot be made"):
-            places.make(wanted, "--out")
-    places.folder(tmp_path / "new" / "deeper", "--out")
+            output_paths.make(wanted, "--out")
+    output_paths.folder(tmp_path / "new" / "deeper", "--out")
 
 
 @pytest.mark.parametrize("words", [
@@ -64,5 +64,5 @@ def test_a_place_that_cannot_be_written_is_wrong_use(words, calls, tmp_path, mon
 def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path):
     (tmp_path / "dead").symlink_to(tmp_path / "gone")
     with pytest.raises(ConfigError, match="leads through a link") as caught:
-        places.folder(tmp_path / "dead", "--out")
+        output_paths.folder(tmp_path / "dead", "--out")
     assert "leads nowhere" in str(caught.value)

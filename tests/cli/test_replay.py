@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import replay
+from ocrlab.debug.replay.replay_job import Replayed
 from ocrlab.errors import RunError
-from ocrlab.rerun.replay import Replayed
 
 
 def parsed(*words: str) -> argparse.Namespace:

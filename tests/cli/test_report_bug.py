@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab import flight
+from ocrlab import run_folder
 from ocrlab.cli import main
-from ocrlab.watch.supervise import Options, watch
+from ocrlab.debug.watch.supervisor import Options, watch
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_out_and_what_is_there_already(run: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_success_has_no_report_unless_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = flight.create(tmp_path / "runs", "x")
+    folder = run_folder.create(tmp_path / "runs", "x")
     folder.succeed({})
     assert main(["report", "bug", str(folder.path)]) == 1
     assert "did not fail" in capsys.readouterr().out and not folder.incident.exists()

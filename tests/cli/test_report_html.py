@@ -10,8 +10,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ocrlab.cli import main
-from ocrlab.report import outcome, results
-from ocrlab.report.outcome import Outcome
+from ocrlab.reports.notebooks import outcome, results
+from ocrlab.reports.notebooks.outcome import Outcome
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from ocrlab.cli import main
-from ocrlab.report import kernel, results
+from ocrlab.reports.notebooks import jupyter_kernel, results
 
 PARAMETERS = "n: int = 3  # how many (things; 1..5)"
 
@@ -96,7 +96,7 @@ def test_stopped_it_leaves_a_true_notebook_and_no_kernel(number: int, write: Any
     assert f"It was stopped by {signal.Signals(number).name} in cell [2]" in result.sentence
     assert results.load(path.with_suffix(".json")) == result
     assert "INCOMPLETE" in path.with_suffix(".html").read_text(encoding="utf-8")
-    assert kernel.marked("OCRLAB_KERNEL", (tmp_path / "mark").read_text()) == []
+    assert jupyter_kernel.marked("OCRLAB_KERNEL", (tmp_path / "mark").read_text()) == []
 
 
 def test_a_kernel_that_is_not_there_is_a_fail(write: Any, capsys: Any) -> None:

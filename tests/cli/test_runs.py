@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ocrlab import cli, flight
-from ocrlab import config as configs
+from ocrlab import cli, run_folder
+from ocrlab.config import schema as configs
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for number, rate in enumerate((0.001, 0.002, 0.002, 0.004)):
-        run = flight.create("runs", f"r{number}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
+        run = run_folder.create("runs", f"r{number}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
         if number % 2 == 0:
             run.succeed({"hmean@0.5": 0.5 + number / 10, "seconds": 60.0 + number})
         else:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ocrlab.cli import runs_table
-from ocrlab.history import failures
-from ocrlab.history.fingerprint import fingerprint
-from ocrlab.history.listing import Run
+from ocrlab.reports.run_history import failure_groups
+from ocrlab.reports.run_history.fingerprint import fingerprint
+from ocrlab.reports.run_history.run_list import Run
 
 WORSE = fingerprint({"type": "KeyError", "message": "x", "your_code": "train.py:3 read_every_page_of_the_split"})
 
@@ -30,7 +30,7 @@ RUNS = [
 
 
 def page(width: int | None, runs: list[Run] = RUNS) -> str:
-    return runs_table.page(runs, runs, runs, failures.grouped(runs), width)
+    return runs_table.page(runs, runs, runs, failure_groups.grouped(runs), width)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 119, 120, 160, 300])

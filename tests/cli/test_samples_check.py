@@ -67,7 +67,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_pages_are_read(
     option: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ocrlab.audit.check", None)
+    monkeypatch.setattr("ocrlab.data.audit.check", None)
     (tmp_path / "file").touch()
     assert main(["samples", "check", str(data), option, str(tmp_path / "file" / "sheets")]) == 2
     assert f"{option} leads through a file" in capsys.readouterr().err

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from ocrlab.cli import main
-from ocrlab.config import Config, keys, load, save
-from ocrlab.flight.process import identity
+from ocrlab.config.schema import Config, keys, load, save
+from ocrlab.debug.watch import supervisor
+from ocrlab.debug.watch.lifecycle import Ended, Options
 from ocrlab.records import RunRecord, Verdict, to_json
-from ocrlab.watch import supervise
-from ocrlab.watch.case import Ended, Options
+from ocrlab.run_folder.owner_process import identity
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def watched(monkeypatch) -> SimpleNamespace:
         return seen.ended
 
     monkeypatch.delenv("OCRLAB_WATCH")
-    monkeypatch.setattr(supervise, "watch", watch)
+    monkeypatch.setattr(supervisor, "watch", watch)
     return seen
 
 
@@ -265,13 +265,13 @@ def test_debug_cuda_switches_on_what_helps_and_says_what_it_costs(calls, monkeyp
 
 
 def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
-    monkeypatch.setattr("ocrlab.probes.host.cores", lambda: 4)
+    monkeypatch.setattr("ocrlab.hardware.host.cores", lambda: 4)
     assert main(["train", "--nproc", "2", "crop=64", "--json"]) == 0
-    assert watched.words[:3] == ["-m", "ocrlab.train.launch", "2"]
+    assert watched.words[:3] == ["-m", "ocrlab.training.distributed.launch", "2"]
     assert watched.words[4:] == ["crop=64", "--json"]
     assert not Path(watched.words[3]).exists(), "the folder of the launcher's logs is gone"
     assert main(["train", "trainer.devices=3"]) == 0
-    assert watched.words[1:3] == ["ocrlab.train.launch", "3"]
+    assert watched.words[1:3] == ["ocrlab.training.distributed.launch", "3"]
     assert main(["train", "--nproc", "1", "trainer.devices=3"]) == 0
     assert watched.words == ["-m", "ocrlab", "train", "trainer.devices=3", "--nproc", "1"]
     assert "cores" not in capsys.readouterr().err
@@ -288,7 +288,7 @@ def test_a_config_that_cannot_ask_for_ranks_is_read_by_the_child_alone(watched, 
 def test_a_resumed_run_is_started_with_as_many_ranks(watched, tmp_path):
     finish(tmp_path / "run", "failure", "trainer.devices=2")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
-    assert watched.words[1:3] == ["ocrlab.train.launch", "2"]
+    assert watched.words[1:3] == ["ocrlab.training.distributed.launch", "2"]
 
 
 def test_nproc_wins_over_the_config_also_in_the_child(calls):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.cli import main, train_first
-from ocrlab.config import load
+from ocrlab.cli import main, train_preflight
+from ocrlab.config.schema import load
 from ocrlab.errors import ConfigError, DataError
 
 
@@ -26,24 +26,24 @@ def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp
     file = tmp_path / "c.yaml"
     file.write_text(text)
     config = load(file, words)
-    wanted = {name: getattr(config, name) or "" for name in train_first.DEFAULTS}
-    assert train_first.said(file, words) == wanted
+    wanted = {name: getattr(config, name) or "" for name in train_preflight.DEFAULTS}
+    assert train_preflight.said(file, words) == wanted
 
 
 def test_a_value_that_is_no_text_is_left_to_the_child(tmp_path: Path) -> None:
-    train_first.look(train_first.said(None, ["data=[a, b]"]))
+    train_preflight.look(train_preflight.said(None, ["data=[a, b]"]))
     with pytest.raises(ConfigError, match="No such file"):
-        train_first.said(tmp_path / "none.yaml", [])
+        train_preflight.said(tmp_path / "none.yaml", [])
 
 
 def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DataError, match=f"{tmp_path}/pages does not exist"):
-        train_first.look(train_first.said(None, ["data=~/pages"]))
+        train_preflight.look(train_preflight.said(None, ["data=~/pages"]))
     for split in ("train", "val"):
         for kind in ("images", "gts"):
             (tmp_path / "pages" / split / kind).mkdir(parents=True)
-    train_first.look(train_first.said(None, ["data=~/pages"]))
+    train_preflight.look(train_preflight.said(None, ["data=~/pages"]))
 
 
 def test_a_wrong_setting_is_told_before_data_that_is_missing(
@@ -60,7 +60,7 @@ def test_a_place_for_runs_that_is_none_is_told_before_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ocrlab.flight.handover.watched", lambda: False)  # as a person's command is not
+    monkeypatch.setattr("ocrlab.run_folder.watcher_link.watched", lambda: False)  # as a person's command is not
     (tmp_path / "file").write_text("")
     for split in ("train", "val"):
         for kind in ("images", "gts"):
@@ -71,7 +71,7 @@ def test_a_place_for_runs_that_is_none_is_told_before_torch(
 
 
 def test_it_costs_no_heavy_import() -> None:
-    code = "import sys; from ocrlab.cli import train_first as f; f.look(f.said(None, ['data=data_samples']))\n"
+    code = "import sys; from ocrlab.cli import train_preflight as f; f.look(f.said(None, ['data=data_samples']))\n"
     code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout == "[]\n", done.stderr

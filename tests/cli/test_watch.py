@@ -13,11 +13,21 @@ import pytest
 
 from ocrlab.cli import main
 from ocrlab.cli import watch as command
+from ocrlab.debug.watch.lifecycle import Ended, Options
 from ocrlab.errors import RunError
 from ocrlab.records import Cause, Verdict
-from ocrlab.watch.case import Ended, Options
 
-HEAVY = ("torch", "numpy", "pydantic", "yaml", "rich", "cv2", "ocrlab.config", "ocrlab.diagnose", "ocrlab.probes.host")
+HEAVY = (
+    "torch",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "rich",
+    "cv2",
+    "ocrlab.config.schema",
+    "ocrlab.debug.diagnosis",
+    "ocrlab.hardware.host",
+)
 
 
 @pytest.fixture

@@ -103,8 +103,8 @@ def test_what_explains_needs_nothing_beyond_the_base(words, tmp_path):
 def test_public_names_are_the_documented_ones():
     assert ocrlab.__all__ == ["Config", "Detector", "__version__"]
     assert set(ocrlab.__all__) <= set(dir(ocrlab))
-    assert ocrlab.Config.__module__ == "ocrlab.config"
-    assert ocrlab.Detector.__module__ == "ocrlab.predict.detector"
+    assert ocrlab.Config.__module__ == "ocrlab.config.schema"
+    assert ocrlab.Detector.__module__ == "ocrlab.inference.detector"
     with pytest.raises(AttributeError, match="Detector"):
         _ = ocrlab.Detecter
 

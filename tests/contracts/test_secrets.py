@@ -26,7 +26,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from ocrlab.train import tracking
+from ocrlab.training.tracking import client
 
 ROOT = Path(__file__).parents[2]
 LETTERS = string.ascii_letters + string.digits
@@ -221,20 +221,20 @@ def test_what_a_tracker_is_sent(planted: Planted, monkeypatch: pytest.MonkeyPatc
     config |= {kind: f"api_key={planted.kinds[kind][0]}" for kind in planted.kinds if kind not in bare}
     config |= {"api_key": planted.kinds["parameter"][0], "data": str(planted.home / "data")}
     config["url"], config["keys"] = planted.kinds["address"][1], planted.kinds["cloud key"][:2]
-    assert planted.found(iter([("payload", json.dumps(tracking.redacted(config)).encode())])) == []
+    assert planted.found(iter([("payload", json.dumps(client.redacted(config)).encode())])) == []
     assert len(planted.found(iter([("payload", json.dumps(config).encode())]))) == 10
 
 
 TRAIN = """
-from ocrlab import config
-from ocrlab.train import module
+from ocrlab.config import schema as config
+from ocrlab.training import lightning_module as module
 step = module.Training.training_step
 def failing(self, batch, index):
     if index == 2:
         exec(compile(FAIL, __file__, "exec"), globals())
     return step(self, batch, index)
 module.Training.training_step = failing
-from ocrlab.train.fit import fit
+from ocrlab.training.loop import fit
 words = ["data=data", "runs=runs", "batch_size=1", "crop=64", "trainer.max_steps=4", "runtime.workers=0", "name=tiny"]
 fit(config.load(None, words))
 """

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ocrlab import config as configs
+from ocrlab.config import schema as configs
 from ocrlab.data import dataset
 from ocrlab.data.dataset import Crops, PageOrder, Pages, collate
-from ocrlab.data.formats import load
+from ocrlab.data.formats.reader import load
 from ocrlab.errors import DataError
 
 SAMPLES = Path(__file__).parents[2] / "data_samples"

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrlab.config import Augment, Evaluate
+from ocrlab.config.schema import Augment, Evaluate
 from ocrlab.data import transforms
 
 

@@ -8,8 +8,9 @@ import math
 import pytest
 import torch
 
-from ocrlab.model.detector import Detector
-from ocrlab.trace import layers, tensors
+from ocrlab.debug.instruments import tensor_facts
+from ocrlab.debug.instruments.layers import layer_watch
+from ocrlab.model.dbnet import Detector
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -23,7 +24,7 @@ def test_a_watched_step_never_waits_for_the_device() -> None:
     model = Detector(width=32).cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     images = torch.randint(0, 256, (2, 3, 128, 128), dtype=torch.uint8).cuda()
-    with layers.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as seen:
         for strict in (False, True, True):  # the first step may choose algorithms
             torch.cuda.set_sync_debug_mode("error" if strict else "default")
             try:
@@ -45,7 +46,7 @@ def test_the_figures_are_those_of_the_cpu() -> None:
     tables = []
     for device in ("cpu", "cuda"):
         there = copy.deepcopy(model).to(device)
-        with layers.watch(there, "*") as seen:
+        with layer_watch.watch(there, "*") as seen:
             step(there, images.to(device))
         tables.append(seen.table())
     for column in ("mean", "std", "zeros", "grad_std"):
@@ -57,13 +58,13 @@ def test_a_nan_and_an_infinite_weight_are_named() -> None:
     model = Detector(width=32).cuda().train()
     images = torch.rand(3, 3, 64, 64, device="cuda")
     images[2, 1, 5, 6] = math.nan
-    with layers.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as seen:
         step(model, images)
     first = seen.first_nonfinite
     assert first is not None and (first.what, first.sample, first.index) == ("input", 2, (2, 1, 5, 6))
     with torch.no_grad():
         model.decoder.fusion[0].weight[0, 0, 0, 0] = math.inf
-    with layers.watch(model, "decoder.fusion.*") as seen:
+    with layer_watch.watch(model, "decoder.fusion.*") as seen:
         step(model, torch.rand(3, 3, 64, 64, device="cuda"))
     first = seen.first_nonfinite
     assert first is not None
@@ -73,9 +74,9 @@ def test_a_nan_and_an_infinite_weight_are_named() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool], ids=str)
 def test_statistics_on_the_device(dtype: torch.dtype) -> None:
     tensor = (torch.randn(2, 3, 40, 50, device="cuda").relu() * 5).to(dtype).to(memory_format=torch.channels_last)
-    found, first = tensors.figures(tensors.on_device(tensor).tolist(), tensor.shape, tensor.stride())
+    found, first = tensor_facts.figures(tensor_facts.on_device(tensor).tolist(), tensor.shape, tensor.stride())
     truth = tensor.double()
     assert first is None and found.zeros == int((truth == 0).sum())
     assert found.mean == pytest.approx(float(truth.mean()), rel=1e-3)
     assert found.std == pytest.approx(float(truth.std(correction=0)), rel=1e-3)
-    assert tensors.describe(tensor)["std"] == pytest.approx(found.std, rel=1e-3)
+    assert tensor_facts.describe(tensor)["std"] == pytest.approx(found.std, rel=1e-3)

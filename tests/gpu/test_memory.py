@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from ocrlab.trace import leaks, memory
+from ocrlab.debug.instruments.leaks import leak_watch
+from ocrlab.debug.instruments.memory import memory_watch
 
 pytestmark = pytest.mark.gpu
 MIB = 2**20
@@ -31,7 +32,7 @@ def train(model: nn.Module, steps: int, keep: list[torch.Tensor] | None = None) 
 
 def test_a_step_is_followed_as_the_allocator_counts_it() -> None:
     model = net()
-    with memory.watch(model) as seen:
+    with memory_watch.watch(model) as seen:
         train(model, 3)
     assert seen.highest is not None
     assert seen.highest.peak.phase in ("forward", "backward", "outside")
@@ -45,19 +46,19 @@ def test_a_step_is_followed_as_the_allocator_counts_it() -> None:
 def test_the_allocator_and_its_summary() -> None:
     blocks = [torch.empty(3 * MIB, dtype=torch.uint8, device="cuda") for _ in range(20)]
     del blocks[::2]
-    told = memory.allocator()
+    told = memory_watch.allocator()
     assert told["allocated"] + told["cached"] == told["reserved"]
     assert told["largest_free"] <= told["cached"]
     assert told["outside"] > 0
-    assert "Tensors hold" in memory.summary()
+    assert "Tensors hold" in memory_watch.summary()
 
 
 def test_a_snapshot_is_written_in_torchs_format_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     torch.empty(1, device="cuda")
-    with memory.recorded(path):
+    with memory_watch.recorded(path):
         block = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
-    told = memory.read_snapshot(path)
+    told = memory_watch.read_snapshot(path)
     assert told["largest"][0]["bytes"] >= block.numel()
     assert any(Path(__file__).name in entry["line"] for entry in told["largest"])
     assert told["devices"][0]["allocated"] >= block.numel()
@@ -66,7 +67,7 @@ def test_a_snapshot_is_written_in_torchs_format_and_read_back(tmp_path: Path) ->
 
 def test_a_leak_on_the_device_has_its_line() -> None:
     model, kept = net(), []
-    with leaks.watch(model) as seen:
+    with leak_watch.watch(model) as seen:
         train(model, 45, kept)
     assert [Path(leak.held_at.rpartition(":")[0]).name for leak in seen.leaks] == [Path(__file__).name], seen.finding()
     assert seen.leaks[0].code == "keep.append(output.detach())"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ocrlab.diagnose.oom_monitor import Monitor
-from ocrlab.rerun.why import Why, why
-from ocrlab.watch.supervise import Options, watch
+from ocrlab.debug.memory.explain_oom import Why, why
+from ocrlab.debug.memory.monitor_log import Monitor
+from ocrlab.debug.watch.supervisor import Options, watch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from ocrlab.trace import loader, profile
+from ocrlab.debug.instruments.dataloader import loader_watch
+from ocrlab.debug.instruments.profiler import step_profiler
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def train(seen: profile.Seen, count: int = 6) -> int:
+def train(seen: step_profiler.Seen, count: int = 6) -> int:
     """Do some steps on the device and return the line at which the host waits."""
     model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 16)).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
@@ -33,7 +34,7 @@ def train(seen: profile.Seen, count: int = 6) -> int:
 
 
 def test_kernels_waits_and_peak() -> None:
-    with profile.steps(skip=2, steps=3) as seen:
+    with step_profiler.steps(skip=2, steps=3) as seen:
         line = train(seen)
     assert seen.device and seen.busy > 0 and seen.waited > 0
     table = seen.table()
@@ -46,7 +47,7 @@ def test_kernels_waits_and_peak() -> None:
 
 
 def test_other_warnings_still_come_through() -> None:
-    with warnings.catch_warnings(record=True) as told, profile.steps(skip=0, steps=1) as seen:
+    with warnings.catch_warnings(record=True) as told, step_profiler.steps(skip=0, steps=1) as seen:
         warnings.simplefilter("always")
         seen.step()
         warnings.warn("theirs", stacklevel=1)
@@ -62,7 +63,7 @@ def test_a_device_that_runs_dry_is_told() -> None:
             yield torch.ones(8)
 
     torch.ones(1, device="cuda")
-    with loader.watch(slow()) as seen:
+    with loader_watch.watch(slow()) as seen:
         for batch in seen:
             batch.cuda().square()
     assert seen.steps()["idle"].all()

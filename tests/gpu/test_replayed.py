@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ocrlab.replaying.replayed import traced
+from ocrlab.debug.replay.tracing.tracer import traced
 
 pytestmark = pytest.mark.gpu
 

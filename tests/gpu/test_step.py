@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ocrlab.losses import TargetMaps, db_loss, on_device
-from ocrlab.model.detector import Detector
+from ocrlab.losses.db_loss import TargetMaps, db_loss, on_device
+from ocrlab.model.dbnet import Detector
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 WEIGHTS = (5.0, 1.0, 10.0)

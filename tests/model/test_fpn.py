@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ocrlab.model.db_head import DBHead, K, Maps
 from ocrlab.model.fpn import FPN, conv_block
-from ocrlab.model.head import DBHead, K, Maps
 from ocrlab.model.unet import UNet
 
 CHANNELS = (8, 16, 24, 40)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ocrlab import config as configs
-from ocrlab import flight
+from ocrlab import run_folder
+from ocrlab.config import schema as configs
 from ocrlab.errors import DataError, RunError
-from ocrlab.metrics import page as metric
-from ocrlab.metrics.paired import counts
-from ocrlab.notebook import compare, compare_child
-from ocrlab.notebook.compare_child import Compared, PageOf, Seen
+from ocrlab.evaluation.metrics import page_scores as metric
+from ocrlab.evaluation.metrics.paired_comparison import counts
+from ocrlab.notebook import compare, compare_job
+from ocrlab.notebook.compare_job import Compared, PageOf, Seen
 
 BOX = np.array([[10, 10], [90, 10], [90, 30], [10, 30]], dtype=np.float32)
 TRUTH = [BOX + np.array((0, 40 * row), np.float32) for row in range(5)]
@@ -33,8 +33,8 @@ def seen(*rows: int) -> Seen:
 
 
 def run(folder: Path, rate: float, hmean: float) -> Path:
-    made = flight.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
-    table = flight.Table(made.metrics_file)
+    made = run_folder.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
+    table = run_folder.Table(made.metrics_file)
     for step in (1, 2, 3):
         table.write({"step": step, "loss": 3 / step, "fit_seconds": 2.0 * step})
     table.write({"step": 3, "hmean@0.5": hmean, "pages": 4.0})
@@ -172,22 +172,22 @@ def test_it_passes_only_for_certain(found: Compared) -> None:
 
 def test_which_runs_are_meant(found: Compared, tmp_path: Path) -> None:
     one, other = map(str, found.runs)
-    assert compare_child.chosen([str(tmp_path / "runs")]) == found.runs  # the older first
-    assert compare_child.chosen([other, one]) == found.runs[::-1]  # as they were named
+    assert compare_job.chosen([str(tmp_path / "runs")]) == found.runs  # the older first
+    assert compare_job.chosen([other, one]) == found.runs[::-1]  # as they were named
     for places in ([one], [one, str(tmp_path)]):
         with pytest.raises(RunError, match="not two runs to compare"):
-            compare_child.chosen(places)
-    assert compare_child.best(found.runs[0]).name == "best-0.6.ckpt"
-    compare_child.best(found.runs[0]).unlink()
+            compare_job.chosen(places)
+    assert compare_job.best(found.runs[0]).name == "best-0.6.ckpt"
+    compare_job.best(found.runs[0]).unlink()
     with pytest.raises(RunError, match="no checkpoint that could be compared"):
-        compare_child.best(found.runs[0])
+        compare_job.best(found.runs[0])
 
 
 def test_notes_tell_what_is_not_alike(found: Compared) -> None:
     settings = [configs.Config(data="a"), configs.Config(data="b")]
-    told = compare_child._notes(found.runs, settings, "")
+    told = compare_job._notes(found.runs, settings, "")
     assert len(told) == 2
     assert "learned from other pages" in told[0]
-    assert compare_child._notes(found.runs, [settings[0]] * 2, "") == []
+    assert compare_job._notes(found.runs, [settings[0]] * 2, "") == []
     with pytest.raises(DataError, match="There is no folder nowhere"):
-        compare_child._notes(found.runs, settings, "nowhere")
+        compare_job._notes(found.runs, settings, "nowhere")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocrlab.config import Config, load
+from ocrlab.config.schema import Config, load
 from ocrlab.errors import ConfigError
 from ocrlab.notebook import layers
 

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from ocrlab.debug.instruments.leaks.leak_report import Leak
+from ocrlab.debug.instruments.memory.timeline import Block, Process, Row, summarise
 from ocrlab.errors import ConfigError
-from ocrlab.notebook import memory, memory_child
-from ocrlab.trace.leak_record import Leak
-from ocrlab.trace.memory_record import Block, Process, Row, summarise
+from ocrlab.notebook import memory, memory_job
 
 MIB = 2**20
 
 
 @pytest.fixture
-def seen() -> memory_child.Seen:
+def seen() -> memory_job.Seen:
     blocks = [
         Block(10 * MIB, "cpu", "head", "", "", 0, None, "parameters", "head"),
         Block(30 * MIB, "cpu", "encoder", "relu", "forward", 1, 5, "activations", "encoder"),
@@ -29,10 +29,10 @@ def seen() -> memory_child.Seen:
     tree = {"processes": [{"pid": 1, "role": "main", **use}, {"pid": 2, "role": "worker", **use}], "pss": 4 * MIB}
     tree |= {"rss": 6 * MIB, "shm": None, "cache": None, "limit": 64 * MIB}
     rows = [Row("encoder", activations=30 * MIB, forward=40 * MIB), Row("<b>", workspace=5 * MIB, backward=45 * MIB)]
-    return memory_child.Seen(step, rows, "A finding.", "words", "cpu", (2, 64), tree, 145 / 150)
+    return memory_job.Seen(step, rows, "A finding.", "words", "cpu", (2, 64), tree, 145 / 150)
 
 
-def test_the_sections_say_what_was_seen(seen: memory_child.Seen) -> None:
+def test_the_sections_say_what_was_seen(seen: memory_job.Seen) -> None:
     assert "45.0 MiB" in memory.timeline(seen).text or "A finding." in memory.timeline(seen).text
     table = memory.modules(seen)
     assert "<td><b>45.0</b></td>" in table.html
@@ -48,27 +48,27 @@ def test_the_sections_say_what_was_seen(seen: memory_child.Seen) -> None:
 
 def test_a_leak_is_shown_with_its_line_marked() -> None:
     leak = Leak("tensors", 1.5, 1, 2, 0.99, "`kept` of module x", "planted.py:3", "kept.append(x)", "planted.py:2")
-    found = memory_child.Planted("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
+    found = memory_job.Planted("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
     assert found.right
     view = memory.leak(found)
     assert '<span class="held"><b>3</b>kept.append(x)</span>' in view.html
     assert "&lt;i&gt;" in view.html
     assert "1.50 MiB a step" in view.text
-    missed = memory_child.Planted("outputs", "a = 1", 1, [], "", 40)
+    missed = memory_job.Planted("outputs", "a = 1", 1, [], "", 40)
     assert not missed.right
     assert "No leak was found" in memory.leak(missed).text
-    assert memory_child.Planted("none", "a = 1", 0, [], "", 40).right
+    assert memory_job.Planted("none", "a = 1", 0, [], "", 40).right
 
 
 def test_only_leaks_that_there_are() -> None:
     with pytest.raises(ConfigError, match="outputs"):
-        memory_child.planted("hungry")
+        memory_job.planted("hungry")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", memory_child.PLANTS)
+@pytest.mark.parametrize("name", memory_job.PLANTS)
 def test_every_planted_leak_is_found(name: str) -> None:
-    code = f"from ocrlab.notebook import memory_child as m; f = m.planted({name!r}); print(f.finding); assert f.right"
+    code = f"from ocrlab.notebook import memory_job as m; f = m.planted({name!r}); print(f.finding); assert f.right"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

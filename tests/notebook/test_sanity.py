@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocrlab.config import Config, load
+from ocrlab.config.schema import Config, load
 from ocrlab.notebook import sanity
 from ocrlab.records import Check
-from ocrlab.train import sanity as checks
-from ocrlab.train.sanity_model import Learned
+from ocrlab.training.sanity import sanity_checks as checks
+from ocrlab.training.sanity.model_checks import Learned
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_failures_and_warnings_are_told_first(seen: sanity.Found) -> None:
     ("judgements", "word"), [("ok ok skip", "PASS"), ("ok warn", "WARN"), ("ok fail warn", "FAIL"), ("skip", "FAIL")]
 )
 def test_the_outcome(seen: sanity.Found, judgements: str, word: str) -> None:
-    from ocrlab.report.outcome import Judgement
+    from ocrlab.reports.notebooks.outcome import Judgement
 
     told: list[Judgement] = []
     lab: Any = SimpleNamespace(

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ocrlab.config import Config, load, save
-from ocrlab.metrics import iou
-from ocrlab.model.detector import Detector
+from ocrlab.config.schema import Config, load, save
+from ocrlab.evaluation.metrics import iou
+from ocrlab.inference import checkpoint
+from ocrlab.model.dbnet import Detector
 from ocrlab.notebook import training
-from ocrlab.report import live
-from ocrlab.train import checkpoint, review
+from ocrlab.reports import progress_view
+from ocrlab.training import prediction_review
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def run(config: Config, tmp_path: Path) -> SimpleNamespace:
 
 
 @pytest.fixture
-def progress() -> live.Live:
-    return live.Live("Looking", lambda _view: None)
+def progress() -> progress_view.Live:
+    return progress_view.Live("Looking", lambda _view: None)
 
 
 def test_pages_and_their_boxes(config: Config) -> None:
@@ -67,19 +68,19 @@ def test_curves_and_scores(run: SimpleNamespace) -> None:
     assert "over 16 pages" in training.scores(run).text
 
 
-def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: live.Live) -> None:
+def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: progress_view.Live) -> None:
     seen = training.look(run, progress)
     assert "16 of 16" in progress.view().text
     assert len(seen.pages) == 16
     worst, best = training.extremes(seen, count=1)
     assert worst.text.startswith("Worst pages: hmean@0.5 ")
     assert best.text.startswith("Best pages: hmean@0.5 ")
-    few = review.Review(seen.config, seen.pages[:2])
+    few = prediction_review.Review(seen.config, seen.pages[:2])
     assert "exact" in training.sweep(few, progress).html
 
 
 def test_a_page_that_training_left_out_does_not_end_the_notebook(
-    run: SimpleNamespace, config: Config, root: Path, tmp_path: Path, progress: live.Live
+    run: SimpleNamespace, config: Config, root: Path, tmp_path: Path, progress: progress_view.Live
 ) -> None:
     """Hours of training are done, and its validation has told of the damaged page and gone on."""
     data = tmp_path / "data"
@@ -94,23 +95,26 @@ def test_a_page_that_training_left_out_does_not_end_the_notebook(
 
 
 def test_perfect_maps_make_the_sweep_find_the_exact_unclip(
-    run: SimpleNamespace, progress: live.Live, root: Path
+    run: SimpleNamespace, progress: progress_view.Live, root: Path
 ) -> None:
     """With the shrink map itself as the probability map, the exact inverse must win."""
-    from ocrlab.data import formats, targets, transforms
-    from ocrlab.postprocess import Regions
+    from ocrlab.data import target_maps, transforms
+    from ocrlab.data.formats import reader
+    from ocrlab.evaluation.postprocess import Regions
 
     settings = load(overrides={"data": str(root / "data_samples")})
     pages = []
-    for sample in formats.load(settings.data, "val").samples[:2]:
+    for sample in reader.load(settings.data, "val").samples[:2]:
         warp, canvas = transforms.letterbox((sample.width, sample.height), settings.evaluate)
         moved = [transforms.warp_points(p, warp) for p in sample.polygons]
         ratio = settings.targets.shrink_ratio
-        maps = targets.make(moved, sample.ignored, canvas[::-1], shrink_ratio=ratio, threshold_range=(0.3, 0.7))
+        maps = target_maps.make(moved, sample.ignored, canvas[::-1], shrink_ratio=ratio, threshold_range=(0.3, 0.7))
         heat = np.ascontiguousarray(maps.shrink_map, dtype=np.float32)
         nothing = Regions([], np.zeros(0, np.float32))
-        pages.append(review.Reviewed(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat))
-    found = review.sweep(review.Review(settings, pages), (0.5,), ("exact", 1.5))
+        pages.append(
+            prediction_review.Reviewed(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat)
+        )
+    found = prediction_review.sweep(prediction_review.Review(settings, pages), (0.5,), ("exact", 1.5))
     assert found[0.5, "exact"]["hmean@0.7"] > 0.9
     assert found[0.5, "exact"]["hmean@0.7"] > found[0.5, 1.5]["hmean@0.7"]
-    assert "unclip exact" in training.sweep(review.Review(settings, pages), progress).text
+    assert "unclip exact" in training.sweep(prediction_review.Review(settings, pages), progress).text

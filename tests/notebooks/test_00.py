@@ -12,7 +12,7 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.report import params, results
+from ocrlab.reports.notebooks import parameters, results
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_kernels_own_python_passes(execute: Any) -> None:
 
 def test_the_committed_notebook(notebook: Path) -> None:
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])

@@ -11,8 +11,8 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.report import params, results
-from ocrlab.report.configure import fields
+from ocrlab.reports.notebooks import parameters, results
+from ocrlab.reports.notebooks.parameters_to_config import fields
 
 TINY = {"batch_size": 1, "crop": 64, "followed": 1, "workers": 0, "overrides": ["width=16"]}
 
@@ -52,11 +52,11 @@ def test_bad_parameters_stop_it_at_once(execute: Any) -> None:
 
 def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
     assert {p.name for p in declared} - set(fields()) == {"followed", "leak", "overrides"}
-    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
 
 
 def test_only_the_last_line_is_committed_and_compared(notebook: Path) -> None:

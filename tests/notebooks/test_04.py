@@ -11,7 +11,7 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.report import params, results
+from ocrlab.reports.notebooks import parameters, results
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_a_wrong_module_is_told_with_the_nearest_name(execute: Any) -> None:
 
 def test_the_committed_notebook(notebook: Path) -> None:
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     assert "?" in title.splitlines()[0]
     assert re.search(r"\d+ seconds", title) and "pass" in title

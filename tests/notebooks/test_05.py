@@ -11,8 +11,8 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.report import params, results
-from ocrlab.report.configure import fields
+from ocrlab.reports.notebooks import parameters, results
+from ocrlab.reports.notebooks.parameters_to_config import fields
 
 TINY = {
     "batch_size": 1,
@@ -62,10 +62,10 @@ def test_bad_parameters_stop_it_at_once(execute: Any) -> None:
 
 def test_the_committed_notebook(notebook: Path) -> None:
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
     ours = {"workers_tried", "threads_tried", "seconds", "limit"}
     assert {p.name for p in declared} - set(fields()) == ours
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])

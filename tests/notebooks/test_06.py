@@ -11,8 +11,8 @@ from pathlib import Path
 import papermill
 import pytest
 
-from ocrlab.report import params, results
-from ocrlab.report.configure import fields
+from ocrlab.reports.notebooks import parameters, results
+from ocrlab.reports.notebooks.parameters_to_config import fields
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def test_a_planted_fault_is_caught_and_named(notebook: Path, tmp_path: Path, mon
 def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     [cell] = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
     assert {p.name for p in declared} & set(fields()) == {"name"}  # the others must not be taken for settings
 
 

@@ -12,10 +12,11 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab import config as configs
-from ocrlab import flight, pretrained
-from ocrlab.report import params, results
-from ocrlab.report.configure import fields
+from ocrlab import run_folder
+from ocrlab.config import schema as configs
+from ocrlab.inference import pretrained
+from ocrlab.reports.notebooks import parameters, results
+from ocrlab.reports.notebooks.parameters_to_config import fields
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_the_same_detector_twice_is_a_warning_and_not_a_winner(execute: Any, roo
     folders = []
     for rate in (0.001, 0.002):
         words = [f"data={root / 'data_samples'}", f"optim.lr={rate}"]
-        run = flight.create(tmp_path / "runs", f"r{rate:g}", configs.dump(configs.load(overrides=words)))
+        run = run_folder.create(tmp_path / "runs", f"r{rate:g}", configs.dump(configs.load(overrides=words)))
         shutil.copy(pretrained.find(), run.checkpoints / "best-x.ckpt")
         run.succeed({"hmean@0.5": 0.9})
         folders.append(str(run.path))
@@ -59,10 +60,10 @@ def test_runs_that_are_not_there_stop_it_in_words(execute: Any, tmp_path: Path) 
 
 def test_the_committed_notebook(notebook: Path) -> None:
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
     assert {p.name for p in declared} - set(fields()) == {"compared", "pages"}
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     assert "?" in title.splitlines()[0]

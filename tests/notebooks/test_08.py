@@ -11,7 +11,8 @@ import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.report import html, params, results
+from ocrlab.reports.html import document
+from ocrlab.reports.notebooks import parameters, results
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute: A
     live = [bundle for bundle in bundles if "application/vnd.jupyter.widget-view+json" in bundle]
     assert len(live) == 1 and "receipt_003" in "".join(live[0]["text/html"])
     assert path.stat().st_size < 1_500_000
-    html.write(path, tmp_path / "report.html")
+    document.write(path, tmp_path / "report.html")
     report = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert report.count("<image ") == 3 and "Threshold map" in report
     assert "widget-view" not in report and not re.search(r'(src|href)="(?!data:|#)', report)
@@ -63,10 +64,10 @@ def test_a_wrong_parameter_gets_one_sentence(execute: Any, given: dict[str, Any]
 
 def test_the_committed_notebook(notebook: Path) -> None:
     [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = params.read("".join(cell["source"]))
+    declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(params.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     assert "?" in title.splitlines()[0]
     assert re.search(r"\d+ seconds", title) and "pass" in title

@@ -1,0 +1,50 @@
+"""What `evaluate`, `predict` and `export` share: the settings a finished detector still takes, opening it with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocrlab.config import schema as configs
+from ocrlab.config.aliases import resolve
+from ocrlab.config.overrides import from_lines
+from ocrlab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ocrlab.inference import Detector
+
+OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
+CHECKPOINT = "a .ckpt file, or receipts for the shipped one"
+NEWEST = f"{CHECKPOINT}; without it the newest run's best, else the shipped one"
+
+
+def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
+    """Return the settings of `words` over the defaults; raises ConfigError for those that training has fixed."""
+    said = resolve(from_lines(words), configs.keys())
+    for key, setting in said.items():
+        if key not in also and not key.startswith(OPEN):
+            names = ", ".join([*also, *(f"{name}*" if name.endswith(".") else name for name in OPEN)])
+            what = f"{setting.key} has no effect on a finished detector"
+            raise ConfigError(what, got=f"{setting.key}={setting.shown}", need=f"one of {names}")
+    return configs.apply(configs.Config(), words)
+
+
+def open_detector(
+    checkpoint: Path | None, words: Sequence[str], asked: configs.Config, device: str | None = None
+) -> Detector:
+    """Load a checkpoint, lay `words` over its settings and say on stderr which one it is; `asked` is what `check` made.
+
+    `device` is auto, cpu or cuda, and without it what `trainer.accelerator` says.
+    """
+    from ocrlab import inference
+    from ocrlab.training.auto_settings import accelerator_for
+
+    inference.threads(asked.runtime.threads)
+    device, why = accelerator_for(device or asked.trainer.accelerator)
+    detector = inference.Detector.load(checkpoint, runs=asked.runs, device=device)
+    detector.config = configs.apply(detector.config, words)
+    told = "" if why == "set in the config" else f" ({why})"
+    print(f"detector: {detector.origin}, on the {device}{told}", file=sys.stderr)
+    return detector

@@ -1,0 +1,76 @@
+"""What `ocrlab train` looks at before anybody waits for torch: the run to go on with, the data and the weights.
+
+Only files and names are looked at here; what a page or a checkpoint holds, the child tells.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ocrlab.config.aliases import SAMPLES
+from ocrlab.config.overrides import from_lines, from_yaml, is_nothing
+from ocrlab.errors import DataError
+from ocrlab.inference import pretrained
+from ocrlab.run_folder.folder import resumable
+
+if TYPE_CHECKING:
+    from ocrlab.config.schema import Config
+
+DEFAULTS = {"data": SAMPLES, "train_split": "train", "val_split": "val", "weights": "", "runs": "runs"}
+
+
+def said(file: Path | None, words: list[str]) -> dict[str, str]:
+    """Return where a new run finds and puts things, by file and words as by the config; raises ConfigError.
+
+    To read the whole config takes a third of a second, and the child does.
+    """
+    settings = [*(from_yaml(file) if file else []), *from_lines(words)]
+    given = {one.key: "" if one.empty else one.value for one in settings if one.key in DEFAULTS}
+    return {**DEFAULTS, **{key: value if isinstance(value, str) else "" for key, value in given.items()}}
+
+
+def look(places: Mapping[str, str]) -> None:
+    """Raise DataError for a split that is not there, CheckpointError for weights that are not, or are no checkpoint."""
+    data = places["data"]
+    if data == SAMPLES and not os.path.exists(SAMPLES):
+        raise DataError(
+            f"There is no {SAMPLES} here, which training takes where data= is not set",
+            need=f"your own pages, or those of a checkout of ocrlab, where {SAMPLES} lies",
+            do="To begin with drawn ones: ocrlab samples make receipts, then ocrlab train data=receipts",
+            missing=True,
+        )
+    for split in filter(None, (places["train_split"], places["val_split"])) if data else ():
+        _find(Path(data).expanduser(), split)
+    if places["weights"].endswith(".ckpt"):  # of any other word the child says what it may be
+        pretrained.look(Path(places["weights"]))
+
+
+def look_at(config: Config, *, begun: bool = False) -> None:
+    """Raise what `look` raises, of a config; a training that has begun needs its first weights no more."""
+    weights = "" if begun or is_nothing(config.weights or "") else str(config.weights)
+    look({"data": config.data, "train_split": config.train_split, "val_split": config.val_split, "weights": weights})
+
+
+def look_again(run: Path, config: Config) -> None:
+    """Raise RunError for a run that cannot go on, DataError and CheckpointError where its data or last step is gone."""
+    resumable(run)
+    last = run / "checkpoints" / "last.ckpt"
+    there = last.is_file()
+    if there:
+        pretrained.look(last)
+    look_at(config, begun=there)
+
+
+def _find(data: Path, split: str) -> None:
+    from ocrlab.data import folder_layouts
+
+    try:
+        folder_layouts.find(data, split)
+    except DataError:
+        from ocrlab.data.shards import dataset  # late: NumPy and OpenCV take as long as all the rest
+
+        if not data.exists() or not dataset.find(data, split):
+            raise

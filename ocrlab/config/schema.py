@@ -1,0 +1,361 @@
+"""One typed, validated config for a run: defaults < hardware preset < YAML file < dotted overrides.
+
+Read top to bottom, this file is the list of everything that can be set; `ocrlab train --keys` prints the same list.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from ocrlab.config.aliases import SAMPLES, resolve
+from ocrlab.config.fields import Key, accepts, assign, explain, flat, table
+from ocrlab.config.overrides import Setting, from_lines, from_yaml, is_nothing
+from ocrlab.config.presets import choose
+from ocrlab.errors import ConfigError
+
+SCHEMA = 1
+EVERY_RUN = ("schema", "data", "encoder", "batch_size", "optim.lr", "trainer.max_steps")  # from top to bottom of a file
+log = logging.getLogger(__name__)
+
+
+def knob(default: Any, text: str, **bounds: Any) -> Any:
+    """Return a pydantic field: its default, one line of help, and its bounds (gt, ge, lt, le, multiple_of)."""
+    return Field(default, description=text, **bounds)
+
+
+def rising(pair: tuple[float, float]) -> tuple[float, float]:
+    """Return `pair` if low <= high; raises ValueError."""
+    if pair[0] > pair[1]:
+        raise ValueError(f"[low, high] with low <= high, so [{pair[1]:g}, {pair[0]:g}]")
+    return pair
+
+
+Encoder = Literal["resnet18_slim", "resnet18", "resnet34", "resnet50", "mobilenet_v3_large"]
+Decoder = Literal["fpn", "unet"]
+Unit = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+UnitRange = Annotated[tuple[Unit, Unit], AfterValidator(rising)]
+PositiveRange = Annotated[tuple[Positive, Positive], AfterValidator(rising)]
+Word = Annotated[str, Field(min_length=1)]
+CheckpointFile = Annotated[str, Field(pattern=r"\.ckpt$")]
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys are refused, values are checked on assignment."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and not accepts(cls.model_fields[str(info.field_name)].annotation, bool):
+            raise ValueError("true and false are no numbers")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+
+class Targets(Section):
+    """How polygons become target maps (Liao et al. 2020)."""
+
+    shrink_ratio: float = knob(0.7, "published value 0.4", gt=0, lt=1)
+    threshold_range: UnitRange = knob((0.3, 0.7), "threshold map at the far edge and at the text border")
+    min_text_size: float = knob(3, "pixels; smaller boxes are ignored, not learned", ge=0)
+
+
+class Augment(Section):
+    """The one geometric warp and the photometric changes of a training page."""
+
+    scale: PositiveRange = knob((0.45, 1.4), "of native pixels")
+    rotate: float = knob(7, "degrees, both ways", ge=0, le=180)
+    flip: Unit = knob(0, "probability of a mirror image; documents want 0")
+    brightness: Unit = knob(0.3, "relative, also contrast")
+    noise: float = knob(4, "standard deviation in grey levels", ge=0, le=64)
+    blur: Unit = knob(0.1, "probability")
+    degrade: Unit = knob(0.3, "probability of a bad copy: strong blur or noise, JPEG 10 to 60, or little light")
+    around_text: Unit = knob(0.9, "probability that a crop holds a text box that counts")
+
+
+class Optim(Section):
+    """Optimiser, schedule and weight averaging."""
+
+    lr: float = knob(2e-3, "learning rate at the end of the warm-up", gt=0)
+    weight_decay: float = knob(1e-2, "of AdamW", ge=0)
+    warmup_steps: int = knob(100, "optimiser steps of linear warm-up, before the cosine", ge=0)
+    grad_clip: float = knob(5.0, "norm; 0 switches it off", ge=0)
+    freeze_batchnorm: bool = knob(False, "of the encoder: it stays as `weights` has it; less memory, faster steps")
+    ema: float = knob(0.998, "decay of the averaged weights; 0 switches it off", ge=0, lt=1)
+
+
+class Loss(Section):
+    """Weights of the three terms and the hard-negative ratio (Liao et al. 2020)."""
+
+    bce: float = knob(5.0, "weight of the probability map's balanced cross-entropy", ge=0)
+    dice: float = knob(1.0, "weight of the approximate binary map's dice loss", ge=0)
+    l1: float = knob(10.0, "weight of the threshold map's masked L1", ge=0)
+    negative_ratio: float = knob(3.0, "hard negative pixels for each positive one", gt=0)
+
+
+class Post(Section):
+    """Maps to polygons."""
+
+    threshold: Unit = knob(0.4, "of the probability map")
+    box_threshold: Unit = knob(0.6, "of the mean probability inside a candidate")
+    unclip: Literal["exact"] | Positive = knob(
+        "exact", "inverse of the shrink, or a ratio (published: 1.5, polygons 2)"
+    )
+    shape: Literal["quad", "polygon"] = knob("quad", "what a detection is: the smallest rectangle, or its outline")
+    max_candidates: int = knob(1000, "regions looked at on one page", ge=1)
+    min_size: float = knob(3, "short side in map pixels before unclip", ge=0)
+
+
+class Evaluate(Section):
+    """How whole pages are fed to the detector, for validation and prediction alike."""
+
+    long_side: int = knob(1280, "pixels; larger pages are reduced to it", ge=64, le=8192)
+    enlarge: bool = knob(False, "also enlarge smaller pages to it")
+
+
+class Trainer(Section):
+    """What is handed to lightning.Trainer, under its names."""
+
+    accelerator: Literal["auto", "cpu", "cuda"] = knob(
+        "auto", "auto: the GPU when it passes a smoke test, else the CPU"
+    )
+    devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1)
+    strategy: Literal["ddp"] = knob("ddp", "of several ranks: each holds all weights, gradients and moments")
+    sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
+    max_steps: int = knob(7000, "optimiser steps", ge=1)
+    max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
+    max_minutes: float | None = knob(None, "wall time in fit: as many of the steps are planned as fit into it", gt=0)
+    accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1)
+    precision: Literal["auto", "bf16", "fp32"] = knob("auto", "auto: bf16 where a short measurement says it is faster")
+    val_every: int = knob(700, "optimiser steps between validations", ge=1)
+    val_pages: int | None = knob(None, "pages per validation during training; all at the end", ge=1)
+    patience: int | None = knob(None, "validations without gain before stopping early", ge=1)
+    log_every: int = knob(10, "optimiser steps between rows of metrics.csv", ge=1)
+
+
+class Runtime(Section):
+    """The machine: threads, workers, compile, debugging."""
+
+    threads: int | None = knob(None, "none: chosen for this machine", ge=1)
+    workers: int | None = knob(None, "none: chosen for this machine", ge=0)
+    compile: bool = knob(False, "torch.compile of the detector")
+    activation_checkpointing: bool = knob(
+        False, "encoder computed again in the backward pass: less memory, same numbers"
+    )
+    channels_last: Literal["auto"] | bool = knob("auto", "auto: where a short measurement says it is faster")
+    cache: Literal["none", "memory", "disk"] = knob("memory", "decoded images")
+    cache_gb: float = knob(4.0, "limit of the cache", gt=0)
+    debug_cuda: bool = knob(False, "CUDA_LAUNCH_BLOCKING=1 and [CUDA Info] lines; DEBUG_CUDA=1 does the same")
+    strict: bool = knob(False, "a bad page ends the run")
+
+
+class Recorder(Section):
+    """The flight recorder: what the last steps were is on disk also after SIGKILL; `ocrlab replay` runs them again."""
+
+    on: bool = knob(True, "keep the record")
+    steps: int = knob(512, "of the last steps that are kept", ge=8, le=65536)
+    batches: Literal["ids", "raw"] = knob("ids", "ids: rebuilt from data and seed; raw: the last batches are kept too")
+    snapshot_every: int | None = knob(
+        None, "optimiser steps between snapshots; none: as often as 1 % of the time allows", ge=1
+    )
+
+
+class Tracking(Section):
+    """Experiment tracker: wandb offline or online, or TensorBoard; imported only when mode is not disabled."""
+
+    mode: Literal["disabled", "offline", "online", "tensorboard"] = knob(
+        "disabled", "offline and online are wandb's; `tracking=offline` says the same, shorter"
+    )
+    user: Word = knob("ocrlab", "first word of the run's name")
+    project: Word = knob("ocrlab", "the tracker's project")
+    deadline: float = knob(30.0, "seconds for start and for finish", gt=0)
+
+
+class Config(Section):
+    """Everything that a run needs; the same file runs it again."""
+
+    data: Word = knob(SAMPLES, "folder with SPLIT/images and SPLIT/gts, or JSON beside its images")
+    train_split: Word = knob("train", "what is learned from")
+    val_split: Word = knob("val", "what is measured on")
+    exif: bool = knob(False, "apply the EXIF orientation of images")
+    runs: Word = knob("runs", "where run folders go")
+    name: str | None = knob(None, "slug of the run folder")
+    seed: int = knob(0, "of weights, page order and augmentation", ge=0, lt=2**32)
+    encoder: Encoder = knob("resnet18_slim", "torchvision's; resnet18_slim has half the channels of resnet18")
+    decoder: Decoder = knob("fpn", "what joins the encoder's stages")
+    width: int = knob(64, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
+    weights: Literal["imagenet", "receipts"] | CheckpointFile | None = knob(
+        None, "to begin from: imagenet (encoder), receipts (the shipped detector), a .ckpt; none: random"
+    )
+    batch_size: int = knob(4, "crops in a batch", ge=1)
+    crop: int = knob(512, "pixels, side of a training crop", ge=64, multiple_of=32)
+    targets: Targets = Targets()
+    augment: Augment = Augment()
+    optim: Optim = Optim()
+    loss: Loss = Loss()
+    post: Post = Post()
+    evaluate: Evaluate = Evaluate()
+    trainer: Trainer = Trainer()
+    runtime: Runtime = Runtime()
+    recorder: Recorder = Recorder()
+    tracking: Tracking = Tracking()
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+
+def keys() -> dict[str, Key]:
+    """Return every dotted key of the config with its default, what it takes in words, and one line of help."""
+    return table(Config)
+
+
+def load(
+    path: Path | str | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    hardware: str | None = None,
+) -> Config:
+    """Return the config of a run: defaults < preset < YAML file at `path` < `overrides`, the last one wins.
+
+    `overrides` are texts such as `trainer.max_steps=800` or `+hardware=cpu_2core`, or a mapping of dotted key to value;
+    `hardware` names the preset where the overrides do not. Raises ConfigError for an unknown key (with the nearest
+    right one), a wrong value, two that contradict each other, or an unreadable file.
+    """
+    known = keys()
+    said = resolve(from_lines(overrides), known)
+    written = resolve(_of_our_schema(from_yaml(Path(path))) if path is not None else [], known)
+    asked = said.pop("hardware", None) or (Setting("hardware", hardware, hardware, "given") if hardware else None)
+    named = written.pop("hardware", None)
+    preset = choose(asked or named)
+    _refuse_sharding({**written, **said})
+    config = assign(Config(), {**preset, **written, **said})
+    _refuse_two_lengths(config, said)
+    check(config)
+    stands = [key for key in preset if key in written and key not in said and flat(config)[key] != preset[key].value]
+    if asked and stands:
+        log.warning("hardware=%s: %s sets %s itself, and that stands", asked.value, path, ", ".join(stands))
+    return config
+
+
+def of_run(folder: Path | str) -> Config:
+    """Return the config of a run folder; raises ConfigError where the file lacks what every run writes into it.
+
+    Defaults in the place of what is missing would go on with another training.
+    """
+    path = Path(folder) / "config.yaml"
+    there = {setting.key for setting in from_yaml(path)}
+    missing = [key for key in EVERY_RUN if key not in there]
+    if missing:
+        raise ConfigError(
+            f"{path} is not the config of a run",
+            got=f"a file without {', '.join(missing)}" if there else "a file without settings",
+            need="the file as the run has written it",
+            do="Put it back, or start a new run",
+        )
+    return load(path)
+
+
+def apply(config: Config, overrides: Sequence[str] | Mapping[str, Any]) -> Config:
+    """Return a copy of `config` with `overrides` on top; raises ConfigError."""
+    said = resolve(from_lines(overrides), keys())
+    if "hardware" in said:
+        raise ConfigError("hardware cannot be laid under a finished config", do="Give the settings themselves")
+    _refuse_sharding(said)
+    return assign(config.model_copy(deep=True), said)
+
+
+def _refuse_sharding(settings: Mapping[str, Setting]) -> None:
+    """Raise ConfigError for the strategy that older versions had besides DDP."""
+    strategy = settings.get("trainer.strategy")
+    if strategy is not None and str(strategy.value).lower() == "fsdp":
+        raise ConfigError(
+            "ocrlab no longer trains with FSDP",
+            got=f"trainer.strategy=fsdp ({strategy.where})",
+            need="trainer.strategy=ddp",
+            do="Leave it out or set ddp; a run that began with fsdp goes on under ddp once its config.yaml says so",
+        )
+
+
+def _of_our_schema(settings: Iterable[Setting]) -> list[Setting]:
+    """Return the settings without the schema number; raises ConfigError if it is not ours."""
+    rest = []
+    for setting in settings:
+        if setting.key != "schema":
+            rest.append(setting)
+        elif setting.value != str(SCHEMA):
+            what = f"The config was written by another ocrlab ({setting.where})"
+            raise ConfigError(
+                what, got=f"schema {setting.shown}", need=f"schema {SCHEMA}", do="Update ocrlab to read it"
+            )
+    return rest
+
+
+def _refuse_two_lengths(config: Config, said: Mapping[str, Setting]) -> None:
+    """Refuse max_steps on the command line where an epoch count would silently win over it."""
+    epochs = config.trainer.max_epochs
+    if "trainer.max_steps" in said and epochs is not None:
+        given = f"trainer.max_epochs={epochs} as well, which wins"
+        raise ConfigError("trainer.max_steps would have no effect", got=given, do="Add trainer.max_epochs=none")
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for settings that make no sense together."""
+    if config.optim.freeze_batchnorm and config.weights is None:
+        raise ConfigError(
+            "optim.freeze_batchnorm=true needs weights to begin from",
+            got="weights=none, whose BatchNorm has seen no page",
+            do="Add weights=receipts, weights=imagenet or a .ckpt, or leave it out",
+        )
+
+
+def differences(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the dotted keys whose values differ, each with its value in `a` and in `b`."""
+    left, right = flat(a), flat(b)
+    return {key: (left[key], right[key]) for key in left if left[key] != right[key]}
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as `load` reads it: a text that looks like no value is quoted."""
+
+
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, "'" if is_nothing(text) else None)
+)
+
+
+def dump(config: Config) -> str:
+    """Return `config` as YAML text that `load` reads back equal."""
+    values = {"schema": SCHEMA, **config.model_dump(mode="json")}
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def save(config: Config, path: Path | str) -> None:
+    """Write `config` as YAML, whole or not at all, readable by its owner only (0600); raises OSError."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(dump(config))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,146 @@
+"""Pages as annotated, before anything is judged; and what can be wrong with them, as an error and as a record."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.data.shards.tar_member import Member
+from ocrlab.errors import DataError
+from ocrlab.geometry import Polygon
+
+IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
+LIMIT = 1e6  # pixels; a coordinate beyond it is a mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with the data: in which file, at which line (from 1) if that is known, and what to do."""
+
+    file: Path | None
+    line: int | None
+    message: str
+
+    def __str__(self) -> str:
+        return _place(self.file, self.line) + self.message
+
+
+class PageError(DataError):
+    """A DataError that knows its file and line, so that a lenient load can keep it as a Problem and go on.
+
+    One positional argument, as Exception has it: a DataLoader worker's error is pickled, or made anew from its text.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        file: Path | Member | None = None,
+        line: int | None = None,
+        got: object = None,
+        need: object = None,
+        do: str | None = None,
+    ) -> None:
+        super().__init__(_place(file, line) + what, got=got, need=need, do=do)
+        self.file, self.line = Path(str(file)) if isinstance(file, Member) else file, line
+
+    @property
+    def problem(self) -> Problem:
+        """The same without the raise."""
+        return Problem(self.file, self.line, str(self).removeprefix(_place(self.file, self.line)))
+
+
+@dataclass(slots=True)
+class Boxes:
+    """N boxes: polygons (P, 2) float32 of xy in pixels or None, transcriptions, and which do not count."""
+
+    polygons: list[Polygon | None] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ignored: list[bool] = field(default_factory=list)
+    size: tuple[int, int] | None = None  # width and height of the image that they were drawn on, where the file says
+
+    def add(self, polygon: Polygon | None, text: str = "", ignored: bool = False) -> None:
+        """Append one box; the transcription `###` makes it ignored."""
+        self.polygons.append(polygon)
+        self.texts.append(text)
+        self.ignored.append(ignored or text.strip() == IGNORED)
+
+
+@dataclass(slots=True)
+class Page:
+    """Where a page and its annotation are, and what the annotation says; `line` is known where a page is one line."""
+
+    name: str
+    image: Path | Member
+    annotation: Path
+    line: int | None
+    boxes: Boxes
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON annotation file: its text, kept to tell where something stands, and what it holds."""
+
+    file: Path
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One page of a file that annotates many: the name of its image, a function that reads its boxes, its split."""
+
+    image: Any  # as the file has it: not yet known to be a usable name
+    read: Callable[[], Boxes]
+    split: str | None = None  # where the file itself says so
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a file that annotates many pages holds, and what a user should know about it."""
+
+    entries: list[Entry]
+    notes: list[str] = field(default_factory=list)
+
+
+def read_text(path: Path) -> str:
+    """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PageError(
+            "cannot be read", file=path, got=error.strerror or str(error), need="a readable file"
+        ) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PageError("is not UTF-8", file=path, line=line, need="UTF-8", **_encoding(data, error.start)) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _encoding(data: bytes, at: int) -> dict[str, str]:
+    """Say which byte is not UTF-8, what the text around it would be in other encodings, and how to convert it.
+
+    Nothing is guessed silently: the same bytes are Chinese, Korean and accented Latin, and each of them is text.
+    """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return {"got": f"byte 0x{data[at]:02x}, UTF-16", "do": "Convert it: iconv -f UTF-16 -t UTF-8"}
+    start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+    line = data[start : end if end >= 0 else len(data)].rstrip(b"\r")
+    meant = {}
+    for name in ("GB18030", "CP949", "LATIN1"):
+        with contextlib.suppress(UnicodeDecodeError):
+            data.decode(name)
+            meant[name] = line.decode(name).rsplit(",", 1)[-1][:30]
+    guesses = ", ".join(f"{text!r} in {name}" for name, text in meant.items())
+    do = f"Convert it: iconv -f {next(iter(meant))} -t UTF-8, or whichever encoding it is"
+    return {"got": f"byte 0x{data[at]:02x}, {guesses}", "do": do}
+
+
+def _place(file: Path | Member | None, line: int | None) -> str:
+    """Return `file:line: `, the form that terminals and editors turn into a link."""
+    return "" if file is None else f"{file}:{line}: " if line else f"{file}: "

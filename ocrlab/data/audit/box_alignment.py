@@ -1,0 +1,148 @@
+"""Does a box lie on its ink? The box is moved over the ink that no other box has, to see where it would hold most.
+
+Shapes: h w of a patch, the box upright with a margin around it; M margin, in patch pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab import geometry
+from ocrlab.data.audit.ink_mask import Mask, Sheet, filled
+from ocrlab.geometry import Polygon
+
+REACH = 1.25  # of the height of the box: how far it is moved
+FOREIGN = 0.1  # of the ink in a box, below which it has none of its own
+HIGHEST = 20  # typical heights; what is higher is no line
+LINK = 0.7  # of the height of the box: letters of one line are closer than this
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a box lies on its ink; lengths in heights of the box, shares of what the best place would hold."""
+
+    inside: float  # ink inside the box, share of its area, whoever's it is
+    own: float  # how much of that no other box has, share of it
+    held: float  # of the ink that the best place would hold, what the box holds now
+    dx: float  # the best place, to the right
+    dy: float  # and down
+    out: tuple[float, float, float, float]  # ink of the line beyond the left, top, right, bottom: how far
+    blank: tuple[float, float, float, float]  # paper inside at the left, top, right, bottom: how deep
+
+
+def look(sheet: Sheet, polygon: Polygon) -> Place | None:
+    """Measure one box (P, 2) of a sheet; None if it is no line: below 3 pixels, too high, or wider than the page."""
+    quad = upright(polygon)
+    width, height = np.hypot(*(quad[1] - quad[0])), np.hypot(*(quad[3] - quad[0]))
+    if min(width, height) < 3 or height > HIGHEST * sheet.text or width > 2 * max(sheet.ink.shape):
+        return None
+    w, h = round(float(width)), round(float(height))
+    margin = round(REACH * h)
+    ink, own = patches(sheet, polygon, quad, (w, h), margin)
+    inner = (slice(margin, margin + h), slice(margin, margin + w))
+    share = float(own[inner].sum() / max(ink[inner].sum(), 1))
+    if share < FOREIGN:
+        own = ink  # others have it all: then it is at least no edge that may cut through ink
+    linked = _linked(own, inner, h) if own[inner].sum() >= 0.02 * w * h else own
+    held, dx, dy = _best(linked, (w, h), margin)
+    out, blank = _sides(linked, inner, margin)
+    return Place(
+        float(ink[inner].mean()),
+        share,
+        held,
+        dx / h,
+        dy / h,
+        (out[0] / h, out[1] / h, out[2] / h, out[3] / h),
+        (blank[0] / h, blank[1] / h, blank[2] / h, blank[3] / h),
+    )
+
+
+def lies_well(place: Place) -> bool:
+    """Tell whether a box lies on a line of ink: enough of it, and little of it cut by the edges."""
+    cut = max(min(place.out[1], 1.0), min(place.out[3], 1.0))
+    return place.inside >= 0.04 and place.held >= 0.75 and cut < 0.25
+
+
+def settled(place: Place) -> bool:
+    """Tell whether a box lies on ink and would hold no more beside: so it may be loose or slanted, but not shifted."""
+    return place.inside >= 0.04 and max(abs(place.dx), abs(place.dy)) <= 0.3
+
+
+def upright(polygon: Polygon) -> Polygon:
+    """Return a polygon (P, 2) as a quad (4, 2), clockwise from the top left."""
+    quad = polygon if len(polygon) == 4 else cv2.boxPoints(cv2.minAreaRect(polygon.astype(np.float32)))
+    return geometry.order(quad)
+
+
+def patches(sheet: Sheet, polygon: Polygon, quad: Polygon, size: tuple[int, int], margin: int) -> tuple[Mask, Mask]:
+    """Return the ink around a box (h, w), turned upright, and that part of it which no other box covers."""
+    w, h = size
+    corners = quad[[0, 1, 3]].astype(np.float64)
+    right, down = (corners[1] - corners[0]) / w, (corners[2] - corners[0]) / h
+    reach = np.array([[-1, -1], [1, -1], [-1, 1], [1, 1]]) * margin
+    outer = np.concatenate([quad + step @ np.array([right, down]) for step in reach])
+    low = np.maximum(np.floor(outer.min(axis=0)).astype(int) - 1, 0)
+    high = np.ceil(outer.max(axis=0)).astype(int) + 2
+    region = (slice(low[1], high[1]), slice(low[0], high[0]))
+    ink, covered = sheet.ink[region], sheet.covered[region].copy()
+    window, inside = filled(covered.shape, polygon - low.astype(np.float32))
+    covered[window] -= inside
+    shape = (w + 2 * margin, h + 2 * margin)
+    if ink.size == 0:
+        return np.zeros(shape[::-1], bool), np.zeros(shape[::-1], bool)
+    both = ink.astype(np.uint8) + 2 * (ink & (covered == 0)).astype(np.uint8)
+    matrix = np.column_stack([right, down, corners[0] - low - margin * (right + down)])
+    flags = cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
+    patch = cv2.warpAffine(both, matrix, shape, flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=0)
+    return patch > 0, patch >= 2
+
+
+def _linked(own: Mask, inner: tuple[slice, slice], h: int) -> Mask:
+    """Return the ink that is one line with what lies in the box: letters closer than LINK count as joined."""
+    joined = cv2.morphologyEx(
+        own.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((1, 2 * round(LINK * h / 2) + 1), np.uint8)
+    )
+    _, labels = cv2.connectedComponents(joined, connectivity=8)
+    inside = np.unique(labels[inner][own[inner]])
+    return own & np.isin(labels, inside)
+
+
+def _best(ink: Mask, size: tuple[int, int], margin: int) -> tuple[float, int, int]:
+    """Return which share the box holds of what the best place holds, and the way there in pixels, the shortest one."""
+    w, h = size
+    sums = cv2.integral(ink.astype(np.uint8))
+    span = 2 * margin + 1
+    held = sums[h : h + span, w : w + span] - sums[:span, w : w + span] - sums[h : h + span, :span] + sums[:span, :span]
+    most = int(held.max())
+    if most == 0:
+        return 1.0, 0, 0
+    steps = np.arange(span) - margin
+    far = np.abs(steps)[:, None] + np.abs(steps)[None, :]
+    best = np.where(held >= 0.98 * most, far, far.max() + 1).argmin()
+    y, x = divmod(int(best), span)
+    return float(held[margin, margin] / most), x - margin, y - margin
+
+
+def _sides(ink: Mask, inner: tuple[slice, slice], margin: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how far ink goes beyond the left, top, right and bottom side, and how much paper there is inside."""
+    columns: Mask = np.asarray(ink[inner[0]].any(axis=0))
+    rows: Mask = np.asarray(ink[:, inner[1]].any(axis=1))
+    out, blank = [], []
+    for profile in (columns, rows, columns[::-1], rows[::-1]):
+        out.append(_extent(profile[:margin][::-1], margin))
+        inside = profile[margin : len(profile) - margin]
+        blank.append(int(inside.argmax()) if inside.any() else len(inside))
+    return np.array(out), np.array(blank)
+
+
+def _extent(beyond: Mask, margin: int) -> int:
+    """Return how far a run of ink goes from the side outwards; a gap of a letter's width ends it."""
+    at = np.flatnonzero(beyond)
+    if not len(at) or at[0] > margin * 0.4:
+        return 0
+    gaps = np.flatnonzero(np.diff(at) > margin * 0.56)
+    return int(at[gaps[0]] if len(gaps) else at[-1]) + 1

@@ -1,0 +1,261 @@
+"""Lines that nobody boxed: ink outside all boxes that looks like the text inside them.
+
+What looks like text is learned from the page itself: the signs in its boxes, and height, density and blackness of
+their ink. C pieces of ink (connected components), N boxes; rulings, bar codes, handwriting and dirt differ in size,
+evenness or density, and repeat no sign of the boxes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.data.audit import component_features
+from ocrlab.data.audit.ink_mask import Mask, Sheet
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+MOST = 300  # lines of a page, the likeliest; nobody reads more
+JOIN = 1.0  # of the text height: letters and words closer than this are one line
+TEXT_LIKE = 1.7  # log odds, above which a line is told
+
+# Fitted by benchmarks/audit_fit.py to boxes left out and lines of other ink of all receipts of `sroie/train`; its page
+# in results/ says how many of each are above TEXT_LIKE. A line must also be print (see is_print).
+WEIGHTS = {
+    "letters": 1.46, "stroke": -1.83, "smaller": -1.55, "density": -4.57, "darker": -1.16, "wavy": -4.45, "row": 2.76,
+    "row of one": 3.76, "tall": -4.46, "sparse": 2.09, "slim": 0.29, "known": 10.29, "known of one": -4.96,
+    "column": -3.18, "weak": -6.46, "noise": -3.16, "ornament": -12.23, "unknown ornament": -20.03,
+}  # fmt: skip
+BIAS = -2.58
+
+# Of 11,105 boxes left out 3 are weaker than STRONG, 17 above NOISY and 9 above CROWDED: there are cloth, the grain of
+# paper and bar codes.
+STRONG, NOISY, CROWDED = 0.5, 0.35, 0.26
+CLAIMED = 0.3  # of a piece of ink inside boxes, from which it belongs to them
+LETTER, FLAT = 0.45, 0.3  # of the height of letters: what is one has this at least; a dash at most, and is wider
+RULE = 3.0  # text heights, from which an unbroken level run of ink is a ruling
+NEAR = 5.0  # text heights above and below a line, within which boxes are its column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """Ink that could be a line of text: x, y, width, height in sheet pixels, and what speaks for it."""
+
+    box: tuple[int, int, int, int]
+    features: Floats  # of FEATURES
+    letters: int
+    crowd: float  # share of ink, in no box, of the surroundings
+
+    def __getitem__(self, feature: str) -> float:
+        """Return one of FEATURES."""
+        return float(self.features[FEATURES.index(feature)])
+
+
+# Of pieces as high as letters if not said otherwise, against those in the boxes:
+# letters: log of their number; height, density, slim (width / height): log of the median; black: grey levels / 64;
+# level: how far their lower ends are from one line, in letters; row: how level the line is with a box, 0..1;
+# thin: log height of the line in letters; alike: each other, 0..1; full: share of the width that they fill;
+# known: how like signs in boxes, at most 1; column: text heights between its left, right or middle and that of a box
+# near by, at most 1; contrast of its ink, and noise of the paper in it: over the contrast of the ink in boxes.
+FEATURES = (
+    "letters", "height", "density", "black", "level", "row", "thin", "alike", "full", "slim", "known", "column",
+    "contrast", "noise",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Print:
+    """What the boxes of a page say of its print: medians of its letters, and where they are."""
+
+    height: float
+    density: float
+    black: float  # grey level
+    strength: float  # contrast against the paper
+    looks: component_features.Looks  # of its letters
+    bounds: Floats  # left, top, right, bottom (N, 4) of the boxes
+
+
+def lines(sheet: Sheet) -> list[Line]:
+    """Return the lines of ink outside all boxes of a sheet."""
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(_unruled(sheet), connectivity=8)
+    if count < 2:
+        return []
+    claimed = np.bincount(labels[sheet.covered > 0], minlength=count) > CLAIMED * stats[:, cv2.CC_STAT_AREA]
+    claimed[0] = False
+    known = _known(stats[claimed], sheet)
+    free = ~claimed & _sized(stats, sheet, known.height)
+    free[0] = False
+    if not free.any():
+        return []
+    joined = cv2.morphologyEx(free[labels].astype(np.uint8), cv2.MORPH_CLOSE, _level(JOIN * sheet.text))
+    number, groups = cv2.connectedComponents(joined, connectivity=8)
+    at = np.flatnonzero(free)
+    group = groups.reshape(-1)[_any_pixel(labels, count)[at]]
+    at = at[np.argsort(group, kind="stable")]
+    starts = np.searchsorted(np.sort(group), np.arange(1, number + 1))
+    own = stats[at]
+    looks = component_features.looks(sheet.contrast, own)
+    repeated = component_features.repeated(looks, known.looks)
+    found = [_line(own[i:j], looks[i:j], repeated[i:j], sheet, known) for i, j in pairwise(starts.tolist())]
+    lines = [line for line in found if line is not None]
+    return sorted(lines, key=likeness, reverse=True)[:MOST] if len(lines) > MOST else lines
+
+
+def _level(width: float) -> NDArray[np.uint8]:
+    """Return a kernel of odd width and height 1."""
+    return np.ones((1, 2 * round(width / 2) + 1), np.uint8)
+
+
+def _unruled(sheet: Sheet) -> NDArray[np.uint8]:
+    """Return the ink without rulings: text that stands on one, or is crossed by one, is a piece of its own."""
+    ink = sheet.ink.astype(np.uint8)
+    return np.asarray(ink & ~cv2.morphologyEx(ink, cv2.MORPH_OPEN, _level(RULE * sheet.text)), np.uint8)
+
+
+def _any_pixel(labels: Ints, count: int) -> NDArray[np.int64]:
+    """Return for each label the flat index of one of its pixels."""
+    first = np.zeros(count, np.int64)
+    flat = labels.reshape(-1)
+    at = np.flatnonzero(flat)
+    first[flat[at]] = at
+    return first
+
+
+def _sized(stats: Ints, sheet: Sheet, letter: float) -> NDArray[np.bool_]:
+    """Tell which pieces have the size of letters, or of a few that touch; those at the border are the page's edge."""
+    x, y, w, h = (stats[:, column] for column in range(4))
+    height, width = sheet.ink.shape
+    border = (x <= 1) | (y <= 1) | (x + w >= width - 1) | (y + h >= height - 1)
+    dash = (h < FLAT * letter) & (w > 1.5 * h)  # a row of them is a ruling, and would tie text to it
+    return (h <= 1.7 * sheet.text) & (w <= 8 * sheet.text) & (stats[:, 4] >= 0.01 * sheet.text**2) & ~border & ~dash
+
+
+def _known(stats: Ints, sheet: Sheet) -> _Print:
+    """Return what the pieces in the boxes are like."""
+    bounds = np.array([(*p.min(axis=0), *p.max(axis=0)) for p in sheet.polygons if p is not None], np.float64)
+    bounds = bounds.reshape(-1, 4)
+    tall = stats[stats[:, 3] >= 0.35 * sheet.text]
+    if len(tall) < 5:
+        return _Print(0.7 * sheet.text, 0.45, 60.0, 0.5, component_features.looks(sheet.contrast, tall), bounds)
+    height = float(np.median(tall[:, 3]))
+    density = tall[:, 4] / (tall[:, 2] * tall[:, 3])
+    own = sheet.ink & (sheet.covered > 0)
+    strength = max(_contrast(sheet, (slice(None), slice(None)), own), 0.05)
+    looks = component_features.looks(sheet.contrast, stats[stats[:, 3] >= LETTER * height])
+    return _Print(height, float(np.median(density)), float(np.median(sheet.gray[own])), strength, looks, bounds)
+
+
+def _line(
+    own: Ints, looks: component_features.Looks, repeated: component_features.Looks, sheet: Sheet, known: _Print
+) -> Line | None:
+    """Describe a group of pieces (x, y, w, h, area), (C, 5); None if none is as high as a letter."""
+    letter = own[:, 3] >= LETTER * known.height
+    if not letter.any():
+        return None
+    tall = own[letter]
+    low, high = own[:, :2].min(axis=0), (own[:, :2] + own[:, 2:4]).max(axis=0)
+    window = (slice(low[1], high[1]), slice(low[0], high[0]))
+    ink: Mask = sheet.ink[window]
+    bottoms = tall[:, 1] + tall[:, 3]
+    bounds = np.concatenate([low, high]).astype(np.float64)
+    features = np.array(
+        [
+            np.log(len(tall)),
+            np.log(np.median(tall[:, 3]) / known.height),
+            np.log(np.median(tall[:, 4] / (tall[:, 2] * tall[:, 3])) / known.density),
+            (float(np.median(sheet.gray[window][ink])) - known.black) / 64,
+            np.median(np.abs(bottoms - np.median(bottoms))) / known.height,
+            _row(known.bounds, bounds),
+            np.log((high[1] - low[1]) / known.height),
+            component_features.monotony(looks[letter]),
+            tall[:, 2].sum() / (high[0] - low[0]),
+            np.log(np.median(tall[:, 2] / tall[:, 3])),
+            np.median(repeated[letter]),
+            _column(known.bounds, bounds, sheet.text),
+            _contrast(sheet, window, ink & (sheet.covered[window] == 0)) / known.strength,
+            _contrast(sheet, window, ~ink) / known.strength,
+        ]
+    )
+    box = int(low[0]), int(low[1]), int(high[0] - low[0]), int(high[1] - low[1])
+    return Line(box, features, len(tall), _crowd(sheet, box))
+
+
+def is_print(line: Line) -> bool:
+    """Tell whether a line is print on paper: strong enough against that in the boxes, on quiet ground."""
+    return line["contrast"] >= STRONG and line["noise"] <= NOISY and line.crowd <= CROWDED
+
+
+def _contrast(sheet: Sheet, window: tuple[slice, ...], where: Mask) -> float:
+    """Return the median share of the light that is lost against the paper around, which is the same in any light."""
+    dark, gray = sheet.contrast[window][where].astype(np.float64), sheet.gray[window][where]
+    return float(np.median(dark / np.maximum(gray + dark, 1))) if dark.size else 0.0
+
+
+def _crowd(sheet: Sheet, box: tuple[int, int, int, int]) -> float:
+    """Return the share of ink of what lies around a line, a text height wide, and in no box; 0 where that is little."""
+    x, y, w, h = box
+    reach = round(sheet.text)
+    left, top = max(0, x - reach), max(0, y - reach)
+    window = (slice(top, y + h + reach), slice(left, x + w + reach))
+    around = sheet.covered[window] == 0
+    around[y - top : y - top + h, x - left : x - left + w] = False
+    return float(sheet.ink[window][around].mean()) if around.sum() > sheet.text**2 else 0.0
+
+
+def _row(bounds: Floats, line: Floats) -> float:
+    """Return how well a line is level with the box (left, top, right, bottom; N, 4) most level with it, 0..1."""
+    if not len(bounds):
+        return 0.0
+    top, bottom = bounds[:, 1], bounds[:, 3]
+    shared = np.minimum(bottom, line[3]) - np.maximum(top, line[1])
+    return float(max(0.0, (shared / np.maximum(bottom - top, line[3] - line[1])).max()))
+
+
+def _column(bounds: Floats, line: Floats, text: float) -> float:
+    """Return the text heights from an edge or the middle of a line to that of a box near by, at most 1."""
+    near = bounds[(bounds[:, 3] > line[1] - NEAR * text) & (bounds[:, 1] < line[3] + NEAR * text)]
+    if not len(near):
+        return 1.0
+    left, right = np.abs(near[:, 0] - line[0]), np.abs(near[:, 2] - line[2])
+    middle = np.abs(near[:, 0] + near[:, 2] - line[0] - line[2]) / 2
+    return float(min(1.0, np.minimum(np.minimum(left, right), middle).min() / text))
+
+
+def likeness(line: Line) -> float:
+    """Return how much a line looks like those in the boxes: log odds of a logistic model, see WEIGHTS."""
+    return float(terms(line) @ np.array(list(WEIGHTS.values())) + BIAS)
+
+
+def terms(line: Line) -> Floats:
+    """Return what the logistic model weighs, (len(WEIGHTS),): FEATURES bent so that too much and too little count."""
+    one = line.letters == 1
+    known = max(line["known"], 0.0)
+    ornament = max(line["alike"] - 0.4 - 0.9 / line.letters, 0)  # of a few letters many are alike by chance
+    return np.array(
+        [
+            min(line["letters"], 2.5),
+            one * (line["slim"] < -1.2),
+            min(max(-line["height"], 0), 1),
+            min(abs(line["density"]), 1),
+            min(max(-line["black"], 0), 1.5),
+            min(line["level"], 0.6),
+            line["row"],
+            one * line["row"],
+            min(abs(line["thin"] - 0.15), 1),
+            min(max(0.6 - line["full"], 0), 0.6),
+            min(abs(line["slim"] + 0.5), 1.5),
+            known,
+            one * known,
+            line["column"],
+            min(max(1 - line["contrast"], 0), 0.6),
+            min(line["noise"], 0.8),
+            ornament,
+            ornament * (1 - known),
+        ],
+        np.float64,
+    )

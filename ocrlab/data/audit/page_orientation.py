@@ -1,0 +1,140 @@
+"""Whole pages whose boxes fit something else: the turned image, x and y exchanged, another size, another page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ocrlab.data.annotations import PageError
+from ocrlab.data.audit import ink_mask
+from ocrlab.data.audit.box_alignment import lies_well, look
+from ocrlab.data.audit.finding import ERROR, NOTE, WARN, Finding
+from ocrlab.data.audit.image_reader import Image, decode
+from ocrlab.data.audit.raw_annotations import Raw
+from ocrlab.data.image_io import Header, upright
+from ocrlab.data.shards.tar_member import Member
+from ocrlab.geometry import Polygon
+
+FEWEST = 5  # boxes, below which a page cannot be judged as a whole
+POOR, GOOD = 0.5, 0.75  # share of boxes that lie well: below it the page is wrong, above it an explanation holds
+SAMPLE = 200  # boxes of a page, as many tell whether they fit
+MOST = 20  # pages that seem to be others are tried on each other
+SCALES = np.exp(np.linspace(np.log(0.15), np.log(6), 120))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stranger:
+    """A page whose boxes do not fit its image."""
+
+    raw: Raw
+    image: Path | Member
+    polygons: list[Polygon]
+    share: float
+    size: tuple[int, int]  # of the image, width and height
+
+
+def share(sheet: ink_mask.Sheet, polygons: list[Polygon]) -> float:
+    """Return the share of boxes that lie well on a sheet made for them."""
+    places = [look(sheet, polygon) for polygon in sheet.polygons if polygon is not None]
+    return sum(place is not None and lies_well(place) for place in places) / max(len(polygons), 1)
+
+
+def fits(image: Image, polygons: list[Polygon]) -> float:
+    """Return the share of boxes (P, 2) that lie well on an image (H, W, 3)."""
+    polygons = polygons[:: -(-len(polygons) // SAMPLE) or 1]
+    inside = [p for p in polygons if (p.max(axis=0) > 0).all() and (p.min(axis=0) < image.shape[1::-1]).all()]
+    if len(inside) < 0.5 * len(polygons):
+        return 0.0
+    return share(ink_mask.sheet(image, inside), polygons)
+
+
+def explain(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
+    """Return kind and why for a page whose boxes fit it after one change to all of them; None if none helps."""
+    height, width = image.shape[:2]
+    if fits(image, [p[:, ::-1] for p in polygons]) >= GOOD:
+        return "swapped", f"its {len(polygons)} boxes fit when x and y change places"
+    for orientation, how in ((6, "turned right"), (8, "turned left"), (3, "upside down")):
+        if fits(upright(image, orientation), polygons) >= GOOD:
+            return "wrong_size", f"its {len(polygons)} boxes fit the image {how}"
+    factor = _scale(image, polygons)
+    if factor is not None:
+        size = f"{width / factor:.0f} x {height / factor:.0f}"
+        return "wrong_size", f"its boxes fit an image of about {size}, this one is {width} x {height}"
+    return None
+
+
+def _scale(image: Image, polygons: list[Polygon]) -> float | None:
+    """Return by what the boxes must be multiplied to lie on the ink, None if nothing does it clearly."""
+    base = ink_mask.sheet(image, [])
+    polygons = polygons[:: -(-len(polygons) // (3 * SAMPLE)) or 1]
+    reduced = base.scale
+    total = max(int(base.ink.sum()), 1)
+    scores = []
+    for factor in SCALES:
+        covered = (
+            ink_mask.coverage(base.ink.shape, [np.asarray(p * (factor * reduced), np.float32) for p in polygons]) > 0
+        )
+        scores.append(float((base.ink & covered).sum() / total - covered.mean()))
+    best = int(np.argmax(scores))
+    if scores[best] < 0.3:
+        return None
+    near = SCALES[best] * np.exp(np.linspace(-0.03, 0.03, 7))
+    tried = [(fits(image, [np.asarray(p * factor, np.float32) for p in polygons]), factor) for factor in near]
+    share, factor = max(tried)
+    return float(factor) if share >= 0.6 else None
+
+
+def exif(raw: Raw, image: Image, header: Header, polygons: list[Polygon]) -> tuple[Image, Finding | None]:
+    """Return the image in the frame that its boxes were drawn in, and what its orientation tag will do to loaders."""
+    tag = header.orientation
+    if tag == 1:
+        return image, None
+    turned = upright(image, tag)
+    stored, after = (fits(view, polygons) for view in (image, turned)) if polygons else (0.0, 0.0)
+    where = f"EXIF orientation {tag}, {header.width} x {header.height} px as stored: "
+    if after > stored + 0.2:
+        why = where + f"its boxes fit the turned image ({after:.0%} against {stored:.0%}); read it with exif=True"
+        return turned, Finding("exif", raw.name, raw.split, None, None, ERROR, why)
+    if stored > after + 0.2:
+        why = where + f"its boxes fit the image as stored ({stored:.0%} against {after:.0%}); a loader must not turn it"
+        return image, Finding("exif", raw.name, raw.split, None, None, WARN, why)
+    why = where + "its boxes do not tell which way is meant"
+    return image, Finding("exif", raw.name, raw.split, None, None, NOTE, why)
+
+
+def exchanged(strangers: list[Stranger]) -> list[Finding]:
+    """Return one finding a stranger: whose boxes it bears, found by trying the strangers' boxes on its image."""
+    found = []
+    for stranger in strangers:
+        best = stranger.share, ""
+        for other in strangers[:MOST] if len(strangers) > 1 else []:
+            if other is not stranger:
+                try:
+                    image = decode(stranger.image)[0]
+                except PageError:
+                    break
+                best = max(best, (fits(image, other.polygons), other.raw.name))
+        share, name = best
+        raw, count = stranger.raw, len(stranger.polygons)
+        if name and share >= GOOD:
+            why = f"{stranger.share:.0%} of its {count} boxes lie on ink as boxes do; of those of {name} {share:.0%} do"
+            found.append(Finding("swapped", raw.name, raw.split, None, None, ERROR, why, name))
+        else:
+            found.append(_unknown(stranger))
+    return found
+
+
+def _unknown(stranger: Stranger) -> Finding:
+    """Return the finding of a page whose boxes fit nothing that was tried."""
+    raw, (width, height) = stranger.raw, stranger.size
+    low = np.min([polygon.min(axis=0) for polygon in stranger.polygons], axis=0)
+    high = np.max([polygon.max(axis=0) for polygon in stranger.polygons], axis=0)
+    if high[0] > 1.1 * width or high[1] > 1.1 * height:
+        reach = f"{low[0]:.0f}, {low[1]:.0f} to {high[0]:.0f}, {high[1]:.0f}"
+        why = f"its boxes reach from {reach}; the image is {width} x {height}"
+        return Finding("wrong_size", raw.name, raw.split, None, None, ERROR, why)
+    count = len(stranger.polygons)
+    why = f"{stranger.share:.0%} of its {count} boxes lie on ink as boxes do: another image, or all are shifted"
+    return Finding("misplaced", raw.name, raw.split, None, None, WARN, why)

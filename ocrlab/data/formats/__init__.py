@@ -1,0 +1,1 @@
+"""Annotation formats: one file for each, and what recognises, reads, writes and converts them."""

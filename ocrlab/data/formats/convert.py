@@ -1,0 +1,177 @@
+"""Annotated pages from one format into another, as they were annotated: nothing is clipped, ordered or judged.
+
+All of it is written or nothing: into a folder beside the target, which gets its name at the end. What is there already
+is never overwritten, and the source is only read. Image, polygon, transcription and the ignore flag are carried over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ocrlab.data.annotations import Page, PageError, Problem
+from ocrlab.data.formats import reader, writers
+from ocrlab.data.image_io import read_header
+from ocrlab.data.shards import writer
+from ocrlab.data.shards.tar_member import Member
+from ocrlab.errors import DataError
+
+Images = Literal["copy", "link", "none"]
+WRITERS = writers.FORMATS | {"shards": writer.to_shards}
+PLACES = writers.PLACES | {"shards": "{split}"}
+LEFT_OUT = "pages, left out for a problem named below"
+
+
+@dataclass
+class Converted:
+    """What was written: pages by split, boxes, what the new format could not hold, and what was left out and why."""
+
+    folder: Path
+    pages: dict[str, int] = field(default_factory=dict)
+    boxes: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def convert(
+    source: Path,
+    target: Path,
+    to: str,
+    *,
+    splits: Sequence[str] = (),
+    images: Images = "copy",
+    quads: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Converted:
+    """Write the pages of a data folder, or of one annotation file, as a new folder in format `to` (see write.py).
+
+    Without `splits` it takes all that there are. `images` are copied, linked (hard links: the same file under a second
+    name) or left where they are. With `quads` every polygon becomes one of 4 points. A page that cannot be read is a
+    problem and left out. Raises DataError if the target exists or lies in the source, or if no page is left.
+    """
+    source, target = source.expanduser(), target.expanduser()
+    _check(source, target, to, images)
+    found = list(splits) or reader.splits(source) or ["train"]
+    made = Converted(target)
+    with whole(target) as folder:
+        for split in found:
+            readers, errors, notes = reader.opened(source, split)
+            made.problems += [*notes, *(error.problem for error in errors)]
+            made.lost[LEFT_OUT] += len(errors)
+            place = folder / PLACES[to].format(split=split)
+            place.mkdir(parents=True, exist_ok=True)
+            brought = images if to != "shards" else "none"  # they are put into the tars
+            records = _records(readers, place, brought, quads, made, progress)
+            WRITERS[to](_counted(records, made, split), folder, split, made.lost)
+            if to == "shards" and made.pages[split]:
+                reader.opened(folder, split)  # makes the index
+        if not any(made.pages.values()):
+            got = str(made.problems[0]) if made.problems else "an empty list of pages"
+            raise DataError(f"No page of {source} can be converted", got=got.rstrip("."), need="one good page")
+    return made
+
+
+def _check(source: Path, target: Path, to: str, images: Images) -> None:
+    if to not in WRITERS:
+        raise DataError("Unknown format to write", got=to, need=f"one of {', '.join(WRITERS)}")
+    if to == "shards" and images != "copy":
+        raise DataError("Shards hold the images themselves", got=f"--images {images}", need="--images copy")
+    if os.path.lexists(target):
+        raise DataError(
+            f"{target} is there already", need="a new folder", do="Name another one; nothing is overwritten"
+        )
+    if not source.exists():
+        reader.opened(source, "train")  # says what is there instead
+    home = (source if source.is_dir() else source.parent).resolve()
+    if target.resolve().is_relative_to(home):
+        raise DataError(f"{target} lies inside {home}", need="a folder outside the source, which stays as it is")
+
+
+@contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """Yield a folder to write into, that becomes `target` if all goes well and is removed if not; raises DataError."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise DataError(
+            f"{target.parent.absolute()} cannot be written", got=error.strerror, need="a folder of your own"
+        ) from error
+    try:
+        yield folder
+        folder.chmod(0o777 & ~_umask())
+        if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+            raise DataError(f"{target} was made by somebody else meanwhile", need="a new folder")
+        folder.rename(target)
+    except OSError as error:
+        raise DataError(f"{target} cannot be written", got=error.strerror, need="room and rights to write") from error
+    finally:
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _records(
+    readers: Sequence[Callable[[], Page]],
+    place: Path,
+    images: Images,
+    quads: bool,
+    made: Converted,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[writers.Record]:
+    """Yield each page that can be read, its image in its place."""
+    seen: set[str] = set()
+    for number, read in enumerate(readers, 1):
+        try:
+            page = read()
+            if page.name in seen:
+                raise PageError(f"page {page.name!r} is here twice", file=page.annotation, need="one entry")
+            header = read_header(page.image)
+            seen.add(page.name)
+            file = page.name + page.image.suffix
+            _bring(page.image, place / file, images)
+            yield writers.record(page, file, (header.width, header.height), quads, made.lost)
+        except PageError as error:
+            made.problems.append(error.problem)
+            made.lost[LEFT_OUT] += 1
+        if progress:
+            progress(number, len(readers))
+
+
+def _counted(records: Iterator[writers.Record], made: Converted, split: str) -> Iterator[writers.Record]:
+    made.pages[split] = 0
+    for record in records:
+        made.pages[split] += 1
+        made.boxes += len(record.polygons)
+        yield record
+
+
+def _bring(image: Path | Member, place: Path, how: Images) -> None:
+    if how == "none":
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(image, Member):
+        if how == "link":
+            raise DataError(f"{image} cannot be linked to", got="a file inside a tar", do="Use --images copy")
+        place.write_bytes(image.read_bytes())
+        return
+    if how == "copy":
+        shutil.copyfile(image, place)
+        return
+    try:
+        os.link(os.path.realpath(image), place)
+    except OSError as error:
+        do = "Use --images copy"
+        raise DataError(f"{image} cannot be linked to from {place.parent}", got=error.strerror, do=do) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,232 @@
+"""Image files: size and orientation from the header alone, pixels as RGB.
+
+EXIF orientation (tag 274, values 1-8) is applied only when asked for. TIFF is the exception: there the orientation is a
+tag of the format itself, and OpenCV and Pillow both apply it, whatever they are asked.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ocrlab.data.annotations import PageError
+from ocrlab.data.folder_layouts import SUFFIXES
+from ocrlab.data.shards.tar_member import Member
+
+MAX_PIXELS = (
+    178_000_000  # A3 at 1200 dpi is refused, A4 is not; above it Pillow takes a header for a decompression bomb
+)
+ORIENTATION_TAG = 274
+DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 258 for each 2 bits)
+if "OPENCV_LOG_LEVEL" not in os.environ:  # what is wrong with a file is said here, not on stderr by a decoder
+    (cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2).setLogLevel(0)  # OpenCV 5, and 4
+ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
+PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
+
+
+# By what the first 16 bytes hold: what to do with a file that is no image.
+FOREIGN = {
+    b"%PDF": "Make images of its pages: pdftoppm -r 200 -png FILE.pdf page",
+    b"ftyphe": "Convert it: heif-convert FILE.heic FILE.jpg",
+    b"ftypmif1": "Convert it: heif-convert FILE.heic FILE.jpg",
+    b"": "Copy or convert the file again, or remove the page",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first bytes of an image say; `width` and `height` are in pixels as stored, before EXIF orientation."""
+
+    width: int
+    height: int
+    orientation: int  # EXIF, 1 (upright) to 8
+    form: str  # JPEG, PNG, ...
+    opencv: bool  # OpenCV decodes it as it should; otherwise Pillow does
+
+    @property
+    def turned(self) -> bool:
+        """True if the orientation swaps width and height."""
+        return self.orientation >= 5
+
+    def size(self, exif: bool) -> tuple[int, int]:
+        """Return (width, height) in pixels as `read_image(path, exif=exif)` will decode it."""
+        return (self.height, self.width) if exif and self.turned else (self.width, self.height)
+
+
+def read_header(path: Path | Member | str, first: int | None = None) -> Header:
+    """Read size and orientation without decoding; raises PageError (a DataError) if it is not a usable image.
+
+    Of a file in a tar only the `first` bytes are looked at.
+    """
+    path = _place(path)
+    try:
+        if isinstance(path, Member):
+            return _header(io.BytesIO(path.head(path.size if first is None else first)), path)
+        with open(path, "rb") as file:
+            return _header(file, path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_image(path: Path | Member | str, *, exif: bool = False) -> NDArray[np.uint8]:
+    """Decode an image file to RGB, uint8 (H, W, 3).
+
+    16-bit samples keep their high byte, transparent pixels become white, CMYK and palettes become RGB; with `exif` the
+    EXIF orientation is applied. Raises PageError (a DataError) for a file that is missing, truncated, too large
+    or not an image.
+    """
+    path = _place(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    header = _header(io.BytesIO(data), path)
+    whole = _complete(data, header.form) and _large_enough(data, header)
+    rgb = _decode_opencv(data) if header.opencv and whole else None
+    if rgb is None or rgb.shape[:2] != (header.height, header.width):
+        rgb = _decode_pillow(data, path)
+    return upright(rgb, header.orientation) if exif else rgb
+
+
+def count(path: Path | Member | str) -> int:
+    """Return how many pages (TIFF) or frames (GIF) a file holds; `read_image` reads the first. It never raises."""
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(_place(path).read_bytes())) as image:
+            warnings.simplefilter("ignore")
+            return int(getattr(image, "n_frames", 1))
+    except Exception:  # see _header
+        return 1
+
+
+def upright(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn an (H, W, 3) image as its EXIF orientation 1-8 asks (CIPA DC-008, tag 274); 5-8 give (W, H, 3)."""
+    if orientation >= 5:
+        image = image.transpose(1, 0, 2)
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    return np.ascontiguousarray(image)
+
+
+def _place(path: Path | Member | str) -> Path | Member:
+    return path if isinstance(path, Member) else Path(path)
+
+
+def _header(file: BinaryIO, path: Path | Member) -> Header:
+    start = file.read(16)
+    file.seek(0)
+    if not start:
+        raise PageError("is empty", file=path, got="0 bytes", need="an image", do="Copy it again, or remove the page")
+    try:
+        # Pillow warns from 89 megapixels on, and about EXIF blocks that nobody reads; here both are answered below.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(file) as image:
+                header = _describe(image)
+    except Image.DecompressionBombError as error:
+        raise _too_large(path, str(error)) from error
+    except Exception as error:  # for a broken file Pillow's parsers raise whatever they stumble over
+        known = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
+        raise PageError(
+            "is not an image that can be read",
+            file=path,
+            got=f"a file that starts with {start!r}",
+            need=f"an intact {known} file",
+            do=next((do for mark, do in FOREIGN.items() if mark in start), FOREIGN[b""]),
+        ) from error
+    if header.width * header.height > MAX_PIXELS:
+        raise _too_large(path, f"{header.width} x {header.height} pixels")
+    return header
+
+
+def _describe(image: Image.Image) -> Header:
+    orientation = 1
+    if "exif" in image.info and image.format != "TIFF":
+        # Not image.getexif(): for a PNG without EXIF that decodes the whole picture to look for a late chunk.
+        exif = Image.Exif()
+        try:
+            exif.load(image.info["exif"])
+            found = exif.get(ORIENTATION_TAG)
+        except Exception:  # a broken EXIF block says nothing, and the pixels are still good
+            found = None
+        orientation = found if isinstance(found, int) and 1 <= found <= 8 else 1
+    special = image.mode in ALPHA_MODES | PILLOW_MODES or "transparency" in image.info
+    return Header(image.width, image.height, orientation, image.format or "", not special)
+
+
+def _complete(data: bytes, form: str) -> bool:
+    """Tell whether the end marker is there: OpenCV 4 fills what a cut JPEG lacks with grey, and says nothing."""
+    if form in ("JPEG", "MPO"):
+        return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")  # end of image after the last start of scan
+    return form != "PNG" or b"IEND" in data[-64:]
+
+
+def _large_enough(data: bytes, header: Header) -> bool:
+    """Tell whether a PNG can hold its pixels: of one that is cut short, libpng complains on stderr by itself."""
+    return header.form != "PNG" or header.width * header.height <= DEFLATE * 8 * len(data)
+
+
+def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        return None  # Pillow gets its turn, and words the error if it fails too
+    if bgr is None or bgr.dtype != np.uint8:
+        return None
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
+
+
+def _decode_pillow(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data)) as image:
+                image.load()
+                return _to_rgb(image, path)
+    except PageError:
+        raise
+    except Exception as error:  # see _header
+        raise PageError(
+            "is damaged",
+            file=path,
+            got=f"{error} ({len(data):,} bytes)",
+            need="a complete image",
+            do="Copy the file again, or remove the page",
+        ) from error
+
+
+def _to_rgb(image: Image.Image, path: Path | Member) -> NDArray[np.uint8]:
+    if image.mode in ("I", "F"):
+        raise PageError(
+            "has 32 bits a pixel, whose range is unknown",
+            file=path,
+            got=f"mode {image.mode}",
+            need="8 or 16 bits a channel",
+            do="Convert it to an 8 bit PNG",
+        )
+    if image.mode.startswith("I;16"):
+        grey = (np.asarray(image) >> 8).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode in ALPHA_MODES or "transparency" in image.info:
+        paper = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(paper, image.convert("RGBA"))
+    return np.array(image.convert("RGB"), np.uint8)
+
+
+def _unreadable(path: Path | Member, error: OSError) -> PageError:
+    return PageError("cannot be read", file=path, got=error.strerror or str(error), need="a readable image file")
+
+
+def _too_large(path: Path | Member, got: str) -> PageError:
+    return PageError("is too large", file=path, got=got, need=f"at most {MAX_PIXELS:,} pixels", do="Reduce the image")

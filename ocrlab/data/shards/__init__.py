@@ -1,0 +1,1 @@
+"""Pages in tar shards: written, indexed, read at random."""

@@ -1,0 +1,196 @@
+"""Data folders of shards, for millions of pages: tars of KEY.jpg + KEY.json, as WebDataset has them.
+
+    FOLDER/SPLIT/*.tar, FOLDER/SPLIT-000000.tar ..., or FOLDER/*.tar and one FILE.tar, which know no splits
+
+KEY.json is a page as recognise.py knows them. The tars are not compressed: a page is a range of bytes, read at random
+through an index (shard_index.py) that is mapped, so that a million pages are opened as fast as a hundred.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.data import folder_layouts
+from ocrlab.data.annotation_cleaning import Index, Sample, judge
+from ocrlab.data.annotations import Page, PageError, Problem
+from ocrlab.data.folder_layouts import SUFFIXES
+from ocrlab.data.formats.sniff import Reader
+from ocrlab.data.shards import shard_index, tar_scan
+from ocrlab.data.shards.shard_index import Progress, ShardIndex
+from ocrlab.errors import DataError
+
+NUMBERED = re.compile(r"(?P<split>.*?)[-_.]?\d+\.tar")
+INDEX = "index.ocrlab"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tars of a split, the name of their index, and what a user should know about this choice."""
+
+    tars: list[Path]
+    index: str
+    note: str | None = None
+
+
+def find(path: Path, split: str) -> Found | None:
+    """Return the shards of a split, or None where the folder is of another layout; raises DataError for packed ones."""
+    if path.is_file():
+        if path.suffix.lower() != ".tar" and not path.name.lower().endswith(tar_scan.PACKED_NAMES):
+            return None
+        tar_scan.refuse_packed(path)
+        return Found([path], f"{path.name}.{INDEX}", folder_layouts.shared(path, split))
+    inside = path / split
+    if here := _tars(inside):
+        return Found(here, INDEX)
+    every = _tars(path)
+    here = [tar for tar in every if _split_of(tar) == split or tar.stem == split]
+    if here:
+        return Found(here, f"{split}.{INDEX}")
+    if every and not splits(path):
+        return Found(every, INDEX, folder_layouts.shared(path, split))
+    return None
+
+
+def splits(path: Path) -> list[str]:
+    """Return the splits that a folder of shards holds, sorted; none if it knows no splits."""
+    if not path.is_dir():
+        return []
+    inside = [one.name for one in path.iterdir() if one.is_dir() and one.name[0] != "." and _tars(one)]
+    known = {_split_of(tar) or tar.stem for tar in _tars(path)}
+    return sorted({*inside, *(name for name in known if name in folder_layouts.SPLIT_NAMES)})
+
+
+def load(path: Path, split: str, found: Found, exif: bool, strict: bool, progress: Progress | None) -> Index:
+    """Open one split; raises DataError if no page of it can be used, PageError for a bad page with `strict`."""
+    index = shard_index.opened(found.tars, found.index, progress)
+    problems = index.problems(exif)
+    if strict and problems:
+        raise PageError(problems[0].message.rstrip("."), file=problems[0].file)
+    if not index.about["usable"][exif]:
+        got = f"{index.about['left_out'][exif]} bad pages, the first being {problems[0]}" if problems else "no pages"
+        raise DataError(f"No page of split {split!r} in {path} can be used", got=got, need="one good page")
+    notes = [Problem(found.tars[0], None, found.note)] if found.note else []
+    return Index(Samples(index, exif), Counter(index.about["dropped"][exif]), notes + problems, path, split)
+
+
+def opened(found: Found) -> tuple[Sequence[Reader], list[PageError], list[Problem]]:
+    """Return one function a page, the errors known already, and notes, as `formats.opened` does."""
+    index = shard_index.opened(found.tars, found.index)
+    usable = np.flatnonzero(index.rows["usable"])
+    errors = [PageError(one.message.rstrip("."), file=one.file) for one in index.problems(exif=False)]
+    notes = [Problem(found.tars[0], None, found.note)] if found.note else []
+    return Readers(index, usable), errors, notes
+
+
+class Readers(Sequence[Reader]):
+    """One function a page, made when it is asked for."""
+
+    def __init__(self, index: ShardIndex, chosen: NDArray[np.intp]) -> None:
+        self.pages, self.chosen = index, chosen
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        return partial(_page, self.pages, int(self.chosen[place]))
+
+    def tar(self, place: int) -> Path:
+        """Return the tar that a page is in."""
+        return self.pages.tars[int(self.pages.rows[self.chosen[place]]["shard"])]
+
+
+def _page(index: ShardIndex, number: int) -> Page:
+    return index.page(number)[0]
+
+
+class Samples(Sequence[Sample]):
+    """The usable pages of a split, each read and judged when it is asked for; raises PageError for one that is gone.
+
+    It holds no pages: a worker gets the file's name (spawn) or the mapping (fork), and memory does not grow with use.
+    """
+
+    def __init__(self, index: ShardIndex, exif: bool, chosen: NDArray[np.intp] | None = None) -> None:
+        self.pages, self.exif = index, exif
+        if chosen is None and index.about["usable"][exif] < len(index.rows):
+            chosen = np.flatnonzero(index.rows["usable"] & (shard_index.TURNED if exif else shard_index.UPRIGHT))
+        self.chosen = chosen  # None: all
+
+    def __len__(self) -> int:
+        return len(self.pages.rows) if self.chosen is None else len(self.chosen)
+
+    @overload
+    def __getitem__(self, place: int) -> Sample: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Sample]: ...
+    def __getitem__(self, place: int | slice) -> Sample | list[Sample]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(*place.indices(len(self)))]
+        page, header = self.pages.page(self._row(place))
+        return judge(page, header, self.exif, Counter())
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[place] for place in range(len(self)))
+
+    def name_at(self, place: int) -> str:
+        """Return the name of a page, which the index knows."""
+        return tar_scan.name_of(self.pages.key(self._row(place)))
+
+    def take(self, places: Sequence[int]) -> Samples:
+        """Return some of the pages, as lazy as these."""
+        rows = np.arange(len(self)) if self.chosen is None else self.chosen
+        return Samples(self.pages, self.exif, rows[np.asarray(places, np.intp)])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        index = self.pages
+        return _again, (index.file, index.tars[0].parent, index.about["id"], self.exif, self.chosen)
+
+    def _row(self, place: int) -> int:
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"page {place} of {len(self)}")
+        place %= len(self)
+        return place if self.chosen is None else int(self.chosen[place])
+
+
+def _again(file: Path, place: Path, made: str, exif: bool, chosen: NDArray[np.intp] | None) -> Samples:
+    """Open an index in another process; raises DataError where it is another one by now."""
+    try:
+        index = shard_index.load(file, place)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"The index {file} cannot be read", got=str(error), do="Start again") from error
+    if index.about["id"] != made:
+        raise DataError(f"The index {file} was made anew meanwhile", do="Start again")
+    return Samples(index, exif, chosen)
+
+
+def _tars(place: Path) -> list[Path]:
+    """Return the tars of a folder, sorted, none if it is one of images; raises DataError if they are compressed."""
+    if not place.is_dir():
+        return []
+    files = sorted(one for one in place.iterdir() if one.is_file() and one.name[0] != ".")
+    found = [one for one in files if one.suffix.lower() == ".tar"]
+    packed = [one for one in files if one.name.lower().endswith(tar_scan.PACKED_NAMES)]
+    if (
+        not (found or packed)
+        or any(one.suffix.lower() in SUFFIXES for one in files)
+        or folder_layouts.has_images(place)
+    ):
+        return []
+    if packed and not found:
+        tar_scan.refuse_packed(packed[0])
+    return found
+
+
+def _split_of(tar: Path) -> str | None:
+    match = NUMBERED.fullmatch(tar.name)
+    return match["split"] or None if match else None

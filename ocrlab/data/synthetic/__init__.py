@@ -1,0 +1,1 @@
+"""Synthetic receipts with exact polygons."""

@@ -1,0 +1,1 @@
+"""Which setting, pair of settings or sample makes a program fail, found by running it again."""

@@ -1,0 +1,246 @@
+"""Messages that many things print: what they speak for only beside the words or frames that belong to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ocrlab.debug.diagnosis.evidence import Hit
+from ocrlab.debug.diagnosis.log_lines import Page
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A hit of `cause` on a line like `line` needs `beside` somewhere in the texts, else it is worth `most` at most."""
+
+    cause: str
+    line: re.Pattern[str]
+    beside: re.Pattern[str]
+    most: float
+
+
+DATA = re.compile(
+    r"(?i)data_?(?:set|loader)|(?<!c)annot|label|coco|\bvoc\b|__getitem__|ground.?truth|bbox|polygon|[/\\]datas?[/\\]"
+    r"|^ *File \"[^\"\n]{0,200}data\w*\.py|\bdata\w*\.ya?ml|(?<!config)(?<!conf)(?<!cfg)(?<!settings)(?<!params)"
+    r"(?<!args)(?<!state)(?<!metrics)(?<!results)\.(?:csv|xml|txt|jsonl?)\b(?!\.py)|img_\d|\bimage",
+    re.MULTILINE,
+)
+SAMPLE = re.compile(r"_utils/(?:fetch|collate)\.py|__getitem__|collate")
+OF_A_SAMPLE = re.compile(rf"{SAMPLE.pattern}|\A(?![\s\S]*File \")")  # or no frame shows where
+RANKS = re.compile(
+    r"(?i)torch[./]distributed|\bnccl\w*|\bgloo\b|c10d|rendezvous|rdzv|MASTER_(?:ADDR|PORT)|torchrun|torch_?elastic"
+    r"|ProcessGroup|TCPStore|\bDDP\b|\bddp\b|init_process_group|torch\.distributed|multi-?node|multi-?gpu"
+    r"|\brank \d|deepspeed|horovod|\bmpi|RuntimeError: Address already in use|server socket has failed"
+)
+# Python's own sockets raise OSError: a RuntimeError, and a "server socket", are torch's store of the ranks.
+OF_TORCH = r"RuntimeError: Address already in use|server socket has failed"
+NOT_OF_TORCH = re.compile(rf"\A(?![\s\S]*(?:{OF_TORCH}))")
+PARSED = re.compile(
+    r"JSONDecodeError|UnicodeDecodeError|could not convert string to float|invalid literal for int|ValueError"
+    r"|yaml\.|ParseError|to unpack"
+)
+SOCKET = re.compile(
+    r"(?i)connection (?:refused|reset|timed out|aborted|closed)|URLError|BrokenPipe|name or service|name resolution"
+    r"|getaddrinfo|network is unreachable|no route to host"
+)
+NEVER = re.compile(r"(?!)")
+NCCL_LINE = re.compile(r"NCCL (?:WARN|INFO)[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
+INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does: it names dtypes and devices
+ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
+# Of a compiler or a linker: it misses a package of the system, no file of the program.
+LINKED = re.compile(
+    r"\bld(?:\.\w+)?: cannot find|fatal error: \S+(?:: No such| file not found)|Cannot open include file"
+    r"|unable to execute '|^error: command '[^'\n]{1,200}' failed: No such"
+    r"|^(?:gcc|g\+\+|cc1plus|clang|nvcc)(?![\w+])[^\n]{0,40}: "
+)
+ROOMY = re.compile(  # nobody says that /dev/shm is large
+    r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
+)
+BUS = re.compile(r"[Bb]us error")
+ENDS_OTHERS = re.compile(r"Sending process \d+ closing signal SIGTERM")  # torchrun, after one has failed
+TRIES_AGAIN = re.compile(r"^\[W[^\n]{0,40}socket\.cpp")  # c10d tries the next address, and again
+GAVE_UP = re.compile(  # told elsewhere than in such a line itself
+    r"\[E[^\n]{0,40}socket\.cpp|^(?!\[W)[^\n]*(?:Error\b|(?i:time-?d? ?out|hang|stuck|refused))", re.MULTILINE
+)
+OWN_MACHINE = re.compile(  # no network lies between: whoever should listen is not there
+    r"client socket has (?:failed|timed out)[^\n]{0,80}(?:\b127\.0\.0\.1\b|\blocalhost\b)"
+)
+COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
+DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
+TOLD_WHY = re.compile(
+    r"what\(\)|terminate called|(?i:assert)|free\(|malloc|corrupt|OMP: |Fatal|[Cc]heck failed|MPI_ABORT"
+)
+WHERE_IT_DIED = re.compile(
+    r"Fatal Python error|(?:Current t|T)hread 0x|^ *#\d+ |segfault at|(?i:backtrace|gdb)", re.MULTILINE
+)
+# PaddleOCR tells what went wrong with one line of the label file: nobody says so.
+SAMPLE_OF_A_LINE = re.compile(r"\A(?![\s\S]*(?:error happened with msg|When parsing line))")
+SEMAPHORE = re.compile(r"joblib will operate in serial mode")  # it makes one in /dev/shm
+FULL = re.compile(r"No space left on device|\[Errno 28\]|ENOSPC")
+WRITES = re.compile(  # what fills a disk: without it the space may be that of /dev/shm
+    r"(?i)\bsav(?:e[ds]?|ing)\b|writ(?:e|ing|er|ten)\b|serializ|checkpoint|\.(?:pth?|ckpt|safetensors|bin|h5|log)\b"
+    r"|\.(?:zip|tar|lmdb)\b|tensorboard|wandb|mlflow|download|extract|cache|/tmp|quota|\bdisk\b|\bdf\b"
+    r"|No space left on device: ?['\"/]"
+)
+# Images were read before this one: otherwise the path may be wrong for all of them.
+READ_BEFORE = re.compile(
+    r"(?i)\b(?:epoch|iter|step)\w*\W{1,3}\d|\d ?%|\d/\d+ \[|broken|after [^\n]{0,20}(?:epoch|step|iter)"
+)
+ONE_GPU = re.compile(  # nobody says that it needs several cards
+    r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
+    r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
+)
+NO_CTC = re.compile(r"(?i)\A(?![\s\S]*\bctc)")
+UNQUEUED = re.compile(  # nobody names a scheduler
+    r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
+)
+NO_IPV6 = re.compile(r"errno: 97\b|Address family not supported")  # torch says it wherever IPv6 is off, and goes on
+CUDA_SAYS = re.compile(r"CUDA error|cudaError|CUDA_ERROR|CUDA driver")  # not permitted, not found: of the GPU's world
+REFUSED = re.compile(
+    r"CommError|HTTP ?Error|\b40[13]\b[^\n]{0,40}(?:Forbidden|Unauthorized|Client Error)"
+)  # by a server
+OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
+# caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
+CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
+SIZES = re.compile(r"The size of tensor a|inconsistent tensor size|sizes do not match")
+NOT_LOADED = re.compile(  # nobody loads weights there, and no optimizer meets the state of another model
+    r"\A(?![\s\S]*(?:, in (?:\w*weight_loader|load_weights\w*|load_state_dict|load_checkpoint)$|\bloaded_weight\b"
+    r"|[/\\]torch[/\\]optim[/\\]\w{1,40}\.py\"?, line \d+, in \w+\n[^\n]{0,200}\n(?:[ ~^]+\n)?RuntimeError: ))",
+    re.MULTILINE,
+)
+NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
+    r"\A(?![\s\S]*(?:^Killed\b|killed by signal: Killed|oom-kill|\bSIGKILL\b))", re.MULTILINE
+)
+NOT_A_WORKER = re.compile(r"\A(?![\s\S]*killed by signal: Aborted)")  # whose end the loader tells
+RESET = re.compile(r"Connection reset by peer")
+A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
+WATCHES = re.compile(r"inotify")
+LOCKED = re.compile(r"unable to lock file")
+DEVICE_MEMORY = re.compile(r"CUDA error|cudaError|\brmm\b|cuMemAlloc|device memory")
+DEVICE_LACKS_IT = re.compile(r"\A(?![\s\S]*bytes of device memory)")  # nobody says whose memory it is
+# A tool of the toolkit or a compiler, which somebody starts: no file of the program.
+TOOL = re.compile(
+    r"No such file or directory: ['\"](?:[^'\"\n]{0,200}[/\\])?"
+    r"(?:nvcc|ptxas|cuobjdump|nvdisasm|gcc|g\+\+|cc|c\+\+|clang|make|cmake|ninja|ld)[\w.+-]{0,20}['\"]"
+)
+TOOL_TOLD = re.compile(  # in words of the library that looked for it
+    r"(?i)\b(?:nvcc|ptxas|nvidia-smi|gcc|g\+\+|ninja|cmake|compiler|runtime)\b[^\n]{0,40}(?:not found|is missing)"
+    r"|\b(?:checking|detecting|finding) (?:the )?compiler"
+)
+# Shared memory of a block of the GPU, which a kernel asks for: no /dev/shm.
+ON_CHIP = re.compile(
+    r"(?i)shared memory[^\n]{0,60}(?:kernel|gemm|pipeline|stage|block|tile|required|hardware limit|smem)"
+)
+OF_NCCL = re.compile(r"communicator hasn't been destroyed|destroy_process_group")  # printed at many good ends
+SEND_AND_RECEIVE = re.compile(
+    r"P2P ?Op|p2p_?op|\bp2p (?:op|communication|send|recv)"
+)  # of ranks, no wires between cards
+CAPTURED = re.compile(r"(?i)graph captur|during capture|CUDA graph")
+COMPILES = re.compile(r"(?i)constexpr|(?:does not|n't|not) support[^\n]{0,20}\bnan")  # what a compiler cannot do
+TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
+UNTRACKED = re.compile(
+    r"\A(?![\s\S]*(?:[/\\](?:wandb|mlflow|comet_ml|neptune|clearml|swanlab)[/\\]|^wandb: ))"
+    r"|huggingface_hub|torch/hub\.py",
+    re.MULTILINE,
+)
+FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
+LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
+# weights_only tells any error that it meets in these words: nobody names one of the device or the disk.
+REFUSED_ITSELF = re.compile(
+    r"\A(?![\s\S]*WeightsUnpickler error: (?:CUDA|HIP|XPU|MPS|Attempting to|out of memory|\[Errno|No space))"
+)
+# A program that failed of its own exception: what its launcher adds tells nothing more.
+LAUNCHER = re.compile(r"ChildFailedError|Process(?:Exited|Raised)Exception")
+NOT_OF_ITS_OWN = re.compile(
+    r"\A(?![\s\S]*(?:exitcode\s*:\s*|terminated with exit code |\(exitcode: )(?:[1-9]\d?|1[01]\d|12[0-3])\b)"
+)
+LINKS = re.compile(r"\bld(?:\.\w+)?: cannot find -l")  # DeepSpeed tries this at each start
+NOT_BUILT = re.compile(
+    r"error: command|ninja: build stopped|Error building extension|make(?:\[\d+\])?: \*\*\*|setup\.py|pip install"
+    r"|Failed building|CalledProcessError|\A[^\n]{0,400}\Z"
+)
+ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # the server was reached
+KEPT = re.compile(r"\bmachine api\.wandb|key for [\w./:-]{1,60} to your netrc")  # where a key for the server is kept
+NCCL_TELLS = re.compile(r"NCCL INFO")
+LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
+DOUBTS = (
+    Doubt("", LISTED, NEVER, 0.4),
+    Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
+    Doubt("build.", LINKS, NOT_BUILT, 0.4),
+    Doubt("tracker.network", ANSWERED, NEVER, 0.4),
+    Doubt("tracker.network", KEPT, NEVER, 0.0),
+    Doubt("driver.", NCCL_TELLS, NEVER, 0.0),
+    Doubt("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
+    Doubt("io.", CUDA_SAYS, NEVER, 0.0),
+    Doubt("io.permission", REFUSED, NEVER, 0.0),
+    Doubt("native.abort", OPENCV, NEVER, 0.0),
+    Doubt("native.abort", CHECKED, NEVER, 0.4),
+    Doubt("native.abort", re.compile(""), NOT_A_WORKER, 0.5),
+    Doubt("loader.", RESET, A_WORKER, 0.0),
+    Doubt("user.shape", SIZES, NOT_LOADED, 0.6),
+    Doubt("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
+    Doubt("io.disk_full", WATCHES, NEVER, 0.0),
+    Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
+    Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
+    Doubt("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
+    Doubt("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, 0.45),  # nobody has so much
+    Doubt("io.missing", TOOL, NEVER, 0.0),
+    Doubt("io.missing", TOOL_TOLD, NEVER, 0.3),
+    Doubt("host.shm", ON_CHIP, NEVER, 0.0),
+    Doubt("gpumem.leak", OF_NCCL, NEVER, 0.0),
+    Doubt("dist.p2p", SEND_AND_RECEIVE, NEVER, 0.0),
+    Doubt("loss.ctc_length", CAPTURED, NEVER, 0.0),
+    Doubt("num.nonfinite", COMPILES, NEVER, 0.0),
+    Doubt("tracker.network", FETCHED, TRACKED, 0.4),
+    Doubt("io.download", re.compile(""), UNTRACKED, 0.4),  # the connection is the tracker's
+    Doubt("loss.ctc_length", re.compile(r"(?i)length is (?:zero|0)\b"), NEVER, 0.45),  # an empty text fits everywhere
+    Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
+    Doubt("data.annotation", PARSED, DATA, 0.4),
+    Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
+    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, 0.0),
+    Doubt("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
+    Doubt("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
+    Doubt("io.port", re.compile(""), NOT_OF_TORCH, 0.3),
+    Doubt("io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0),  # of ssh
+    Doubt("dist.", SOCKET, RANKS, 0.0),
+    Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
+    Doubt("io.missing", LINKED, NEVER, 0.0),
+    Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
+    Doubt("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
+    Doubt(
+        "build.system_libs", re.compile(r"Error (?:compiling objects|building ext)|^error: command '"), COMPILER, 0.62
+    ),
+    Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
+    Doubt("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
+    Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),
+    Doubt("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
+    Doubt("io.disk_full", SEMAPHORE, NEVER, 0.45),
+    Doubt("io.disk_full", FULL, WRITES, 0.62),
+    Doubt("host.shm", BUS, ROOMY, 0.62),
+    Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
+    Doubt("num.nonfinite", re.compile(""), NO_CTC, 0.62),
+    Doubt("dist.network", NO_IPV6, NEVER, 0.45),
+    Doubt("dist.network", OWN_MACHINE, NEVER, 0.62),
+    Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
+    Doubt("build.", NCCL_LINE, NEVER, 0.0),
+    Doubt("user.", INFORMED, NEVER, 0.0),
+    Doubt("host.shm", ATTACHED, NEVER, 0.5),
+    Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
+    Doubt("data.corrupt", re.compile(r"Assertion failed\) !\w*\.empty\(\)"), READ_BEFORE, 0.62),
+    # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
+    Doubt("data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62),
+)
+
+
+def weighed(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+    """Return the hits, those in doubt with less confidence and those that then speak for nothing left out."""
+    whole = "\n".join(page.text for page in texts)
+    return [one for hit in hits if (one := _weighed(hit, whole)).confidence > 0]
+
+
+def _weighed(hit: Hit, whole: str) -> Hit:
+    for doubt in DOUBTS:
+        suits = hit.cause.startswith(doubt.cause) and doubt.line.search(hit.evidence.text)
+        if suits and not doubt.beside.search(whole):
+            return replace(hit, confidence=min(hit.confidence, doubt.most), ceiling=min(hit.ceiling, doubt.most))
+    return hit

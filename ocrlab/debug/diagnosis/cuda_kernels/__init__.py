@@ -1,0 +1,1 @@
+"""For people who write CUDA kernels: launch limits, registers, memory transactions."""

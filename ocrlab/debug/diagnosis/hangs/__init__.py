@@ -1,0 +1,1 @@
+"""Why a program stands still, read from its stacks."""

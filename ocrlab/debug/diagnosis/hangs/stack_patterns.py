@@ -1,0 +1,201 @@
+"""Places in a stack that tell what a program waits for: whose frames they are, and which kind of hang they mean."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ocrlab.hardware.processes.stack_dumps import short
+from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
+
+QUEUES = re.compile(r"(^|/)(multiprocessing/\w+|selectors|threading|queue)\.py$")
+LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python\d|/python\d[\d.]*\.zip/|<frozen|<string>|^<__array"
+    r"|(?:^|/)ocrlab/(?:notebook/child|recording/stages)\.py$"  # they run the cell, and what a module does
+)
+CELL = "<isolated cell>"  # what the user wrote
+OTHERS = frozenset(
+    "torch torchvision torchaudio lightning pytorch_lightning numpy scipy pandas PIL cv2 wandb mlflow tensorboard "
+    "urllib3 requests httpx grpc transformers datasets accelerate triton ipykernel IPython tornado zmq tqdm "
+    "joblib".split()
+)  # fmt: skip
+STANDARD = frozenset(sys.stdlib_module_names) - {"test", "this", "antigravity", "code", "token"}
+IDLE_THREADS = re.compile(
+    r"QueueFeederThread|_serve\b|TMonitor|tqdm|ExecutorManagerThread|Heartbeat|IOPub|Control|ThreadPoolExecutor|history"
+)
+THREAD_ENDS = re.compile(r"(^|/)threading\.py (\w+\.)*(join|_wait_for_tstate_lock)$")
+SYNCHRONISES = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|\.to\(['\"]cpu|\.nonzero\(|isnan\(")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A kind of hang: `why` in a sentence, in which process, and the frames that show it, innermost first."""
+
+    id: str
+    confidence: float
+    pid: int
+    why: str
+    frames: list[Frame] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Frames of a file and function that mean one kind of hang."""
+
+    id: str
+    file: re.Pattern[str]
+    function: re.Pattern[str]
+
+
+def _spot(cause: str, file: str, function: str = r"") -> Spot:
+    return Spot(cause, re.compile(file), re.compile(function))
+
+
+NATIVE_INIT = r"^(cuInit|cuDeviceGet|cuDevicePrimaryCtxRetain|cuCtxCreate|nvmlInit|cudaGetDeviceCount|cudaFree$)"
+NATIVE_SYNC = (
+    r"^(cu(da)?(Stream|Device|Event|Ctx)Synchronize|cuMemcpyDtoH|cudaMemcpy|.*_local_scalar_dense_cuda|cuModuleUnload)"
+)
+COMPILING = (
+    r"torch/_inductor/(compile_fx|graph|scheduler|codecache|async_compile|lowering|codegen|compile_worker|select_alg|"
+    r"autotune_process|runtime/(triton_heur|compile_tasks))|torch/_dynamo/(convert_frame|symbolic_convert|output_graph|"
+    r"variables)|triton/(compiler|backends)/|torch/utils/cpp_extension\.py"
+)
+TRACKERS = r"(^|/)(wandb|mlflow|tensorboard|tensorboardX|neptune|comet_ml|clearml|aim|swanlab)/"
+PROMPTS = r"(^|/)(pdb|bdb|cmd|code|getpass|ipdb|IPython/terminal/\w+|click/termui)\.py|(^|/)prompt_toolkit/"
+ASKS = r"interaction|cmdloop|interact|getpass|_raw_input|fallback|user_line|mainloop|prompt|run"
+SPOTS = (  # the first that fits the innermost fitting frame decides
+    _spot("hang.build_lock", r"torch/utils/(file_baton|_filelock)\.py"),
+    _spot("hang.gpu_kernel", r"torch/cuda/(__init__|streams)\.py", r"synchronize"),
+    _spot(
+        "hang.cuda_init", r"torch/cuda/__init__\.py", r"_lazy_init|is_available|device_count|_nvml|get_device_|current_"
+    ),
+    _spot("hang.cuda_init", r"(^|/)(pynvml|torch/utils/collect_env)(\.py|/)"),
+    _spot("hang.compile", COMPILING),
+    _spot("hang.stopped", PROMPTS, ASKS),
+    _spot("loader.hang_sample", r"torch/utils/data/_utils/fetch\.py"),
+    _spot("loader.wait", r"torch/utils/data/dataloader\.py", r"_try_get_data|_get_data|_next_data"),
+    _spot("loader.worker", r"torch/utils/data/_utils/worker\.py", r"_worker_loop"),
+    _spot(
+        "idle", r"multiprocessing/(pool|managers)\.py|concurrent/futures/process\.py", r"^worker|_process_worker|serve"
+    ),
+    _spot("dist", r"torch/distributed/(?!run|launch|elastic)|torch/nn/parallel/distributed\.py|lightning_fabric/.*ddp"),
+    _spot("hang.tracker", TRACKERS, r"^(?!<module>)"),
+    _spot("hang.import", r"<frozen importlib|importlib/(_bootstrap|__init__)", r""),
+)
+NATIVE = (
+    _spot("hang.cuda_init", r"", NATIVE_INIT),
+    _spot("hang.gpu_kernel", r"", NATIVE_SYNC),
+)
+
+
+def spot(frames: list[Frame]) -> tuple[str, int]:
+    """Return the kind that the innermost telling frame means, and its index; `("", -1)` where none tells anything."""
+    for index, frame in enumerate(frames):
+        file = short(frame.file)
+        for kind in SPOTS if frame.line else NATIVE:
+            if kind.file.search(file) and kind.function.search(frame.function.rpartition(".")[2]):
+                return kind.id, index
+    return "", -1
+
+
+def idle(frames: list[Frame]) -> bool:
+    """Tell whether a worker of a DataLoader or a pool waits for its next task, and for nothing else."""
+    kind, index = spot(frames)
+    return kind in ("loader.worker", "idle") and all(QUEUES.search(frame.file) for frame in python(frames[:index]))
+
+
+def is_library(frame: Frame) -> bool:
+    """Tell whether a frame is native, Python's own or of an installed package, rather than of the program."""
+    if not frame.line or LIBRARY.search(frame.file) or (frame.file.startswith("<") and frame.file != CELL):
+        return True
+    if frame.file.startswith("/"):
+        return False
+    top = frame.file.partition("/")[0].removesuffix(".py")
+    return top in OTHERS or top in STANDARD
+
+
+def own(frames: list[Frame]) -> Frame | None:
+    """Return the innermost frame of the program itself; not those that a forked copy still has of its parent."""
+    return next((frame for frame in since_copied(frames) if not is_library(frame)), None)
+
+
+def since_copied(frames: Sequence[Frame]) -> list[Frame]:
+    """Return the frames of a process without those that a forked copy still has of its parent."""
+    return [*itertools.takewhile(lambda frame: not _starts_a_copy(frame), frames)]
+
+
+def place(frame: Frame | None) -> str:
+    """Return a frame in words: `D.__getitem__ (data.py:30)`."""
+    if frame is None:
+        return "native code"
+    return f"{frame.function} ({short(frame.file)}:{frame.line})" if frame.line else f"{frame.function} ({frame.file})"
+
+
+def best(frames: list[Frame]) -> Frame | None:
+    """Return the frame that says most: the program's own innermost, else Python's, else the innermost of all."""
+    return own(frames) or next(iter(python(frames) or frames), None)
+
+
+def python(frames: list[Frame]) -> list[Frame]:
+    """Return the frames of Python code."""
+    return [frame for frame in frames if frame.line]
+
+
+def far_end(thread: Thread) -> str:
+    """Return the address that a thread waits for to answer, as `probes.held` names it; empty where there is none."""
+    return thread.call.partition(", connected to ")[2]
+
+
+def joins(frames: list[Frame]) -> bool:
+    """Tell whether Python frames wait for the end of a thread."""
+    return any(THREAD_ENDS.search(f"{short(frame.file)} {frame.function}") for frame in frames[:2])
+
+
+def synchronises(frame: Frame | None) -> bool:
+    """Tell whether the source line of a frame waits for a GPU; only where the file can be read on this machine."""
+    return bool(frame and frame.line and SYNCHRONISES.search(linecache.getline(frame.file, frame.line)))
+
+
+def forked(stack: Stack) -> bool:
+    """Tell whether a process is a copy made by fork: it still has the frames of the parent that forked it."""
+    frames = stack.threads[0].frames if stack.threads else []
+    return any(_starts_a_copy(frame) for frame in frames)
+
+
+def _starts_a_copy(frame: Frame) -> bool:
+    return frame.file.endswith("multiprocessing/popen_fork.py") and frame.function.endswith("_launch")
+
+
+def moved(thread: Thread, before: Stack | None) -> bool | None:
+    """Tell whether a thread stands elsewhere than in an earlier sample; None where there is no earlier one."""
+    old = next((found for found in before.threads if found.id == thread.id), None) if before else None
+    return None if old is None else _shape(old) != _shape(thread)
+
+
+def still(thread: Thread, before: Stack | None) -> bool:
+    """Tell whether a thread that computes in Python had the same values at an earlier sample, all of them plain ones.
+
+    A loop that works changes something: its variable, its sum. What an object holds inside cannot be seen.
+    """
+    old = next((found for found in before.threads if found.id == thread.id), None) if before else None
+    if old is None or not thread.frames or not old.frames:
+        return False
+    frame, then = thread.frames[:1], old.frames[:1]
+    if (frame[0].function, frame[0].file) != (then[0].function, then[0].file):
+        return False
+    values = frame[0].state
+    plain = not any("<" in value or "..." in value for value in values.values())
+    return bool(values) and plain and [f.state for f in python(thread.frames)] == [f.state for f in python(old.frames)]
+
+
+def _shape(thread: Thread) -> list[tuple[str, str, int]]:
+    return [(frame.function, frame.file, frame.line) for frame in python(thread.frames)]
+
+
+def busy(stack: Stack) -> list[Thread]:
+    """Return the threads that are not idle by design, as feeder and monitor threads are."""
+    return [thread for thread in stack.threads if thread.frames and not IDLE_THREADS.search(thread.name)]

@@ -1,0 +1,281 @@
+"""The first error of a program that hid it: from what its Python wrote down, a traceback as it should have been shown.
+
+A handler can fail itself, raise something else `from None`, print one line and leave, or go on until the program fails
+of what was never done. What is told here are errors that were seen, never guesses; where nothing shows that the last
+error comes from an earlier one, nothing is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.diagnosis import except_blocks
+from ocrlab.debug.diagnosis.except_blocks import Handler
+from ocrlab.debug.diagnosis.final_exception import MARK, TRIED
+from ocrlab.debug.diagnosis.source_in_tracebacks import WRITES
+
+FILE = "errors.txt"
+Link = dict[str, Any]  # of a chain: type, kinds, says, frames, by
+Record = dict[str, Any]
+PRINTED = 60  # characters of a message that are looked for in the output
+# Of an error that something was never made: bound, written or filled.
+UNBOUND = re.compile(r"\bname '(\w+)' is not defined|local variable '(\w+)'")
+UNMADE = ("FileNotFoundError", "NotADirectoryError")
+EMPTY = ("ZeroDivisionError", "IndexError", "KeyError", "AttributeError", "TypeError", "ValueError", "StatisticsError")
+MANY = 3  # times from which an error that any handler takes is worth a word at a good end
+ENDS = ("exit", "uncaught")
+TRIES = {"OSError", "LookupError", "ImportError"}
+SYNTAX = re.compile(r" \([^()\n]*, line \d+\)$")  # in the text of a SyntaxError, and not in what Python prints of it
+INSTEAD = "its handler raised another one"
+
+
+@dataclass(frozen=True)
+class Story:
+    """The first error and those after it, oldest first, and in a sentence what became of each but the last."""
+
+    links: tuple[Link, ...]
+    words: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Return it as tracebacks with our words between them."""
+        parts = []
+        for number, link in enumerate(self.links):
+            parts.append(traceback(link))
+            if number < len(self.words):
+                parts.append(f"{MARK}{self.words[number]}\n")
+        return "\n".join(parts)
+
+
+def told(records: Sequence[Record], log: str, main: int) -> str:
+    """Return the text of `errors.txt`: empty where the program has shown its first error itself."""
+    story = _of(records, log, main)
+    return story.text if story else ""
+
+
+def swallowed(records: Sequence[Record]) -> str:
+    """Return a sentence about the error that a program with exit status 0 has swallowed most often; empty if none."""
+    counts: dict[tuple[object, ...], int] = {}
+    for one in records:
+        if one["kind"] == "times":
+            key = (one["pid"], *one["key"])
+            counts[key] = max(counts.get(key, 1), int(one["count"]))
+    rows = []
+    for one in (one for one in records if one["kind"] == "handled"):
+        by, count = _taken_by(one["chain"][0]), counts.get((one["pid"], *one["key"]), 1)
+        if by and by.broad and count >= MANY and "raise" not in by.does:
+            rows.append((count, one["chain"][0], by))
+    if not rows:
+        return ""
+    count, link, by = max(rows, key=lambda row: row[0])
+    error = _words(link).partition("\n")[0][:160]
+    return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {count} errors: {error}"
+
+
+def suspected(records: Sequence[Record], log: str, main: int) -> str:
+    """Return in a sentence which handler may have taken the first error, where Python could not tell (before 3.12)."""
+    for end in _ends(records, log, main):
+        link = end["chain"][0]
+        if end["kind"] != "uncaught" or end.get("hears") or not link["frames"]:
+            continue
+        for file, line, _ in reversed(link["frames"]):
+            by = next(
+                (one for one in except_blocks.silent(file) if one.line < line and _may_explain(one, line, link)), None
+            )
+            if by:
+                place = f"{Path(file).name}:{by.at}"
+                return f"an error that the `except` in {place} may have taken in silence: `raise` there shows it"
+    return ""
+
+
+def _may_explain(by: Handler, line: int, last: Link) -> bool:
+    """Tell whether what a line lacks is made in what a handler guards, by the source alone."""
+    unbound = UNBOUND.search(str(last["says"]))
+    if unbound:
+        return (unbound[1] or unbound[2]) in by.makes
+    if last["type"] not in UNMADE or not WRITES.search(by.guarded):
+        return bool(last["type"] in EMPTY and except_blocks.names(by.file, line) & by.makes)
+    missing = re.search(r"'([^']{1,500})'", str(last["says"]))
+    shared = except_blocks.names(by.file, line) - {"open", "torch", "json", "os", "np", "Path", "print"}
+    read = set(re.findall(r"\w+", by.guarded))
+    return bool(shared & read or (missing and Path(missing[1]).name in by.guarded))
+
+
+def _ends(records: Sequence[Record], log: str, main: int) -> list[Record]:
+    """Return how processes ended of an error: the program itself, then those whose error stands in the output."""
+    ends = [one for one in records if one["kind"] in ENDS]
+    ours = [one for one in ends if one["pid"] == main]
+    shown = [one for one in ends if one["pid"] != main and _shows(log, one["chain"][0])]
+    return [*reversed(ours), *shown]
+
+
+def _of(records: Sequence[Record], log: str, main: int) -> Story | None:
+    ends = _ends(records, log, main)
+    for end in ends:
+        story = _lost(end["chain"], log)
+        story = story or (_unmade(records, end) if end["kind"] == "uncaught" else _left(end, log))
+        if story or end["kind"] == "exit":
+            return story
+    if ends:
+        return _unshown(ends[0], log) if ends[0]["pid"] == main else None
+    last = [one for one in records if one["kind"] == "handled" and one["pid"] == main]
+    taken = next((one for one in reversed(last) if _leaves(one["chain"][0], log)), None)
+    return (_lost(taken["chain"], log) or _left(taken, log)) if taken else None
+
+
+def _lost(chain: Sequence[Link], log: str) -> Story | None:
+    """Return the story of an error whose handler raised another one, if the output does not show it as such."""
+    how = [_became(earlier, later) for later, earlier in itertools.pairwise(chain)]
+    lost = max((number for number, words in enumerate(how, 1) if words), default=0)
+    if not lost:
+        return None
+    links, words = chain[: lost + 1], [words or f"{INSTEAD}:" for words in how[:lost]]
+    hidden = any(later["by"] == "hidden" for later in links[:-1])
+    if _traced(log, links[-1]) and not hidden and not _tried(links[-1]):
+        return None  # Python's own words tell it
+    return Story(tuple(reversed(links)), tuple(reversed(words)))
+
+
+def _became(earlier: Link, later: Link) -> str:
+    """Return how an error gave way to a later one; empty where the later one is the error that counts."""
+    if later["by"] == "cause":
+        return ""  # `raise ... from error`: both are shown, and the program wants it so
+    at = _handler(later)
+    guard = _taken_by(earlier)
+    broad = (at or guard) is not None and any(one.broad for one in (at, guard) if one)
+    reports = at is not None and WRITES.search(_line(later)) is not None
+    if _tried(earlier) and not (broad or reports):
+        return ""  # another way was tried
+    place = _place(later, at)
+    if later["by"] == "hidden":
+        return f"the handler of this error raised another one `from None`, which hides it{place}:"
+    return f"the handler of this error failed itself{place}:"
+
+
+def _left(end: Record, log: str) -> Story | None:
+    """Return the story of an error that was caught, and that the program ended itself for."""
+    link = end["chain"][0]
+    if _traced(log, link):
+        return None
+    by = _taken_by(link)
+    place = f", in {Path(by.file).name}:{by.at}" if by else ""
+    return Story((link,), (f"the program caught this error and ended itself without showing where it arose{place}",))
+
+
+def _unshown(end: Record, log: str) -> Story | None:
+    """Return the story of an error that ended the program, and that stands nowhere in its output."""
+    link = end["chain"][0]
+    if _shows(log, link) or link["type"] == "KeyboardInterrupt":
+        return None
+    return Story((link,), ("this error ended the program, and its output does not show it",))
+
+
+def _leaves(link: Link, log: str) -> bool:
+    """Tell whether a handled error is what the program ended for: its handler leaves, or its message is shown."""
+    by = _taken_by(link)
+    if by is None or _traced(log, link):
+        return False
+    printed = str(link["says"]).partition("\n")[0][:PRINTED]
+    shown = len(printed) > 3 and printed in log
+    return bool(except_blocks.LEAVES.search(by.does)) and (by.broad or shown)
+
+
+def _unmade(records: Sequence[Record], end: Record) -> Story | None:
+    """Return the story of a program that failed of what an error had kept it from making, which it had swallowed."""
+    last = end["chain"][0]
+    for one in records:
+        if one["kind"] != "handled" or one["pid"] != end["pid"] or one["time"] > end["time"]:
+            continue
+        link = one["chain"][0]
+        by = _taken_by(link)
+        if by is None or _same(link, last) or not (by.broad or not _tried(link)):
+            continue
+        if _explains(by, link, last):
+            went = (
+                f"the program caught this error in {Path(by.file).name}:{by.at} and went on, until it failed of that:"
+            )
+            return Story((link, last), (went,))
+    return None
+
+
+def _explains(by: Handler, link: Link, last: Link) -> bool:
+    """Tell whether what a handler broke off would have made what the program lacked at its end."""
+    places = [(file, line) for file, line, _ in last["frames"]]
+    unbound = UNBOUND.search(str(last["says"]))
+    if unbound:
+        return (unbound[1] or unbound[2]) in by.makes
+    if last["type"] in UNMADE:
+        lines = [by.guarded, *(except_blocks.source(file, line) for file, line, _ in link["frames"])]
+        return any(WRITES.search(line) for line in lines)
+    if last["type"] in EMPTY:
+        read = set[str]().union(*(except_blocks.names(file, line) for file, line in places if file == by.file))
+        return bool(read & by.makes)
+    return False
+
+
+def _handler(link: Link) -> Handler | None:
+    """Return the `except` block of the program in which an error arose, or in a function called from there."""
+    found = (except_blocks.inside(file, line) for file, line, _ in link["frames"])
+    return next((one for one in found if one), None)
+
+
+def _taken_by(link: Link) -> Handler | None:
+    """Return the `except` that took an error: its traceback begins in the function of that."""
+    if not link["frames"]:
+        return None
+    file, line, _ = link["frames"][0]
+    return except_blocks.guarding(file, line, link["kinds"])
+
+
+def _place(link: Link, at: Handler | None) -> str:
+    inner = [frame for frame in link["frames"] if at and except_blocks.inside(*frame[:2]) == at] or link["frames"][-1:]
+    return f", in {inner[0][2]} ({Path(inner[0][0]).name}:{inner[0][1]})" if inner else ""
+
+
+def _line(link: Link) -> str:
+    return "\n".join(except_blocks.source(file, line) for file, line, _ in link["frames"][-3:])
+
+
+def _tried(link: Link) -> bool:
+    """Tell whether an error is of a kind that handlers take in order to try another way."""
+    return (
+        bool({"OSError", "LookupError", "ImportError"} & set(link["kinds"])) or TRIED.search(link["type"]) is not None
+    )
+
+
+def _same(one: Link, other: Link) -> bool:
+    return (one["type"], one["says"], one["frames"][-1:]) == (other["type"], other["says"], other["frames"][-1:])
+
+
+def _words(link: Link) -> str:
+    said = str(link["says"])
+    return f"{link['type']}: {said}" if said else str(link["type"])
+
+
+def _shows(log: str, link: Link) -> bool:
+    words = _words(link).partition("\n")[0]
+    return (SYNTAX.sub("", words) if "SyntaxError" in link["kinds"] else words) in log
+
+
+def _traced(log: str, link: Link) -> bool:
+    """Tell whether the output shows an error with the place at which it arose."""
+    inner = link["frames"][-1:]
+    return _shows(log, link) and any(f'"{file}", line {line}' in log for file, line, _ in inner)
+
+
+def traceback(link: Link) -> str:
+    """Return an error as Python would have shown it."""
+    return "\n".join(["Traceback (most recent call last):", *_frames(link), _words(link)]) + "\n"
+
+
+def _frames(link: Link) -> Iterator[str]:
+    for file, line, function in link["frames"]:
+        yield f'  File "{file}", line {line}, in {function}'
+        shown = except_blocks.source(file, line)
+        if shown:
+            yield f"    {shown}"

@@ -1,0 +1,200 @@
+"""What somebody hands in (log, run folder, executed notebook, stdin) as an Incident; never all of a huge file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.diagnosis import exit_codes, final_exception, previous_verdict
+from ocrlab.debug.diagnosis.log_excerpt import HEAD, window
+from ocrlab.debug.diagnosis.log_lines import junk
+from ocrlab.debug.flight_record import last_position, training_findings
+from ocrlab.errors import DataError
+from ocrlab.records import Incident, from_json
+from ocrlab.run_folder import launcher
+
+LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
+SENTINELS = (".FAILURE", ".RUNNING", ".SUCCESS")
+BINARY = ("\x7fELF", "\ufffdPNG", "PK\x03\x04", "\x1f\ufffd\x08", "BZh9", "\ufffd7zXZ", "(\ufffd/\ufffd")  # as UTF-8
+WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab watch` writes: no exception of the program
+RESULT = "application/vnd.ocrlab.result+json"
+
+
+def incident(path: str) -> Incident:
+    """Return the incident at a path, `-` for stdin; raises DataError where there is nothing to read."""
+    if path == "-":
+        return Incident(texts={"log_tail.txt": _text(window(sys.stdin.buffer), "stdin")})
+    place = Path(path)
+    try:
+        if place.is_dir():
+            return folder(place)
+        if place.suffix == ".ipynb":
+            return notebook(place)
+        with place.open("rb") as file:
+            return Incident(texts={place.name: _text(window(file), path)})
+    except OSError as error:
+        need = "a log, a run folder or a notebook"
+        got = error.strerror or str(error)
+        raise DataError(
+            f"{path} cannot be read", got=got, need=need, missing=isinstance(error, FileNotFoundError)
+        ) from error
+
+
+def _text(text: str, path: str) -> str:
+    """Return a text; raises DataError where its beginning shows that it is none: a program, an archive, an image."""
+    start = text[:HEAD]
+    if start.startswith(BINARY) or (len(start) > 64 and junk(start)):
+        raise DataError(f"{path} is no text", got="bytes of a binary file", need="a log, a run folder or a notebook")
+    return text
+
+
+def folder(place: Path) -> Incident:
+    """Return the incident of a run folder: its failure record, incident/ and flight/, else the logs that lie in it.
+
+    What `ocrlab replay` has found there since is in its facts, as `replay`, what a recorded training noticed about
+    itself as `learned`, and where its flight record ends as `record`, unless the run goes on or has ended well.
+    """
+    texts: dict[str, str] = {}
+    old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
+    error = old.get("error")
+    if isinstance(error, dict) and error.get("type") not in WATCHERS:
+        told = f"{error.get('type', 'Error')}: {error.get('message', '')}"
+        texts["traceback.txt"] = str(error.get("traceback") or told)
+    inside = place / "incident"
+    for name in ("log_tail.txt", "traceback.txt", "stacks.txt", "kernel_log.txt", final_exception.ERRORS):
+        found = next((file for file in (inside / name, place / name) if file.is_file()), None)
+        if found:
+            with found.open("rb") as file:
+                texts[name] = window(file)
+    logs = list(dict.fromkeys(file for name in LOGS for file in sorted(place.glob(name)) if file.is_file()))
+    if not (texts or old or inside.is_dir() or (place / "flight").is_dir()) and len({log.stem for log in logs}) > 1:
+        got, need = ", ".join(log.name for log in logs[:4]), "one of them, or a run folder"
+        raise DataError(f"{place} is no run folder and holds several logs", got=got, need=need)
+    for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
+        with file_.open("rb") as file:
+            texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
+    answer, noticed = previous_verdict.replay(place), training_findings.read(place)
+    known = _known(inside / "verdict.json", texts, old)
+    record = _record_end(place, known.status, spoken=noticed is not None)
+    if not (texts or old or answer or noticed is not None or record):
+        recorded = next((place / "flight").glob("ring-*.bin"), None)
+        do = f"Run its last step again: ocrlab replay {place}" if recorded else None
+        raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
+    since: dict[str, Any] = {"replay": answer or None, "learned": noticed, "record": record or None}
+    return replace(known, facts={**known.facts, **{name: value for name, value in since.items() if value is not None}})
+
+
+def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:
+    """Return an incident with the status, exit code and signal that an earlier verdict or the sentinel holds."""
+    before = _record(verdict) if verdict.is_file() else {}
+    status = str(before.get("status") or ("failed" if record.get("status") == "failure" else "log"))
+    code, signal = before.get("exit_code"), before.get("signal")
+    measured = verdict.with_name("facts.json")
+    facts = _record(measured) if measured.is_file() else before.get("facts") or _unwatched(verdict.parents[1], record)
+    return Incident(
+        status=status,
+        exit_code=code if isinstance(code, int) else None,
+        signal=signal if isinstance(signal, str) else exit_codes.name(code if isinstance(code, int) else None),
+        texts=texts,
+        facts=facts if isinstance(facts, dict) else {},
+    )
+
+
+def _record_end(run: Path, status: str, *, spoken: bool) -> str:
+    """Return where the flight record of a run ends that did not end well, as far as anybody has said how it ended.
+
+    `spoken` tells whether the recorder itself had a last word: without a sentinel and without one it was killed.
+    """
+    failed, running, well = ((run / name).is_file() for name in SENTINELS)
+    if not failed and well:
+        return ""
+    if not failed and status == "log" and (last_position.lives(run) or (spoken and not running)):
+        return ""
+    return last_position.told(run)
+
+
+def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a failed run without a watcher has kept: whether its machines have a GPU, and of its ranks."""
+    if record.get("status") != "failure":
+        return {}
+    rows = _ranks(run)
+    start = _record(run / "environment.json") if (run / "environment.json").is_file() else {}
+    gpus = [one.get("gpu") for one in rows] or [start.get("gpu")]
+    facts: dict[str, Any] = {"gpu": any(gpus)} if all(isinstance(one, bool) for one in gpus) else {}
+    return {**facts, "ranks": rows} if any(one.get("end") for one in rows) else facts
+
+
+def _ranks(run: Path) -> list[dict[str, Any]]:
+    """Return the ranks by their own records: what each has said of its end, where its flight record stops, and the
+    exit code that a watcher of the same processes may have left here."""
+    inside, where = run / "flight", launcher.places(run)
+    codes = {(one.get("rank"), one.get("pid")): one.get("exit_code") for one in launcher.exits(inside)}
+    rows = []
+    for one in launcher.read(inside):
+        code = codes.get((one["rank"], one.get("pid")))
+        signal = exit_codes.name(code) if isinstance(code, int) and code < 0 else None
+        gone: dict[str, Any] = {"pids": [], "state": "", "exit_code": code, "signal": signal}
+        source = {"file": f"flight/{launcher.FOLDER}/rank-{one['rank']}.json", "line": None}
+        rows.append({**gone, **where.get(one.get("pid", 0), {}), **one, **source})
+    return rows
+
+
+def _record(file: Path) -> dict[str, Any]:
+    """Return a JSON file of a run; empty where a crash has torn it, so that the logs beside it still speak."""
+    try:
+        return from_json(file.read_bytes(), source=str(file))
+    except DataError as error:
+        if "newer" in error.what:
+            raise
+        return {}
+
+
+def notebook(place: Path) -> Incident:
+    """Return the incident of an executed notebook: outputs and errors of its cells, in their order."""
+    try:
+        cells = json.loads(place.read_bytes()).get("cells", [])
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{place} is not a notebook", got=str(error), need="an executed .ipynb file") from error
+    found = [cell.get("outputs") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+    outputs = [one for rows in found if isinstance(rows, list) for one in rows if isinstance(one, dict)]
+    text = "\n".join(part for one in outputs for part in _output(one))
+    results = [data[RESULT] for one in outputs if isinstance(data := one.get("data"), dict) and RESULT in data]
+    if not results or not isinstance(results[-1], dict):
+        return Incident(texts={place.name: text})
+    return _executed(place.name, text, results[-1])
+
+
+def _executed(name: str, text: str, result: dict[str, Any]) -> Incident:
+    """Return the incident of a notebook that `ocrlab run` executed: with the ending and the verdict that it stored."""
+    told = result.get("ending")
+    ending: dict[str, Any] = told if isinstance(told, dict) else {}
+    code = 0 if result.get("outcome") == "PASS" else previous_verdict.exit_code(ending)
+    if (
+        code is None and previous_verdict.status(ending) == "failed"
+    ):  # the kernel lived on; what ocrlab itself ended with
+        code = previous_verdict.exit_code({"exit_code": ending.get("exit_status")})
+    verdict = ending.get("verdict")
+    return Incident(
+        status=previous_verdict.status(ending),
+        exit_code=code,
+        signal=previous_verdict.signal(ending),
+        texts={name: text},
+        facts={"verdict": verdict} if isinstance(verdict, dict) else {},
+    )
+
+
+def _output(output: dict[str, Any]) -> list[str]:
+    if output.get("output_type") == "error":
+        if output.get("ename") in previous_verdict.OURS:
+            return []
+        return [*map(str, output.get("traceback") or ()), f"{output.get('ename')}: {output.get('evalue')}"]
+    found = output.get("data")
+    data: dict[str, Any] = found if isinstance(found, dict) else {}
+    if RESULT in data:  # our own words
+        return []
+    text = output.get("text") or data.get("text/plain") or ""
+    parts = ["".join(map(str, text)) if isinstance(text, list) else str(text)]
+    return [part.rstrip("\n") for part in parts if part]

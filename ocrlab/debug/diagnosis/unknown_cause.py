@@ -1,0 +1,152 @@
+"""What is said where no cause is sure: the program's own error, its last words, and what would make it certain."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from ocrlab.debug.diagnosis import evidence, exit_codes, final_exception, next_experiments, user_frame
+from ocrlab.debug.diagnosis.hangs import stack_patterns
+from ocrlab.debug.diagnosis.log_lines import Page
+from ocrlab.records import Cause, Incident, Verdict
+
+OWN = "nothing from outside: this is the program's own error, "
+NOTHING = "no error in this log"
+NO_LOG = "no log lines recognised; here is how to get them"
+HOW_TO_GET_A_LOG = (
+    NO_LOG,
+    "python train.py 2>&1 | tee train.log; ocrlab diagnose train.log    (all that it prints, traceback included)",
+    "ocrlab watch -- python train.py    (for a crash without an error or a hang: signals, stacks and the kernel log)",
+    "ocrlab doctor    (where the machine is in doubt: driver, GPU, installed packages, limits)",
+)
+RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
+# What a program says that catches its exception and tells only the message, or that never raised one.
+WORDS = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|^(?:[Ee]rror|[Ff]atal|FAILED)\b ?[:!]|^[\w./-]{1,80}: (?:fatal )?error: "
+)
+USAGE = re.compile(r"^[\w./-]{1,80}: error: ")
+OURS = re.compile(r"^ocrlab: [^\n]{1,400}\b(?:Given|Needed): ")  # as `ocrlab.errors` says what was wrong
+# What a launcher raises when the program that it started failed of an exception.
+RELAYED = re.compile(r"ChildFailedError|Process(?:Raised|Exited)Exception|ExecuteUserScriptError")
+RELAYED_SAYS = (
+    "the traceback of the program itself: `{}` ({} line {}) only says that one of its processes failed; it stands"
+    " above, or in that process's own output (torchrun --redirects 3 --log-dir DIR keeps one file for each rank)"
+)
+IMPORTED = re.compile(r"(?:ImportError|ModuleNotFoundError)\b")
+FEW = 40  # lines at the end of a log in which last words stand
+MODULE = re.compile(
+    r"(?:partially initialized )?module '(?P<of>\w+)[\w.]*' has no attribute"
+    r"|cannot import name '\w+' from (?:partially initialized module )?'(?P<name>\w+)[\w.]*'"
+)
+
+
+def own(verdict: Verdict) -> str:
+    """Return the error of the program itself that ended it, and where; empty where a cause or no error is known."""
+    found = [thing for thing in verdict.missing if thing.startswith(OWN)] if not verdict.causes else []
+    return found[0].removeprefix(OWN) if found else ""
+
+
+def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[str]:
+    """Return what would make a verdict certain; where no cause is known, first what the program itself has said."""
+    name, wanted = causes[0].id if causes else "", []
+    hung = incident.status in ("hung", "suspected")
+    if hung and not causes and "stacks.txt" in incident.texts:
+        wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
+    if not causes and not hung:
+        wanted += [_error(incident, texts), *_modules(texts)]
+        wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
+    wanted += [str(incident.facts["silent"])] if incident.facts.get("silent") else []
+    wanted += _modules(texts) if name == "build.abi" and not hung else []
+    if name.startswith(("kernel.", "data.index_range", "hw.")):
+        wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")
+    if name.startswith("gpumem."):
+        wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
+    if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
+        wanted += next_experiments.counters(incident)
+    if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or hung:
+        wanted += [] if "stacks.txt" in incident.texts else ["stacks of every process (ocrlab watch --silence 60)"]
+    if name.startswith("loader.") or name == "data.sample":
+        wanted.append("the output with num_workers=0")
+    if name.startswith(("build.", "driver.")):
+        wanted.append("ocrlab doctor --json of that machine")
+    ended_itself = incident.exit_code is not None and exit_codes.name(incident.exit_code) is None
+    if (
+        not ended_itself
+        and (not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver.")))
+        and evidence.KERNEL_LOG not in incident.texts
+        and not incident.facts.get("kernel_log_read")
+        and not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
+    ):
+        wanted.append("kernel log (dmesg) of the time of the failure")
+    return wanted
+
+
+def has_no_log(incident: Incident, texts: list[Page]) -> bool:
+    """Return whether a pasted text, without a context beside it, has no line that looks printed by a program."""
+    described = incident.status == "log" and not (incident.context or incident.exit_code or incident.signal)
+    return described and final_exception.find(texts) is None and not any(page.printed for page in texts)
+
+
+def _error(incident: Incident, texts: list[Page]) -> str:
+    """Return the exception that no signature explains, and where; else the last words of the program."""
+    end = final_exception.find(texts)
+    if end is not None:
+        if RELAYED.search(end.own.text):
+            return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
+        told = f"`{end.own.text.strip()[:160]}`{user_frame.place(end.page, end.own.number)}"
+        told += f" ({end.page.name} line {end.own.number})"
+        return OWN + told if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {told}"
+    if final_exception.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
+        return _last_words(incident, texts) or f"{NOTHING}{_last_line(incident, texts)}"
+    return "the first error line with its traceback"
+
+
+def _last_words(incident: Incident, texts: list[Page]) -> str:
+    """Return the last line in which the program itself speaks of an error, without an exception."""
+    if incident.status == "log" and final_exception.ended_well(texts):
+        return ""
+    for page in texts:
+        lines = list(zip(page.numbers, page.text.split("\n"), strict=False))[-FEW:]
+        said = [(number, text.strip()) for number, text in lines if WORDS.search(text) or OURS.match(text)]
+        if said and page.name not in (final_exception.CONTEXT, final_exception.KERNEL_LOG):
+            number, text = said[-1]
+            if OURS.match(text):
+                return f"{OWN}`{text.removeprefix('ocrlab: ')}` ({page.name} line {number})"
+            told = f"`{text[:200]}` ({page.name} line {number})"
+            asked = text.lower().startswith("error: ") and any(line.startswith("Usage: ") for _, line in lines)
+            if USAGE.match(text) or asked:  # argparse; click, fire
+                return f"{OWN}{told}, of the words that it was called with"
+            return f"its traceback: the program says only {told}; log.exception(...) or a bare `raise` would print it"
+    return ""
+
+
+def _last_line(incident: Incident, texts: list[Page]) -> str:
+    """Return how a program ended that had nothing to say, and what it said before."""
+    wanted = "; if the program failed, the first error line with its traceback"
+    if incident.status == "log":
+        wanted += "; if it stands still, its stacks: py-spy dump --pid PID > stacks.txt, or ocrlab watch -- COMMAND"
+    if incident.status != "failed" or incident.exit_code is None or incident.signal:
+        return wanted
+    last = next((text.text.rstrip().rpartition("\n")[2].strip() for text in texts if text.text.strip()), "")
+    after = f", after `{last[:120]}`" if last else ""
+    return f"; it ended itself with status {incident.exit_code} (sys.exit, os._exit, a library's exit()){after}"
+
+
+def _modules(texts: list[Page]) -> list[str]:
+    """Return which file may hide a module of the same name, where an import brings something else than expected."""
+    end = final_exception.find(texts)
+    found = MODULE.search(end.own.text) if end else None
+    if end is None or found is None:
+        return []
+    for number, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False):
+        frame = user_frame.FRAME.match(text) if end.first <= number <= end.last else None
+        if frame is None or frame["function"] != "<module>" or user_frame.frame(text) is None:
+            continue
+        file = PurePath(frame["file"])
+        if file.stem in stack_patterns.STANDARD | stack_patterns.OTHERS:
+            return [f"whether {file.name} is meant: it hides the module `{file.stem}` from every import; rename it"]
+    name = found["of"] or found["name"]
+    if name not in stack_patterns.STANDARD | stack_patterns.OTHERS:
+        return []
+    asks = f'python -c "import {name}; print({name})"'
+    return [f"which `{name}` that is: another version than the program needs, or a file {name}.py beside it ({asks})"]

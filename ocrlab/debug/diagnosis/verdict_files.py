@@ -1,0 +1,189 @@
+"""A verdict in words, and on disk: incident/verdict.json, verdict.md and the texts that it quotes, redacted."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ocrlab import redaction, run_folder
+from ocrlab.debug.diagnosis import catalogue, first_failed_rank, module_path, unknown_cause, user_frame
+from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
+
+ENDED = {
+    "failed": "The program failed",
+    "killed": "The program was killed",
+    "hung": "The program hung",
+    "suspected": "The program seems to hang",
+    "log": "",
+}
+FACTS = "facts.json"
+REPLACED = "secrets, private addresses, names of persons and machines"
+LIBRARY = re.compile(r"\bin ([\w.+-]+\.so[\w.]*)\[")
+WORKER = re.compile(r"DataLoader worker process (\d+)")
+EXCEPTION = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b")
+
+
+def sentence(verdict: Verdict) -> str:
+    """Return the verdict in one sentence: how it ended and where, the cause, how sure, and the line that says so.
+
+    Of several ranks it is the one to look at that is named, and how that one ended.
+    """
+    how, rank = _how(verdict), first_failed_rank.said(verdict)
+    if verdict.missing[:1] == [unknown_cause.NO_LOG]:
+        return f"{unknown_cause.NO_LOG[0].upper()}{unknown_cause.NO_LOG[1:]}."
+    if not verdict.causes:
+        own = unknown_cause.own(verdict)
+        said = f"it is an error of its own: {own}" if own else "the cause is unknown"
+        words, _, place = own[1:].partition("`")
+        if own and first_failed_rank.OURS.sub("", words).rstrip(".") in rank:  # the rank's words tell it already
+            said = f"it is an error of its own{place if place.startswith(' (') else place.replace(' ', ', ', 1)}"
+        return f"{how}; {said}." if how else f"{said[0].upper()}{said[1:]}."
+    first = verdict.causes[0]
+    sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
+    line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
+    told = f"{_within(_title(first.id))} ({first.id}, {first.confidence:.2f}{line})"
+    where = _where(verdict)
+    if rank:
+        place = "" if not where or where.startswith(":") else f", {where}"
+        return f"{how}; {sure} cause{place}: {told}."
+    if not how:
+        return f"{sure.capitalize()} cause: {told}{f', {where}' if where else ''}."
+    if where and not where.startswith(":"):
+        where = f" {where}"
+    return f"{how}{where}; {sure} cause: {told}."
+
+
+def _how(verdict: Verdict) -> str:
+    how, rank = ENDED.get(verdict.status, "The program failed"), first_failed_rank.said(verdict)
+    if rank:
+        return f"{how}: {rank}" if verdict.status in ("hung", "suspected") else f"{rank[0].upper()}{rank[1:]}"
+    if how and verdict.signal:
+        return f"{how} by {verdict.signal}" if verdict.status == "killed" else f"{how} ({verdict.signal})"
+    return f"{how} with exit status {verdict.exit_code}" if how and verdict.exit_code else how
+
+
+def _where(verdict: Verdict) -> str:
+    """Return the place in the program: its frame and the library of a crash, the worker and exception of a sample."""
+    lines = verdict.causes[0].evidence
+    if verdict.status in ("hung", "suspected"):
+        return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
+    parts = [f"in {named}" for line in lines if (named := module_path.said(line.text))][:1]
+    parts += [
+        f"{'called from' if parts else 'in'} {place}" for line in lines if (place := user_frame.frame(line.text))
+    ][:1]
+    parts += [f"in the library {found[1]}" for line in lines if (found := LIBRARY.search(line.text))][:1]
+    parts += [f"in data worker {found[1]}" for line in lines if (found := WORKER.search(line.text))][:1]
+    parts += [
+        f"with `{_code(textwrap.shorten(line.text, 130, placeholder=' ...'))}`"
+        for line in lines[:1]
+        if EXCEPTION.match(line.text)
+    ]
+    return ", ".join(parts)
+
+
+def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
+    """Return the verdict as a short page: sentence, evidence, what was ruled out, the next experiment, the fix.
+
+    Of the `facts` of its incident it says where the flight record ends, which decides no cause, and what a replay has
+    answered, where that is no evidence.
+    """
+    parts = [f"**{sentence(verdict)}**", *known(facts or {}, verdict)]
+    if verdict.causes:
+        first = verdict.causes[0]
+        parts += [
+            "## Evidence",
+            "\n".join(f"- {_line(line.file, line.line)} `{_code(line.text)}`" for line in first.evidence),
+        ]
+        if not first.evidence:
+            parts[-1] = "- none of its own; it looks the same as what was seen"
+    others = [f"- {cause.id} ({cause.confidence:.2f}): {_title(cause.id)}" for cause in verdict.causes[1:]]
+    if others:
+        parts += ["## Or else", "\n".join(others)]
+    if verdict.ruled_out:
+        parts += ["## Ruled out", "\n".join(f"- {out.id}: {out.why}" for out in verdict.ruled_out)]
+    if verdict.causes:
+        first = verdict.causes[0]
+        parts += ["## Next experiment", _experiment(first)] if first.experiment else []
+        parts += ["## Fix", first.fix] if first.fix else []
+    # What the first sentence says is not repeated.
+    said = (
+        ()
+        if verdict.causes
+        else (unknown_cause.OWN, unknown_cause.NO_LOG, first_failed_rank.said(verdict) or unknown_cause.OWN)
+    )
+    wanted = [thing for thing in verdict.missing if not thing.startswith(said)]
+    if wanted:
+        heading = "How to get a log" if verdict.missing[0] == unknown_cause.NO_LOG else "What would make it certain"
+        parts += [f"## {heading}", "\n".join(f"- {thing}" for thing in wanted)]
+    return "\n\n".join(parts) + "\n"
+
+
+def known(facts: Mapping[str, Any], verdict: Verdict) -> list[str]:
+    """Return what is known besides the causes, a paragraph each: where the record ends, what a replay answered."""
+    told = told_besides(facts)
+    evidence = [line.text for line in verdict.causes[0].evidence] if verdict.causes else []
+    record, answer = told.get("record"), told.get("replay")
+    return [
+        *([f"{record[0].upper()}{record[1:]}."] if record else []),
+        *([f"Replay: {answer}"] if answer and answer not in evidence else []),
+    ]
+
+
+def told_besides(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what verdict.json says besides the verdict, where it is known: `record`, `replay`."""
+    replay = facts.get("replay")
+    told = {"record": facts.get("record"), "replay": replay.get("answer") if isinstance(replay, Mapping) else None}
+    return {name: text for name, text in told.items() if isinstance(text, str) and text}
+
+
+def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
+    """Write verdict.json, verdict.md and the texts of the incident into `folder`, redacted; raises OSError.
+
+    The verdict comes last and each file is whole or not there: who finds verdict.json finds all that it quotes.
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for name, text in incident.texts.items():
+        if Path(name).name == name:
+            told, replaced = redaction.counted(text)
+            run_folder.write_text(place / name, told)
+            count += replaced
+    if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
+        run_folder.write_json(place / FACTS, redaction.record({"schema": SCHEMA, **finite(dict(incident.facts))}))
+    told, replaced = redaction.counted(markdown(verdict, incident.facts))
+    count += replaced
+    note = (
+        f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n"
+        if count
+        else ""
+    )
+    run_folder.write_text(place / "verdict.md", told + note)
+    run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **told_besides(incident.facts)}))
+
+
+def _title(name: str) -> str:
+    entry = catalogue.load().entries.get(name)
+    return entry.title if entry else name
+
+
+def _within(title: str) -> str:
+    """Return a title as it stands inside a sentence: small, unless it begins with a name or an acronym."""
+    word = title.partition(" ")[0]
+    return title if word[1:] != word[1:].lower() else title[:1].lower() + title[1:]
+
+
+def _experiment(cause: Cause) -> str:
+    command, _, tells = cause.experiment.partition("    ")
+    return f"    {command}" + (f"\n\n{tells.strip()}" if tells.strip() else "")
+
+
+def _line(file: str, number: int | None) -> str:
+    return f"{file}:{number}" if number else file
+
+
+def _code(text: str) -> str:
+    return text.replace("`", "'")

@@ -1,0 +1,76 @@
+"""Where the flight record of a run ends, in one line: what it knows after SIGKILL, when nobody else has said a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ocrlab.debug.flight_record import ring_reader
+from ocrlab.debug.flight_record.ring_reader import Flight
+from ocrlab.errors import DataError
+
+RANKS, SAMPLES, WORKERS = 4, 4, 8  # that are named
+LONGEST = 120  # characters of a name
+
+
+def told(run: Path) -> str:
+    """Return where each rank of the last start was: step, phase, samples, what its workers loaded; '' for no record."""
+    flights = last(run)
+    if len(flights) < 2:
+        return f"the record ends at {place(flights[0])}" if flights else ""
+    said = [f"that of rank {one.rank} at {place(one)}" for one in flights[1:RANKS]]
+    said += [f"and {len(flights) - RANKS} more ranks"] if len(flights) > RANKS else []
+    return "; ".join([f"the record of rank {flights[0].rank} ends at {place(flights[0])}", *said])
+
+
+def last(run: Path) -> list[Flight]:
+    """Return the records of the last start of a run that have a step, by rank."""
+    paths = ring_reader.find(run)
+    found = []
+    for path in paths:
+        if ring_reader.name_of(path)[1] == ring_reader.name_of(paths[0])[1]:
+            try:
+                flight = ring_reader.read(path)
+            except DataError:
+                continue
+            if flight.now is not None:
+                found.append(flight)
+    return found
+
+
+def lives(run: Path) -> bool:
+    """Tell whether a process has the number of one that has recorded; a number that was given again counts, too."""
+    return any(Path(f"/proc/{flight.pid}").exists() for flight in last(run))
+
+
+def place(flight: Flight) -> str:
+    """Return where a record ends, without the first words of the sentence."""
+    now = flight.now
+    assert now is not None, "only records with a step are told"
+    phase, samples = now.phase, f"sample{'s' if len(now.samples) > 1 else ''} {_few(now.samples)}"
+    if phase == "data":  # the samples are those of the batch before
+        phase, samples = "data (the next batch was being loaded)", f"the batch before: {_few(now.samples)}"
+    elif phase == "validation":
+        samples = _short(flight.sample)  # "validation batch 3: ..."
+    elif phase == "forward" and now.stage:
+        phase = f"forward, {_short(now.stage)}"
+    parts = [f"step {now.number}, {phase}".rstrip(", ")]
+    parts += [samples] if samples and not samples.endswith(" ") else []  # of no sample there is nothing to tell
+    of = [one for one in flight.workers if one.sample and (one.loader == 0) == (now.phase != "validation")]
+    own = [one for one in of if one.pid == flight.pid]  # what the process loads itself
+    if own and now.phase == "data":
+        parts.append(f"the process itself on {_short(own[0].sample)}")
+    of = [one for one in of if one.pid != flight.pid]
+    parts += [", ".join(f"worker {one.worker} on {_short(one.sample)}" for one in of[:WORKERS])] if of else []
+    return "; ".join(parts) + (f" and {len(of) - WORKERS} more workers" if len(of) > WORKERS else "")
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SAMPLES} more" if len(names) > SAMPLES else ""
+    return ", ".join(map(_short, names[:SAMPLES])) + more
+
+
+def _short(name: str) -> str:
+    """Return a name on one line; a path stays one, so that it is redacted as one."""
+    name = " ".join(name.split()).replace("`", "'")
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

@@ -1,0 +1,94 @@
+"""What was executed in the notebook that a training is written in, as `flight/cells-RANK.json`: what a replay executes.
+
+A kernel may be gone when the run is replayed, and a notebook's file tells neither what was executed nor in which order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ocrlab.records import SCHEMA, from_json
+from ocrlab.run_folder.atomic_files import write_json
+
+LIMIT = 2_000_000  # characters of all cells
+BEGAN: set[int] = set()  # the cells of this kernel that have begun a recording
+warned: list[str] = []  # in a replay: what of the cells was not executed again, or not as it was
+
+
+class LeftOut(BaseException):
+    """A cell that was recorded before the one that is replayed has come to its recording; `passing` says so."""
+
+
+passing: list[int] = []  # the cell that is executed now, if its recording is not the one to replay
+begun: list[bool] = []  # filled when the replay has begun
+
+
+def cell() -> int | None:
+    """Return the number of the cell that this IPython shell executes, None where there is no shell."""
+    with contextlib.suppress(Exception):
+        shell = _shell()
+        if shell is not None:  # its execution_count is that of the next cell in newer IPython
+            return len(shell.history_manager.input_hist_parsed) - 1
+    return None
+
+
+def note(folder: Path, rank: int) -> None:
+    """Write down what this IPython shell, if it is one, has executed, the cell at hand included; never raises."""
+    with contextlib.suppress(Exception):
+        shell = _shell()
+        if shell is None:
+            return
+        codes, raws = list(shell.history_manager.input_hist_parsed), list(shell.history_manager.input_hist_raw)
+        BEGAN.add(len(codes) - 1)
+        cells = [
+            {"number": i, "code": _placed(code, raw)}
+            for i, (code, raw) in enumerate(zip(codes, raws, strict=True))
+            if code.strip()
+        ]
+        size = sum(len(str(cell["code"])) for cell in cells)
+        told = {"schema": SCHEMA, "pid": os.getpid(), "cwd": shell.starting_dir, "argv": sys.argv, "size": size}
+        told |= {"began": sorted(BEGAN), "cells": cells if size <= LIMIT else []}
+        write_json(Path(folder, f"cells-{rank}.json"), told, private=True)
+
+
+def _shell() -> Any:
+    module = sys.modules.get("IPython")
+    return None if module is None else module.get_ipython()
+
+
+def _placed(code: str, raw: str) -> str:
+    """Return the code of a cell with the empty lines that IPython takes from its beginning: lines are counted so."""
+    lines = raw.split("\n")
+    empty = next((i for i, line in enumerate(lines) if line.strip()), 0)
+    return "\n" * empty + code.lstrip("\n")
+
+
+def find(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:
+    """Return the cells that process `pid` has executed, and their file; None where there are none; raises DataError."""
+    folder = run / "flight" if (run / "flight").is_dir() else run
+    path = (folder / f"cells-{rank}.json").absolute()
+    try:
+        told = from_json(path.read_bytes(), source=str(path))
+    except OSError:
+        return None
+    return (path, told) if told.get("pid") == pid else None
+
+
+def begins() -> None:
+    """Say that a recording begins in a replay; raises LeftOut in a cell before the one that is replayed."""
+    if passing:
+        raise LeftOut
+    begun.append(True)
+
+
+def shortened(value: Any, place: Path) -> Any:
+    """Return a fault whose lines say `cell-5.py:3`, without the folder of the replay, where the files of cells are."""
+    if isinstance(value, dict):
+        return {name: shortened(one, place) for name, one in value.items()}
+    if isinstance(value, list):
+        return [shortened(one, place) for one in value]
+    return value.replace(f"{place.absolute()}{os.sep}cell-", "cell-") if isinstance(value, str) else value

@@ -1,0 +1,146 @@
+"""How a training was started, as `flight/program.json`, so that a replay can start it again."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import DataError, RunError
+from ocrlab.records import SCHEMA, from_json
+from ocrlab.run_folder.atomic_files import write_json
+
+NAME = "program.json"
+REPLAY = "OCRLAB_REPLAY"  # environment: path of a job; the program is then a replay
+SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PRIVATE", "DSN", "SESSION")
+SHELL = ("_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "PS4", "LS_COLORS")
+OURS = ("OCRLAB_REPLAY", "OCRLAB_WATCH", "OCRLAB_HEARTBEAT")  # of this start only
+LONGEST = 8192  # characters of one variable
+try:
+    HERE = os.getcwd()  # when the recorder was imported
+except OSError:  # it is gone
+    HERE = os.sep
+
+
+def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
+    """Write program.json into a flight folder: `kind` is "ocrlab train", "lightning" or "loop"; raises OSError.
+
+    A program may be set by any variable; what looks like a key, a token or a password is left out.
+    """
+    kept = {n: v for n, v in os.environ.items() if not secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST}
+    told = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "argv": words(),
+        "executable": sys.executable,
+        "cwd": started_in(),
+        "host": socket.gethostname(),
+        "environment": kept,
+        "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
+        "pid": os.getpid(),
+        "rank": rank,
+        "world": world(),
+        "started": started(),
+        "time": time.time(),
+        **more,
+    }
+    write_json(Path(folder, name_of(rank)), told, private=True)
+
+
+def add(folder: Path | str, rank: int, **more: Any) -> None:
+    """Add to what was written of this rank's program what is known later; raises OSError, DataError, RunError."""
+    write_json(Path(folder, name_of(rank)), {**read(folder, rank), **more}, private=True)
+
+
+def name_of(rank: int) -> str:
+    """Return the name of the file of a rank's program."""
+    return NAME if rank == 0 else f"program-{rank}.json"
+
+
+def started() -> list[int]:
+    """Return which process of its program this is, in the order in which that has started them; [] for its first."""
+    return list(getattr(multiprocessing.current_process(), "_identity", ()))
+
+
+def world() -> int:
+    """Return how many processes there are in the group of this one, 1 without any."""
+    group: Any = sys.modules.get("torch.distributed")
+    return int(group.get_world_size()) if group and group.is_available() and group.is_initialized() else 1
+
+
+def words() -> list[str]:
+    """Return the words that this program was started with; of a process that multiprocessing has started anew those of
+    the program itself.
+    """
+    own = list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv]
+    found, process = own, multiprocessing.parent_process()
+    pid = None if process is None else process.pid
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid and _is_started(found):
+            found = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+            pid = int(
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
+            )
+    return own if _is_started(found) else found
+
+
+def _is_started(words: list[str]) -> bool:
+    return any(word == "--multiprocessing-fork" or word.startswith("from multiprocessing.") for word in words)
+
+
+def started_in() -> str:
+    """Return the folder that this program was started in, which it may have left since; raises OSError.
+
+    Its script is found there by the words of its start: it is that of the import, that of the shell, or the one of now.
+    """
+    now, main = os.getcwd(), getattr(sys.modules.get("__main__"), "__file__", None)
+    told = words()[1:]
+    script = next((word for word in told if main and os.path.basename(word) == os.path.basename(main)), None)
+    if script is None:
+        return HERE if Path(HERE).is_dir() else now
+    found = (here for here in (HERE, os.environ.get("PWD", now), now) if _same(Path(here, script), Path(str(main))))
+    return next(found, now)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
+    """Return the program of a run folder (or of its flight/); raises RunError where there is none, DataError."""
+    folder = Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)
+    path = folder / name_of(rank)
+    try:
+        return from_json(path.read_bytes(), source=str(path))
+    except FileNotFoundError:
+        need = "a run of ocrlab train, or of a program with ocrlab's Recorder or recording()"
+        raise RunError(f"{run} has no record of how it was started", need=need) from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=str(error)) from error
+
+
+def job() -> dict[str, Any] | None:
+    """Return the job of a replay where this process is one, None where it is not; raises DataError, OSError."""
+    path = os.environ.get(REPLAY)
+    return from_json(Path(path).read_bytes(), source=path) if path else None
+
+
+def is_replay() -> bool:
+    """Tell whether this process is a replay, in which nothing is recorded."""
+    return bool(os.environ.get(REPLAY))
+
+
+def secret(name: str, value: str = "") -> bool:
+    """Tell whether a variable may hold a key or a password, by its name or as a URL with one in it."""
+    if any(word in name.upper() for word in SECRET):
+        return True
+    host = value.partition("://")[2].partition("/")[0]
+    return "@" in host

@@ -1,0 +1,166 @@
+"""Reading a ring from outside: while its process lives, or after anything that ended it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ocrlab.debug.flight_record.ring_format import (
+    BLOCK_BYTES,
+    BLOCKS,
+    FIRST,
+    HEADER,
+    MAGIC,
+    MARGIN,
+    NOW,
+    PAGE,
+    PHASE_AT,
+    SAVED,
+    SAVED_AT,
+    SLOT_BYTES,
+    STAGE_AT,
+    TEXTS,
+    WORD_BYTES,
+    WORDS,
+    Step,
+    Torn,
+    block_of,
+    read_slot,
+)
+from ocrlab.debug.flight_record.worker_status import Worker, workers
+from ocrlab.errors import DataError
+
+NAME = re.compile(r"ring-(\d+)-(\d+)\.bin")
+LARGEST = 2**31  # bytes of a ring; a header that says more is damaged
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a training before the micro-batch `micro`, in optimiser step `number`."""
+
+    path: Path
+    number: int
+    micro: int
+
+
+@dataclass
+class Flight:
+    """What a ring says: the steps that are kept, oldest first, and `now`, the newest of them as far as it came.
+
+    `torn` counts records that were being written or are damaged; `sample` is what validation looked at.
+    """
+
+    path: Path
+    pid: int
+    rank: int
+    start: int
+    time: float
+    steps: list[Step] = field(default_factory=list)
+    now: Step | None = None
+    torn: int = 0
+    sample: str = ""
+    workers: list[Worker] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)  # of this start, the newest first
+
+
+def name_of(path: Path) -> tuple[int, int]:
+    """Return rank and start of a ring's file; raises DataError for a file of another name."""
+    match = NAME.fullmatch(path.name)
+    if not match:
+        raise DataError(f"{path} is not the file of a ring", need="ring-RANK-START.bin")
+    return int(match[1]), int(match[2])
+
+
+def find(run_folder: Path | str) -> list[Path]:
+    """Return the rings of a run folder (or of its flight/), the newest start first, by rank in a start."""
+    folder = Path(run_folder)
+    inner = folder / "flight"
+    paths = [path for path in (inner if inner.is_dir() else folder).glob("ring-*.bin") if NAME.fullmatch(path.name)]
+    return sorted(paths, key=lambda path: (-name_of(path)[1], name_of(path)[0]))
+
+
+def read(path: Path | str) -> Flight:
+    """Read a ring; raises DataError for a file that is none. A ring that is being written gives what was whole."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(FIRST)
+            flight, slots, size = _header(path, head)
+            head = _settled(file, head)
+            file.seek(FIRST)
+            kept = [file.read(SLOT_BYTES) for _ in range(slots)]
+            blocks = file.read((slots + MARGIN) * BLOCKS * BLOCK_BYTES)
+            large = [file.read(size) for _ in range(slots)]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read", got=str(error)) from error
+    found: list[tuple[int, Step]] = []
+    for slot, payload in zip(kept, large, strict=True):
+        try:
+            record = read_slot(slot, payload, lambda number: block_of(blocks, number)) if slot else None
+        except Torn:
+            record = None
+            flight.torn += 1
+        if record:
+            found.append(record)
+    flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
+    if flight.steps:
+        flight.now = _now(flight.steps[-1], head)
+        flight.steps[-1] = flight.now
+    flight.sample = _text(head, "sample")
+    flight.workers = workers(path.parent, flight.rank, flight.start)
+    flight.snapshots = _snapshots(path.parent, head, flight.rank)
+    return flight
+
+
+def _header(path: Path, head: bytes) -> tuple[Flight, int, int]:
+    try:
+        magic, slots, size, pid, rank, start, when = HEADER.unpack_from(head)
+    except struct.error:
+        magic, slots, size = b"", 0, 0
+    if magic != MAGIC or not slots or size < PAGE or slots * size > LARGEST or len(head) < FIRST:
+        do = "Replay it with the ocrlab that recorded it" if magic[:7] == MAGIC[:7] != magic else ""
+        raise DataError(f"{path} is not a ring", got=f"a file that starts with {head[:8]!r}", need=f"{MAGIC!r}", do=do)
+    return Flight(path, pid, rank, start, when), slots, size
+
+
+def _settled(file: object, head: bytes) -> bytes:
+    """Return the first pages as two readings agree on; of a living process the last one has to do."""
+    for _ in range(3):
+        file.seek(0)  # type: ignore[attr-defined]
+        again = file.read(FIRST)  # type: ignore[attr-defined]
+        if again == head:
+            break
+        head = again
+    return head
+
+
+def _now(step: Step, head: bytes) -> Step:
+    """Return the newest step with what the page of now says about it."""
+    phase, stage = (_word(head, head[at]) for at in (PHASE_AT, STAGE_AT))
+    return replace(step, phase=phase, stage=stage, op=_text(head, "op"))
+
+
+def _word(head: bytes, number: int) -> str:
+    """Return word `number` of phases and stages, '' for 0."""
+    at = WORDS + (number - 1) * WORD_BYTES
+    there = number > 0 and at + WORD_BYTES <= FIRST
+    return head[at + 1 : at + 1 + head[at]].decode(errors="replace") if there else ""
+
+
+def _snapshots(folder: Path, head: bytes, rank: int) -> list[Snapshot]:
+    found = []
+    for side, letter in enumerate("ab"):
+        there, micro, number = SAVED.unpack_from(head, NOW + SAVED_AT + 32 * side)
+        path = folder / f"snapshot-{rank}-{letter}.pt"
+        if there and path.is_file():
+            found.append(Snapshot(path, number, micro))
+    return sorted(found, key=lambda snapshot: -snapshot.micro)
+
+
+def _text(head: bytes, name: str) -> str:
+    offset, size = TEXTS[name]
+    selector = NOW + offset
+    at = selector + 1 + (head[selector] & 1) * size
+    return head[at + 1 : at + 1 + min(head[at], size - 1)].decode(errors="replace")

@@ -1,0 +1,1 @@
+"""Whether training waits for its data, and for which sample."""

@@ -1,0 +1,284 @@
+"""Waiting for data against computing, and why: any loader, watched from inside its workers, unchanged.
+
+    with loader.watch(train_loader) as seen:
+        for batch in seen:                 # or in train_loader itself, also inside lightning.Trainer.fit
+            ...
+    print(seen.finding()); seen.table(); seen.slowest(); seen.steps()
+
+`measure` (see `ocrlab.debug.instruments.dataloader.tune_workers`) tries settings and recommends only what it has measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
+from ocrlab.debug.instruments.dataloader import sample_names as names
+from ocrlab.debug.instruments.dataloader import sample_timing as samples
+from ocrlab.debug.instruments.dataloader import worker_log as journal
+from ocrlab.debug.instruments.dataloader.tune_workers import Measured, Setting, Trial, measure, rebuilt
+from ocrlab.debug.instruments.dataloader.worker_locks import Locks, call
+from ocrlab.debug.instruments.dataloader.worker_log import Death, Step
+from ocrlab.debug.instruments.signal_errors import by_a_signal
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Death", "Measured", "Seen", "Setting", "Step", "Trial", "measure", "rebuilt", "watch"]
+
+LOOKED = 200  # steps before whose wait each worker is looked at
+MOST = 100_000  # of the last steps that are kept one by one
+MAIN = -1  # the worker number of the training process itself
+
+
+class Seen:
+    """A watched loader: iterate over it as over the loader itself, whose attributes it has; then ask what was seen."""
+
+    def __init__(self, source: Iterable[Any], folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self.kept: deque[Step] = deque(maxlen=MOST)
+        self.logs: list[journal.Log] = []
+        self.deaths: list[Death] = []
+        self.error: BaseException | None = None
+        self.epochs, self.on = 0, True
+        self.workers = int(getattr(source, "num_workers", 0) or 0)
+        self.processes: dict[int, Any] = {}
+        self.schedule: int | None = None
+        self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
+        self._timing = 0.0  # seconds that timing samples had taken in this process by then
+        self.locks = Locks()
+        self._mark: Any = None  # a CUDA event behind everything that the last step asked of the device
+        self._own: Any = None  # the class of the loader, while it is watched
+
+    def __iter__(self) -> Iterator[Any]:
+        source, own = self.source, self._own
+        return _Watched(self, (lambda: iter(source)) if own is None else lambda: own.__iter__(source))
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "source":  # while this is being made or copied
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def table(self) -> pandas.DataFrame:
+        """Return one row for each process that loads: rate, shares of its time, threads, memory in MB, how it ended."""
+        import pandas as pd
+
+        self._read()
+        return pd.DataFrame([reasons.row(log, self.deaths) for log in self.logs])
+
+    def steps(self) -> pandas.DataFrame:
+        """Return one row for each step: seconds of waiting for its data and of computing."""
+        import pandas as pd
+
+        names = ["began", "wait", "compute", "first", "idle", "delay", "cpu"]
+        return pd.DataFrame([asdict(step) for step in self.kept], columns=names)
+
+    def slowest(self, count: int = 10) -> pandas.DataFrame:
+        """Return the samples that took longest, by name: seconds, times the median, and what they did meanwhile."""
+        import pandas as pd
+
+        self._read()
+        names = ["sample", "seconds", "times", "doing", "worker", "index"]
+        return pd.DataFrame(reasons.slowest(self.logs, count), columns=names)
+
+    def waiting(self) -> float:
+        """Return the share of the step that is waiting for data, 0 to 1, without the first step of each epoch."""
+        return reasons.waiting(list(self.kept))
+
+    def findings(self) -> list[str]:
+        """Return everything that was found, the most important first."""
+        self._read()
+        persistent = bool(getattr(self.source, "persistent_workers", False))
+        return reasons.findings(
+            list(self.kept), self.logs, self.deaths, self.workers, self.error, self.locks, persistent=persistent
+        )
+
+    def finding(self) -> str:
+        """Return in one sentence what the training waits for, and why."""
+        return self.findings()[0]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.findings(), reasons.written(self.table())])
+
+    def left(self, now: float) -> None:
+        """Take note that a step ended, and that the wait for the next batch begins."""
+        last = self.kept[-1] if self.kept else None
+        if last is not None and last.compute is None:
+            last.compute = now - last.began - last.wait
+            last.delay = journal.waited(self.schedule) - self._delay
+            last.cpu = time.process_time() - self._cpu
+        if len(self.kept) <= LOOKED:
+            self.locks.see([at for pid, one in self.processes.items() if one.is_alive() and (at := call(pid))])
+        if torch.cuda.is_initialized() and torch.cuda.is_available():
+            self._mark = torch.cuda.Event()
+            self._mark.record()
+
+    def came(self, began: float, now: float, first: bool) -> None:
+        """Take note that a batch came."""
+        idle = None if self._mark is None else bool(self._mark.query())
+        self._mark = None
+        timing = samples.own()  # in the training process it is no waiting of the program's own
+        self.kept.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
+        self._timing = timing
+        self._delay, self._cpu = journal.waited(self.schedule), time.process_time()
+
+    def fail(self, error: BaseException) -> None:
+        """Switch the instrument off after an error of its own; the training goes on."""
+        self.on = False
+        print(f"ocrlab: the loader is not watched any more: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def started(self, before: set[Any]) -> None:
+        """Take note of the processes that the loader started, and which thread takes the batches."""
+        self.epochs += 1
+        self.processes |= {int(p.pid or 0): p for p in multiprocessing.active_children() if p.pid not in before}
+        if self.schedule is None:
+            self.schedule = journal.schedule()
+
+    def ended(self, error: BaseException) -> None:
+        """Take note that loading failed, and of each worker that is dead."""
+        self.error = error
+        self.died()
+
+    def died(self) -> None:
+        """Take note of each worker that is dead."""
+        self._read()
+        time.sleep(0.05 if self.processes else 0)  # a signal is told before the exit status can be read
+        known = {log.pid: log for log in self.logs}
+        for number, (pid, process) in enumerate(sorted(self.processes.items())):
+            code = process.exitcode
+            if code and pid not in {death.pid for death in self.deaths}:
+                log = known.get(pid, journal.Log(pid, number))
+                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                sample = names.called(getattr(self.source, "dataset", None), log.now)
+                self.deaths.append(Death(log.worker, pid, how, sample, log.count))
+
+    def _read(self) -> None:
+        if self.folder.is_dir():
+            self.logs = journal.read(self.folder)
+
+
+class _Watched(Iterator[Any]):
+    """An iterator over batches that takes the time; everything else is that of the loader's own iterator."""
+
+    def __init__(self, seen: Seen, begin: Callable[[], Iterator[Any]]) -> None:
+        self._seen, self._first = seen, True
+        self._entered = time.monotonic()
+        before = {process.pid for process in multiprocessing.active_children()}
+        try:
+            self._below = begin()
+        except Exception as error:
+            seen.ended(error)
+            raise
+        self._tell(seen.started, before)
+
+    def __next__(self) -> Any:
+        seen = self._seen
+        now = self._entered if self._first else time.monotonic()
+        if not self._first:
+            self._tell(seen.left, now)
+        try:
+            batch = next(self._below)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._tell(seen.ended, error)
+            raise
+        self._tell(seen.came, now, time.monotonic(), self._first)
+        self._first = False
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_below":
+            raise AttributeError(name)
+        return getattr(self._below, name)
+
+    def _tell(self, method: Any, *args: Any) -> None:
+        if self._seen.on:
+            try:
+                method(*args)
+            except Exception as error:
+                if by_a_signal(error):
+                    self._seen.error = error
+                    raise  # a worker died just now, and torch says so from its handler
+                self._seen.fail(error)
+
+
+@contextlib.contextmanager
+def watch(source: Iterable[Any]) -> Iterator[Seen]:
+    """Watch a loader until the block ends: any torch DataLoader, or any iterable (then only waiting and computing).
+
+    Batches, their order and every random state stay what they are. Begin before the workers start: those of a
+    persistent loader that was used before are not looked into. What was seen can be asked inside the block and after.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
+    seen = Seen(source, folder)
+    undo: list[Any] = []
+    try:
+        if isinstance(source, DataLoader):
+            try:
+                _attach(source, seen, undo)
+            except Exception as error:
+                seen.fail(error)
+        yield seen
+    except Exception:
+        with contextlib.suppress(Exception):  # torch tells a death wherever the program is, also in its own step
+            seen.died()
+        raise
+    finally:
+        for each in reversed(undo):
+            with contextlib.suppress(Exception):
+                each()
+        seen._read()
+        _close(seen)
+        shutil.rmtree(folder, ignore_errors=True)  # a worker that lives on sees that and closes its journal
+
+
+def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
+    """Put the timing hooks into a loader and into `undo` what takes them out."""
+    inner = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)  # accelerate
+    start, collate = inner.worker_init_fn, inner.collate_fn
+    if inner.num_workers:
+        inner.worker_init_fn = samples.Start(seen.folder, start)
+        undo.append(lambda: setattr(inner, "worker_init_fn", start))
+    else:
+        samples.begin(seen.folder, inner.dataset, MAIN)
+        undo.append(samples.end)
+    if collate is not None:
+        inner.collate_fn = samples.Collate(collate)
+        undo.append(lambda: setattr(inner, "collate_fn", collate))
+    kind: Any = type(loader)
+    maker: Any = type(kind)
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        return iter(seen) if self is loader else kind.__iter__(self)
+
+    with contextlib.suppress(TypeError):  # a loader of another make: then only who iterates over `seen` is timed
+        become = object.__dict__["__class__"].__set__  # a wrapper may say that it is of another class
+        become(loader, maker(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__}))
+        seen._own = kind
+        undo.append(lambda: become(loader, kind))
+
+
+def _close(seen: Seen) -> None:
+    descriptor, seen.schedule = seen.schedule, None
+    if descriptor is not None:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

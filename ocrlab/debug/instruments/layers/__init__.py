@@ -1,0 +1,1 @@
+"""What each module computes: shapes, ranges, NaN, gradients, time."""

@@ -1,0 +1,339 @@
+"""What every module computes, seen from hooks: shapes, statistics, gradients, time, memory, and the first NaN or Inf.
+
+    with layers.watch(model, "decoder.fusion.*", every=10) as seen:
+        train(...)
+    seen.first_nonfinite                  module, tensor, step, sample; None where all was finite
+    seen.table(), seen.history(), seen.plot()
+
+Steps are those of the optimiser that holds parameters of the model; where none steps, a call of the model is a step,
+and `seen.step()` ends one by hand. In steps that are not looked at hooks return at once.
+
+Gradients come from hooks on tensors, not on modules: torch's backward hooks on modules do not allow what many models
+do, changing an output in place (`ReLU(inplace=True)`). The gradient of an input is that of the tensor, from everything
+that uses it; under a GradScaler gradients are the scaled ones.
+
+A compiled graph runs no hooks. Where the model is compiled, the steps that are looked at run eagerly, which is slower
+and may differ in the last bits; the others run compiled. Where it runs inside of a compiled function nothing is seen,
+and `seen.table()` says so. The same is true for code that calls `module.forward()` and not the module.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.instruments.compiled_modules import is_compiled
+from ocrlab.debug.instruments.layers import module_selection as names
+from ocrlab.debug.instruments.layers import table as rows
+from ocrlab.debug.instruments.layers.nested_tensors import inside
+from ocrlab.debug.instruments.layers.statistics import Keeper
+from ocrlab.debug.instruments.layers.step_counter import Steps, in_backward
+from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, First, Row
+from ocrlab.debug.instruments.layers.timers import Clock
+from ocrlab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ocrlab.debug.instruments.layers.plots import Drawn
+
+DEFAULT = "decoder.fusion"
+SHOWN = ("class", "step", "shape", "dtype", "min", "max", "mean", "std", "zeros", "grad_std", "ms", "worst")  # printed
+MOST_SHOWN = 60  # modules that are printed
+
+
+def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> Seen:
+    """Return what watches modules of `model` inside its `with` block: names, globs, modules, classes, or several.
+
+    Statistics are taken in each `every`-th step; `backward=False` leaves gradients alone. Raises ConfigError with the
+    nearest right names.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("Only a torch module can be watched", got=type(model).__name__, need="an nn.Module")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ConfigError("every says in which steps statistics are taken", got=repr(every), need="a whole number >= 1")
+    return Seen(model, names.chosen(model, which), every, backward)
+
+
+class Seen:
+    """What was seen of the modules of one model; the hooks are there inside its `with` block only."""
+
+    def __init__(self, model: nn.Module, named: list[names.Named], every: int, backward: bool) -> None:
+        self.modules = [(one.name, type(one.module).__name__) for one in named]
+        self.fault = ""  # why nothing is looked at any more, if so
+        self.unfinished: tuple[str, ...] = ()  # modules that an exception left, the outermost first
+        self._keeper = Keeper()
+        self._steps = Steps(weakref.ref(model), every, self._ended, self._began, self._joined)
+        self._named = [(one.name, weakref.ref(one.module)) for one in named]
+        self._backward = backward
+        self._compiled = is_compiled(model)
+        self._jit = names.made_by_jit(model)
+        self._handles: list[Any] = []
+        self._local = threading.local()  # DataParallel calls replicas of the same modules in threads
+        self._stance: Any = None
+        self._live = False
+        self._blind = False  # the optimiser made a step that was to be looked at, and no module was called in it
+
+    def __enter__(self) -> Seen:
+        """Put the hooks on; raises ConfigError where they are on already or the model is gone."""
+        model = self._steps.model()
+        if self._handles or model is None:
+            what = "This watch is open already" if self._handles else "The model that was to be watched is gone"
+            raise ConfigError(what, do="Call layers.watch again for another one")
+        watched = [(name, module) for name, ref in self._named if (module := ref()) is not None]
+        for name, module in watched:
+            self._hook(module, name)
+        if all(module is not names.unwrapped(model) for _, module in watched):
+            self._hook(names.unwrapped(model), "")  # only to count its calls
+        self._handles.append(self._steps.listen())
+        self._began()
+        if self._compiled:
+            print("ocrlab: the model is compiled; steps that are looked at run eagerly meanwhile", file=sys.stderr)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Take every hook off, whatever happened."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._live = False
+        self._compile_again()
+        stack = self._stack()
+        self.unfinished = tuple(call.module for _, call in stack if call.phase != "recompute") if error else ()
+        stack.clear()
+        if cuda_sticky_errors.of_cuda(error):
+            self.fault = self.fault or "a CUDA error ended the block, after which no device may be asked"
+            self._keeper.lose()
+        self._guarded(self._keeper.flush)
+        if self._blind and not self._keeper.rows and error is None and not self.fault:
+            print(f"ocrlab: {self.note()}", file=sys.stderr)  # else nothing seen would read as nothing found
+
+    def step(self) -> None:
+        """End this step by hand, where no torch optimiser does; from then on only this counts steps, and optimisers."""
+        self._guarded(self._steps.by_hand)
+
+    @property
+    def first_nonfinite(self) -> First | None:
+        """The first tensor with a NaN or Inf in the order of computing; None where all that was seen is finite."""
+        return rows.first([*([self._keeper.first] if self._keeper.first else []), *self._read()])
+
+    def table(self) -> DataFrame:
+        """Return one row a module with the figures of its last output and gradient, and the worst seen; see `rows`."""
+        read = self._read()
+        bad = rows.worst(sorted([*self._keeper.worst.values(), *read], key=lambda row: row.order))
+        told = rows.table(self.modules, read, bad)
+        told.attrs["note"] = self.note()
+        return told
+
+    def history(self) -> DataFrame:
+        """Return one row a tensor over all steps that were looked at, the newest 50,000; see `rows`."""
+        return rows.history(self._read())
+
+    def plot(self) -> Drawn:
+        """Return a figure of the outputs and gradients of the watched modules; its title says what was found."""
+        from ocrlab.debug.instruments.layers import plots
+
+        return plots.drawn([name for name, _ in self.modules], self._read(), self.first_nonfinite)
+
+    def note(self) -> str:
+        """Return what has to be known about the figures: why there are none, or what is not in them; else ""."""
+        if self.fault:
+            return f"Nothing was looked at after this: {self.fault}"
+        silent = {name for name, _ in self.modules} - {row.call.module for row in self._keeper.rows}
+        silent -= set(self.unfinished)
+        left = f"an exception left {', '.join(self.unfinished)}" if self.unfinished else ""
+        if silent and len(silent) == len(self.modules):
+            why = "it runs inside of a compiled function, its `forward` is called directly, or it was not needed"
+            return f"No watched module was called in a step that was looked at: {why}"
+        unread = [row.slot.why for row in self._keeper.rows if row.slot.why]
+        told = [left] if left else []
+        told += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._keeper.rows) else []
+        told += [f"never called: {', '.join(sorted(silent))}"] if silent else []
+        told += [f"of torch.jit, whose insides run no hooks: {', '.join(self._jit)}"] if self._jit else []
+        told += [f"{self._keeper.dropped} older rows were dropped"] if self._keeper.dropped else []
+        return "; ".join(told)
+
+    def __str__(self) -> str:
+        first, table = self.first_nonfinite, self.table()
+        seen = any(not row.slot.why for row in self._keeper.rows)
+        told = [f"{first}" if first else "All that was seen is finite"] if seen else []
+        wanted = [name for name in SHOWN if name in table.columns and table[name].notna().any()]
+        shown = table[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
+        return "\n".join([*told, *filter(None, [self.note()]), *([shown] if wanted else [])])
+
+    def _read(self) -> list[Row]:
+        """Return all rows with their figures; waits for what is on its way."""
+        self._guarded(lambda: self._keeper.flush(end=False))
+        self._guarded(lambda: self._keeper.read(wait=True))
+        return self._keeper.rows
+
+    def _hook(self, module: nn.Module, name: str) -> None:
+        hook = _Before(self, name, type(module).__name__)
+        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        if name:
+            self._handles.append(module.register_forward_hook(_After(self, hook)))
+
+    def _entered(self, who: _Before, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._steps.entered(who)
+        if not self._live or not who.name or self._capturing():
+            return
+        keeper, steps = self._keeper, self._steps
+        clock = keeper.clock
+        begin = clock.mark()
+        root = self._root()
+        phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
+        is_root = root is not None and module is names.unwrapped(root)
+        first = bool(getattr(module, "batch_first", True))
+        call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, keeper.next(), first)
+        keeper.calls.append(call)
+        for path, tensor in _arguments(args, kwargs):
+            keeper.add(call, INPUT, path, tensor, self._gradient if self._backward else None)
+        keeper.weights(call, module)
+        self._stack().append((who, call))
+        call.allocated = clock.memory()
+        call.begin, call.own = clock.done(begin), (len(clock.own), 0)
+
+    def _left(self, who: _Before, output: Any) -> None:
+        stack = self._stack()
+        if not self._live or all(entered is not who for entered, _ in stack):
+            return
+        clock = self._keeper.clock
+        begin = clock.mark()
+        entered, call = stack.pop()
+        while entered is not who:  # an exception left it
+            entered, call = stack.pop()
+        call.end, call.own = begin, (call.own[0], len(clock.own))
+        now = clock.memory()
+        call.allocated = now - call.allocated if now is not None and call.allocated is not None else None
+        for path, tensor in inside(output):
+            self._keeper.add(call, OUTPUT, path, tensor, self._gradient if self._backward else None)
+        clock.done(begin)
+
+    def _gradient(self, roles: list[tuple[Call, str, str]], gradient: Tensor) -> None:
+        if not self.fault and self._handles and gradient is not None and not self._capturing():
+            self._guarded(lambda: self._keeper.gradient(roles, gradient))
+
+    def _ended(self) -> None:
+        """End a step: its figures begin to travel."""
+        if self._live:
+            self._blind = self._blind or (self._steps.led and not self._keeper.rows)
+            self._keeper.flush()
+        self._stack().clear()
+
+    def _began(self) -> None:
+        """Begin a step: look at it, or let it pass."""
+        live = self._steps.looked_at and not self.fault
+        if live:
+            self._keeper.read(wait=False)
+            model = self._steps.model()
+            first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
+            self._keeper.clock = Clock(first is not None and first.is_cuda)
+        self._live = live
+        if not live and self._steps.counted:  # else nobody would see the next call
+            self._compile_again()
+        elif live and self._compiled and self._stance is None:
+            self._stance = torch.compiler.set_stance("force_eager")
+
+    def _joined(self) -> None:
+        for row in self._keeper.rows:
+            row.call.step = 0
+
+    def _compile_again(self) -> None:
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+            self._stance = None
+
+    def _root(self) -> nn.Module | None:
+        model = self._steps.model()
+        return None if model is None else names.unwrapped(model)
+
+    def _stack(self) -> list[tuple[_Before, Call]]:
+        """Return the calls of this thread that were entered and not left."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        stack: list[tuple[_Before, Call]] = self._local.stack
+        return stack
+
+    def _capturing(self) -> bool:
+        """Tell whether a CUDA graph is being recorded: what was done here would be done in each replay of it."""
+        return self._keeper.clock.cuda and torch.cuda.is_current_stream_capturing()
+
+    def _guarded(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        """Look at nothing any more: an instrument must not break the training that it looks at."""
+        first, self._live = not self.fault, False
+        self.fault = self.fault or f"{type(error).__name__}: {error}".partition("\n")[0]
+        self._keeper.lose() if cuda_sticky_errors.of_cuda(error) else self._keeper.forget()
+        if first:
+            print(f"ocrlab: layers are not watched any more; {self.fault}", file=sys.stderr)
+
+
+class _Before:
+    """The hook before a module's forward; a copy of the module, like an average of the weights, gets one that rests."""
+
+    def __init__(self, seen: Seen, name: str, kind: str) -> None:
+        self.seen, self.name, self.kind = seen, name, kind
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():  # nothing in the graph, and no break in it
+            return
+        try:
+            self.seen._entered(self, module, args, kwargs)
+        except Exception as error:
+            self.seen._switch_off(error)
+
+    def __deepcopy__(self, _: object) -> Callable[..., None]:
+        return _rest
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        return _resting, ()
+
+
+class _After:
+    """The hook after a module's forward."""
+
+    def __init__(self, seen: Seen, before: _Before) -> None:
+        self.seen, self.before = seen, before
+
+    def __call__(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        try:
+            self.seen._left(self.before, output)
+        except Exception as error:
+            self.seen._switch_off(error)
+
+    __deepcopy__ = _Before.__deepcopy__
+    __reduce__ = _Before.__reduce__
+
+
+def _rest(*_: object, **__: object) -> None:
+    """Be a hook that does nothing."""
+
+
+def _resting() -> Callable[..., None]:
+    return _rest
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """Return the tensors among the arguments of a call; a single positional one needs no number."""
+    found = []
+    for place, argument in enumerate(args):
+        before = f"[{place}]" if len(args) > 1 else ""
+        found += [(before + path, tensor) for path, tensor in inside(argument)]
+    for name, argument in kwargs.items():
+        found += [(name + path, tensor) for path, tensor in inside(argument)]
+    return found

@@ -1,0 +1,132 @@
+"""Which modules of a model are meant: by dotted name or glob, by class, or the module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.errors import ConfigError
+
+Wanted = str | nn.Module | type[nn.Module] | Iterable["Wanted"]
+WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}  # their child is called `module`
+INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # torch.compile, FSDP, checkpoint_wrapper
+
+
+@dataclass(frozen=True)
+class Named:
+    """A module with the name that a person uses for it; a shared module has further ones."""
+
+    name: str
+    module: nn.Module
+    also: tuple[str, ...] = ()
+
+
+def every(model: nn.Module) -> list[Named]:
+    """Return all modules that can be called, each once, under names without torch's wrappers; a model is `(Class)`.
+
+    Of a wrapper and what it wraps, which share a name, only the inner one is there: it does the work.
+    """
+    names: dict[int, list[str]] = {}
+    inner: dict[str, nn.Module] = {}
+    for name, module in _walk(model, "", frozenset()):
+        if can_be_called(module):
+            inner[name or f"({type(unwrapped(module)).__name__})"] = module
+    for name, module in inner.items():
+        names.setdefault(id(module), []).append(name)
+    kept = [(name, module, names[id(module)]) for name, module in inner.items()]
+    return [Named(name, module, tuple(known[1:])) for name, module, known in kept if name == known[0]]
+
+
+def _walk(module: nn.Module, name: str, above: frozenset[int]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield every module with its name, those that are shared under each of their names, parents first."""
+    yield name, module
+    for part, child in module.named_children() if of_jit(module) else module._modules.items():
+        if child is not None and id(child) not in above:  # one that holds itself would never end
+            hidden = part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)
+            yield from _walk(child, name if hidden else f"{name}.{part}".lstrip("."), above | {id(module)})
+
+
+def made_by_jit(model: nn.Module) -> list[str]:
+    """Return the names of the outermost parts of a model that torch.jit made, whose insides run no hooks."""
+    found = [name for name, module in _walk(model, "", frozenset()) if of_jit(module)]
+    return [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return what is inside of torch's wrappers."""
+    for part, child in () if of_jit(module) else module._modules.items():
+        if child is not None and (part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)):
+            return unwrapped(child)
+    return module
+
+
+def can_be_called(module: nn.Module) -> bool:
+    """Tell whether a module has a forward that hooks can see; a ModuleList has none, what torch.jit made takes none."""
+    if of_jit(module):
+        return False
+    return "forward" in vars(module) or type(module).forward is not nn.Module.forward
+
+
+def chosen(model: nn.Module, wanted: Wanted) -> list[Named]:
+    """Return the modules that are wanted, in the model's order; raises ConfigError with the nearest right names.
+
+    A glob is matched with the whole dotted name, and where nothing matches with its end, so that `decoder.fusion` is
+    also found as `net.decoder.fusion`. `*` is every module, the model itself too; that alone is "", as in torch.
+    """
+    modules = every(model)
+    if not modules:
+        jit = of_jit(unwrapped(model))
+        what = "A model of torch.jit runs no hooks" if jit else "The model has no module that is called"
+        need = "the model as it was before torch.jit" if jit else "a module with a forward"
+        raise ConfigError(what, got=type(unwrapped(model)).__name__, need=need)
+    picked = {id(found.module) for found in _picked(model, modules, wanted)}
+    return [found for found in modules if id(found.module) in picked]
+
+
+def _picked(model: nn.Module, modules: list[Named], wanted: Wanted) -> list[Named]:
+    if isinstance(wanted, str):
+        return _by_name(model, modules, wanted) if wanted else _picked(model, modules, unwrapped(model))
+    if isinstance(wanted, nn.Module):
+        found = [named for named in modules if named.module is unwrapped(wanted) or named.module is wanted]
+        return found or _none(f"This {type(wanted).__name__} is no module of the model", model, modules, "")
+    if isinstance(wanted, type):
+        found = [named for named in modules if isinstance(named.module, wanted)]
+        return found or _none(f"The model has no {wanted.__name__} that is called", model, modules, "")
+    if isinstance(wanted, Iterable) and not isinstance(wanted, bytes):
+        several = list(wanted)
+        if several:
+            return [named for one in several for named in _picked(model, modules, one)]
+        wanted = several  # a list that came out empty would watch nothing, in silence
+    need = "a name, a glob, a module, a class of modules, or several of them"
+    raise ConfigError("Nothing says which modules are meant", got=repr(wanted), need=need)
+
+
+def _by_name(model: nn.Module, modules: list[Named], pattern: str) -> list[Named]:
+    for glob in (pattern, f"*.{pattern}"):
+        found = [named for named in modules if any(fnmatchcase(name, glob) for name in (named.name, *named.also))]
+        if found:
+            return found
+    silent = [name for name, module in _walk(model, "", frozenset()) if name == pattern and not can_be_called(module)]
+    if silent:
+        do = f"Write {pattern}.* for what is in it"
+        raise ConfigError(f"{pattern} has no forward of its own, so that nothing can be seen of it", do=do)
+    return _none(f"No module is called {pattern}", model, modules, pattern)
+
+
+def _none(what: str, model: nn.Module, modules: list[Named], pattern: str) -> list[Named]:
+    """Raise ConfigError with the names that are nearest to `pattern`."""
+    names = [name for named in modules for name in (named.name, *named.also)]
+    last = pattern.rpartition(".")[2].strip("*[]?")
+    near = get_close_matches(pattern, names, n=3, cutoff=0.5)
+    near += [name for name in names if last and last in name.rpartition(".")[2]][:3]
+    told = ", ".join(dict.fromkeys(near)) or ", ".join(names[1:7])
+    root = type(unwrapped(model)).__name__
+    nearest = f"The nearest are {told}; " if told else ""
+    raise ConfigError(
+        f"{what} ({root}, {len(modules)} module{'s' if len(modules) > 1 else ''})", do=f'{nearest}"*" is every module'
+    )

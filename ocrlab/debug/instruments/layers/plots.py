@@ -1,0 +1,164 @@
+"""What was seen of modules as a figure: few of them over the steps, many of them along the network.
+
+Matplotlib alone draws it, since this room does not know the reports; colours and lines are theirs.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ocrlab.debug.instruments.layers.table import GRADIENT, OUTPUT, First, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEW = 5  # modules that get a curve of their own
+INK, MUTED, LINE, BAD = "#1f2933", "#5f6b7a", "#d8dee6", "#c8450c"
+COLOURS = ("#2563a8", "#00805a", "#8a5bb5", "#b07a00", "#5f6b7a")
+STYLE: Any = {
+    "font.size": 10,
+    "text.color": INK,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9,
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A matplotlib figure and its alternative text, which says what it shows; a notebook displays it by itself."""
+
+    figure: Figure
+    alt: str
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        data = io.BytesIO()
+        self.figure.savefig(data, format="png", dpi=100)
+        code = base64.b64encode(data.getvalue()).decode("ascii")
+        html = f'<img style="max-width:100%" src="data:image/png;base64,{code}" alt="{escape(self.alt)}">'
+        return {"text/html": html, "text/plain": self.alt}
+
+
+def drawn(names: Sequence[str], rows: Sequence[Row], first: First | None) -> Drawn:
+    """Return deviations of outputs and of their gradients: over the steps of few modules, else along the network."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rows = [row for row in rows if row.slot.figures is not None]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+        panels = figure.subplots(1, 2)
+        draw = _over_steps if len(names) <= FEW else _along
+        told = [
+            draw(axes, names, [row for row in rows if row.what == what], what.replace("output", "the output"))
+            for axes, what in zip(panels, (OUTPUT, GRADIENT[OUTPUT]), strict=True)
+        ]
+        if first is not None:
+            figure.suptitle(_short(first), x=0.01, ha="left", color=BAD, fontsize=10.5, fontweight="bold")
+        return Drawn(figure, ". ".join([*([first.sentence.rstrip(".")] if first else []), *told]) + ".")
+
+
+def _short(first: First) -> str:
+    sample = f", sample {first.sample}" if first.sample is not None else ""
+    return f"First {'NaN' if first.nan else 'Inf'} at step {first.step}: {first.what} of {first.module}{sample}"
+
+
+def _over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
+    """Draw one curve a module: the deviation over the steps."""
+    axes.set_xlabel("step")
+    axes.set_ylabel("standard deviation")
+    lows, highs, curves = [], [], 0
+    for name, colour in zip(names, COLOURS, strict=False):
+        by_step = {row.call.step: _deviation(row) for row in rows if row.call.module == name}
+        points = [(step, value) for step, value in sorted(by_step.items()) if math.isfinite(value)]
+        lost = sorted(step for step, value in by_step.items() if not math.isfinite(value))
+        if points:
+            marker = "o" if len(points) < 4 else ""
+            axes.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=1.8, marker=marker, markersize=4)
+            curves += 1
+            lows.append(min(value for _, value in points))
+            highs.append(max(value for _, value in points))
+        for step in lost:
+            axes.axvline(step, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
+    return _finished(axes, what, lows, highs, curves > 1, f"over the steps of {', '.join(names)}")
+
+
+def _along(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
+    """Draw one point a module in the order of computing: the deviation in the newest step, a cross where it is lost.
+
+    The lowest and the highest are named: a place in the order alone tells nobody which module that is.
+    """
+    axes.set_xlabel("module, in the order in which it computes")
+    axes.set_ylabel("standard deviation")
+    newest = {row.call.module: row for row in rows}
+    last = sorted(newest.values(), key=lambda row: row.call.order)
+    values = [(place, _deviation(row)) for place, row in enumerate(last)]
+    good = [(place, value) for place, value in values if math.isfinite(value)]
+    bad = [place for place, value in values if not math.isfinite(value)]
+    if good:
+        axes.plot(*zip(*good, strict=True), color=COLOURS[0], linewidth=0.8, marker="o", markersize=3.5)
+    if bad:
+        height = [0.04] * len(bad)
+        axes.plot(
+            bad, height, "x", color=BAD, markersize=5, transform=axes.get_xaxis_transform(), label="NaN or Inf only"
+        )
+    figures = [value for _, value in good]
+    told = _finished(axes, what, figures, figures, bool(bad), f"along {len(last)} modules")
+    ends = [min(good, key=lambda one: one[1]), max(good, key=lambda one: one[1])] if len(set(figures)) > 1 else []
+    for point, beside in zip(ends, (-9, 9), strict=False):
+        half = "left" if point[0] < len(last) / 2 else "right"
+        style: Any = {"color": INK, "fontsize": 8, "ha": half, "va": "center", "annotation_clip": False}
+        axes.annotate(last[point[0]].call.module, point, (0, beside), textcoords="offset points", **style)
+    axes.margins(y=0.12)
+    where = [
+        f"{side} in {last[place].call.module}" for side, (place, _) in zip(("lowest", "highest"), ends, strict=False)
+    ]
+    return ", ".join([told, *where])
+
+
+def _finished(axes: Axes, what: str, lows: Sequence[float], highs: Sequence[float], legend: bool, where: str) -> str:
+    """Set scale, title and legend, and return what is seen in words."""
+    if not lows:
+        axes.set_title(f"No figures of {what}")
+        return f"No figures of {what} {where}"
+    low, high = min(lows), max(highs)
+    if low > 0 and high / low > 20:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    if legend:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    subject = what[:1].upper() + what[1:]
+    title = f"{subject}: {low:.2g} to {high:.2g}" if high > low else f"{subject}: {high:.2g}"
+    axes.set_title(title)
+    return f"Standard deviation of {what} {where}: {low:.3g} to {high:.3g}"
+
+
+def _deviation(row: Row) -> float:
+    return row.slot.figures.std if row.slot.figures else math.nan

@@ -1,0 +1,250 @@
+"""Statistics as they are taken: each tensor once, on a GPU without waiting for it, read when they have arrived."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments import cuda_sticky_errors, tensor_facts
+from ocrlab.debug.instruments.layers.table import GRADIENT, INPUT, OUTPUT, WEIGHT, Call, Row, Slot, worst
+from ocrlab.debug.instruments.layers.timers import Clock
+from ocrlab.debug.instruments.tensor_facts import Figures
+
+MOST = 50_000  # rows kept; above it the oldest go, but for the first fault and the worst of each module
+WAITING = 4  # steps whose figures may be on their way from a device
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A tensor of this step: who it is, what is in it, and whose output and input it is."""
+
+    tensor: weakref.ref[Tensor]
+    version: int
+    slot: Slot
+    roles: list[tuple[Call, str, str]] | None = None
+
+
+@dataclass
+class _Sent:
+    """Figures on their way from one device: vectors of slots, then sums of weights; and the times of calls."""
+
+    slots: list[Slot]
+    weights: list[tuple[int, Call, str, Slot]]
+    calls: list[Call]
+    clock: Clock
+    numbers: Tensor
+    arrived: torch.cuda.Event | None
+    last: bool  # nothing more comes of these calls
+
+
+@dataclass
+class Keeper:
+    """The rows of a watch, and what is still to be read."""
+
+    rows: list[Row] = field(default_factory=list)
+    dropped: int = 0
+    first: Row | None = None  # of the rows that were dropped
+    worst: dict[str, Row] = field(default_factory=dict)  # the same
+    clock: Clock = field(default_factory=Clock)
+    order: int = 0
+    calls: list[Call] = field(default_factory=list)  # of this step
+    _tensors: dict[int, _Kept] = field(default_factory=dict)
+    _hooks: list[Any] = field(default_factory=list)
+    _slots: list[Slot] = field(default_factory=list)
+    _weights: list[tuple[int, Call, str, Slot]] = field(default_factory=list)
+    _seen_weights: set[tuple[int, int]] = field(default_factory=set)
+    _sent: deque[_Sent] = field(default_factory=deque)
+
+    def next(self) -> int:
+        """Return the next number in the order of computing."""
+        self.order += 1
+        return self.order
+
+    def add(self, call: Call, what: str, path: str, tensor: Tensor, gradient: Callable[..., None] | None) -> None:
+        """Take a row of a tensor that goes into a call or comes out; `gradient` is called with its gradient."""
+        kept = self._kept(tensor)
+        self.rows.append(Row(self.next(), call, what, path, kept.slot))
+        if gradient is None or not tensor.requires_grad or not torch.is_grad_enabled():
+            return
+        if kept.roles is None:
+            kept.roles = []
+            self._hooks.append(tensor.register_hook(partial(gradient, kept.roles)))
+        kept.roles.append((call, what, path))
+
+    def gradient(self, roles: list[tuple[Call, str, str]], gradient: Tensor) -> None:
+        """Take the rows of a gradient: first for the modules that it comes out of, the innermost first."""
+        begin, slot = self.clock.mark(), self._kept(gradient).slot
+        consumers = [role for role in reversed(roles) if role[1] == INPUT]
+        producers = [role for role in reversed(roles) if role[1] == OUTPUT]
+        for call, what, path in (*consumers, *producers):
+            self.rows.append(Row(self.next(), call, GRADIENT[what], path, slot))
+        for call, *_ in consumers:
+            call.back_end, call.back_own = begin, (call.back_own[0], len(self.clock.own))
+        end = self.clock.done(begin)
+        for call, *_ in producers:
+            if call.back_begin is None:
+                call.back_begin, call.back_own = end, (len(self.clock.own), 0)
+
+    def weights(self, call: Call, module: nn.Module) -> None:
+        """Take rows of the module's own parameters and buffers that hold NaN or Inf: a sum tells that there are any."""
+        counts = isinstance(module, nn.modules.batchnorm._NormBase)
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if nn.parameter.is_lazy(tensor) or not tensor.is_floating_point():
+                continue
+            known, read = (id(tensor), tensor._version), tensor_facts.values(tensor)
+            if known in self._seen_weights or isinstance(read, str):
+                continue
+            self._seen_weights.add(known)
+            wide = read.dtype if read.dtype == torch.float64 else torch.float32
+            total = read.sum(dtype=wide)
+            if read.device.type != "cpu":
+                slot = _unread(tensor, read, total)
+                slot.mask = slot.mask and not counts
+                self._weights.append((self.next(), call, name, slot))
+            elif not math.isfinite(float(total)):
+                row = Row(self.next(), call, WEIGHT, name, _looked(tensor, read))
+                row.slot.mask = row.slot.mask and not counts  # no statistics are a mask
+                self.rows += [row] if row.bad else []
+
+    def _kept(self, tensor: Tensor) -> _Kept:
+        """Return what is known of a tensor; one that was seen before, and not changed since, is not read again."""
+        version = -1 if tensor.is_inference() else tensor._version
+        kept = self._tensors.get(id(tensor))
+        if kept is None or kept.tensor() is not tensor or kept.version != version or version < 0:
+            kept = _Kept(weakref.ref(tensor), version, self._slot(tensor))
+            self._tensors[id(tensor)] = kept
+        return kept
+
+    def _slot(self, tensor: Tensor) -> Slot:
+        read = tensor_facts.values(tensor)
+        if isinstance(read, str):
+            return Slot(tensor_facts.facts(tensor), why=read)
+        if read.device.type == "cpu":
+            return _looked(tensor, read)
+        slot = _unread(tensor, read, tensor_facts.on_device(read))
+        self._slots.append(slot)
+        return slot
+
+    def flush(self, end: bool = True) -> None:
+        """Let what was taken travel to the host; at the end of a step forget its tensors and take its hooks off."""
+        for device in {slot.read_on for slot in (*self._slots, *(slot for *_, slot in self._weights))}:
+            slots = [slot for slot in self._slots if slot.read_on == device]
+            weights = [weight for weight in self._weights if weight[3].read_on == device]
+            numbers, arrived = _packed(slots, [slot for *_, slot in weights])
+            self._sent.append(_Sent(slots, weights, [], self.clock, numbers, arrived, False))
+        if self.calls:
+            arrived = _passed() if self.clock.cuda else None
+            self._sent.append(_Sent([], [], list(self.calls), self.clock, torch.empty(0), arrived, end))
+        self._slots, self._weights = [], []
+        if end:
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop what belongs to this step alone, with what was taken and not sent."""
+        for hook in self._hooks:
+            hook.remove()
+        self._slots, self._weights, self.calls, self._hooks = [], [], [], []
+        self._tensors.clear()
+        self._seen_weights.clear()
+
+    def lose(self) -> None:
+        """Drop also what is on its way: after a sticky CUDA error nobody may ask the device for it."""
+        cuda_sticky_errors.keep((sent.numbers, sent.arrived) for sent in self._sent)
+        self.forget()
+        self._sent.clear()
+
+    def read(self, wait: bool) -> None:
+        """Read the figures that have arrived; with `wait` all of them."""
+        while self._sent:
+            sent = self._sent[0]
+            if sent.arrived is not None and not wait and len(self._sent) <= WAITING and not sent.arrived.query():
+                return
+            if sent.arrived is not None:
+                sent.arrived.synchronize()
+            self.rows += _received(self._sent.popleft())
+        if len(self.rows) > MOST:
+            self._drop(len(self.rows) - MOST * 9 // 10)
+
+    def _drop(self, count: int) -> None:
+        gone, self.rows = self.rows[:count], self.rows[count:]
+        self.dropped += count
+        bad = [row for row in gone if row.bad]
+        self.first = min([*bad, *([self.first] if self.first else [])], key=lambda row: row.order, default=None)
+        self.worst = worst([*self.worst.values(), *bad])
+
+
+def _looked(tensor: Tensor, read: Tensor) -> Slot:
+    """Return what is in a tensor that the host can read at once."""
+    slot = Slot(tensor_facts.facts(tensor), tensor_facts.look(read))
+    found = tensor_facts.first_bad(tensor) if slot.figures and slot.figures.bad else None
+    if found and slot.figures:
+        slot.mask = _may_mask(tensor) and _masks(slot.figures, float(read.max()))
+        slot.index, slot.samples = found.index, len(found.samples)
+    return slot
+
+
+def _unread(tensor: Tensor, read: Tensor, vector: Tensor) -> Slot:
+    """Return what is in a tensor on a device, still unknown to the host."""
+    placed = (tuple(read.shape), tuple(read.stride()))
+    return Slot(tensor_facts.facts(tensor), vector=vector, mask=_may_mask(tensor), read=placed, read_on=read.device)
+
+
+def _may_mask(tensor: Tensor) -> bool:
+    """Tell whether a tensor could say where attention may look: it is not learned and nothing before it is."""
+    return not tensor.requires_grad and not isinstance(tensor, nn.Parameter)
+
+
+def _masks(figures: Figures, high: float) -> bool:
+    """Tell whether all values are 0 or -Inf; `high` is the largest."""
+    return not figures.nan and high == 0 and figures.zeros + figures.inf == figures.count
+
+
+def _packed(slots: list[Slot], sums: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Return the vectors and sums of one device as one tensor that will be on the host once the event has passed."""
+    taken = [slot.vector for slot in (*slots, *sums) if slot.vector is not None]
+    for slot in (*slots, *sums):
+        slot.vector = None
+    wide = torch.float32 if taken[0].device.type == "mps" else torch.float64
+    packed = torch.cat([vector.reshape(-1).to(wide) for vector in taken])
+    if packed.device.type != "cuda":
+        return packed.cpu(), None
+    numbers = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+    with torch.cuda.device(packed.device):
+        numbers.copy_(packed, non_blocking=True)
+        return numbers, _passed()
+
+
+def _passed() -> torch.cuda.Event:
+    """Return an event after the work that is queued on the current GPU."""
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def _received(sent: _Sent) -> Iterator[Row]:
+    """Fill in what has arrived, and yield the rows of weights that are not finite."""
+    with torch._C._DisableFuncTorch():  # type: ignore[no-untyped-call]  # torch 2.8 reads nothing inside of torch.func.grad
+        numbers = sent.numbers.tolist()
+    for place, slot in enumerate(sent.slots):
+        slot.figures, slot.index = tensor_facts.figures(numbers[8 * place : 8 * place + 8], *slot.read)
+        slot.mask = slot.mask and _masks(slot.figures, numbers[8 * place + 1])
+    for call in sent.calls:
+        if call.begin is not None and call.end is not None:
+            call.ms = sent.clock.ms(call.begin, call.end, *call.own)
+        if call.back_begin is not None and call.back_end is not None:
+            call.backward_ms = sent.clock.ms(call.back_begin, call.back_end, *call.back_own)
+        if sent.last:
+            call.begin = call.end = call.back_begin = call.back_end = None
+    for total, (order, call, name, slot) in zip(numbers[8 * len(sent.slots) :], sent.weights, strict=True):
+        if not math.isfinite(total):
+            nan, slot.mask = math.isnan(total), slot.mask and total == -math.inf
+            slot.figures = Figures(*(math.nan,) * 4, 0, int(nan), int(not nan), math.prod(slot.read[0]))
+            yield Row(order, call, WEIGHT, name, slot)

@@ -1,0 +1,252 @@
+"""What was seen of modules, row by row, and what follows from it: the table, the history, the first fault.
+
+One row is one tensor at one moment: what goes into a module, what comes out, the gradients of both, or a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ocrlab.debug.instruments.layers.nested_tensors import PACKED
+from ocrlab.debug.instruments.tensor_facts import Facts, Figures
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+WEIGHT, INPUT, OUTPUT = "weight", "input", "output"
+RECURRENT = ("RNN", "LSTM", "GRU")  # their state is (layers, B, C) whatever batch_first says
+GRADIENT = {INPUT: "gradient of input", OUTPUT: "gradient of output"}
+MIB = 2**20
+COLUMNS: tuple[str, ...] = ("step", "micro", "phase", "module", "class", "what", "path")
+COLUMNS += ("shape", "stride", "dtype", "device", "memory_format", "min", "max", "mean", "std", "zeros", "nan", "inf")
+COLUMNS += ("ms", "backward_ms", "index", "why")
+
+
+@dataclass(slots=True)
+class Slot:
+    """What is in a tensor: at once on a CPU; on a device as a vector there, until somebody reads."""
+
+    facts: Facts
+    figures: Figures | None = None
+    index: tuple[int, ...] | None = None  # of the first value that is NaN or Inf
+    samples: int | None = None  # how many samples have one, where it is known
+    why: str = ""  # there are no figures
+    mask: bool = False  # 0 where attention may look and -Inf where not: no fault
+    vector: Tensor | None = None
+    read: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # shape and stride of what the vector was computed from
+    read_on: torch.device | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """One forward of a module, and its backward."""
+
+    module: str
+    kind: str  # its class
+    root: bool
+    step: int
+    micro: int
+    phase: str  # forward, eval, recompute
+    order: int
+    batch_first: bool = True
+    begin: Any = None
+    end: Any = None
+    own: tuple[int, int] = (0, 0)
+    back_begin: Any = None
+    back_end: Any = None
+    back_own: tuple[int, int] = (0, 0)
+    ms: float | None = None
+    backward_ms: float | None = None
+    allocated: int | None = None  # bytes more on the GPU when it was left
+
+
+@dataclass(slots=True)
+class Row:
+    """One tensor of one call; `order` is that of computing, over the whole watch."""
+
+    order: int
+    call: Call
+    what: str
+    path: str
+    slot: Slot
+
+    @property
+    def bad(self) -> int:
+        """How many values are NaN or Inf, as far as it was read; those of a mask are meant."""
+        if self.slot.figures is None or (self.slot.mask and self._beside):
+            return 0
+        return self.slot.figures.bad
+
+    @property
+    def _beside(self) -> bool:
+        """Whether this is a buffer, or an argument beside the first: what else is 0 and -Inf is no mask."""
+        return self.what == WEIGHT or (self.what == INPUT and self.path not in ("", "[0]"))
+
+
+@dataclass(frozen=True)
+class First:
+    """The first tensor with a NaN or Inf, in the order of computing."""
+
+    module: str
+    kind: str
+    what: str  # input, output, gradient of output, gradient of input, weight
+    path: str
+    step: int
+    micro: int
+    phase: str
+    index: tuple[int, ...] | None
+    sample: int | None  # position in the batch; None for weights
+    samples: int | None  # how many samples have one, where that is known
+    nan: int
+    inf: int
+    count: int
+    shape: tuple[int, ...]
+    dtype: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def first(rows: Iterable[Row]) -> First | None:
+    """Return the first fault among rows, or None."""
+    row = min((row for row in rows if row.bad), key=lambda row: row.order, default=None)
+    if row is None or row.slot.figures is None:
+        return None
+    call, figures, facts, index = row.call, row.slot.figures, row.slot.facts, row.slot.index
+    place = _of_samples(row)
+    sample = index[place] if index and place is not None else None
+    samples = row.slot.samples if place == 0 else None
+    return First(
+        **{name: getattr(call, name) for name in ("module", "kind", "step", "micro", "phase")},
+        **{name: getattr(figures, name) for name in ("nan", "inf", "count")},
+        **{name: getattr(row, name) for name in ("what", "path")},
+        index=index,
+        sample=sample,
+        samples=samples,
+        shape=facts.shape,
+        dtype=facts.dtype,
+        sentence=_sentence(row, sample),
+    )
+
+
+def _of_samples(row: Row) -> int | None:
+    """Return the dimension of a tensor that is its samples, None where there is none or nobody can know."""
+    size = len(row.slot.facts.shape)
+    if row.what == WEIGHT or size < 2 or row.path.endswith(PACKED):
+        return None
+    state = row.call.kind in RECURRENT and row.path.startswith("[1]")
+    return 1 if size == 3 and (state or not row.call.batch_first) else 0
+
+
+def _sentence(row: Row, sample: int | None) -> str:
+    """Return where the first fault is and who made it, as far as that can be said."""
+    call, figures, facts = row.call, row.slot.figures, row.slot.facts
+    assert figures is not None, "only rows with figures are bad"
+    which = " and ".join(name for name, count in (("NaN", figures.nan), ("Inf", figures.inf)) if count)
+    named = "the model" if call.root else f"{call.module} ({call.kind})"
+    what = row.path if row.what == WEIGHT else f"{row.what} {row.path}".strip()
+    whose = {
+        WEIGHT: "it is there before the module computes",
+        INPUT: "it came in with the batch" if call.root else "it was made before this module",
+        OUTPUT: "made here: what came in was finite",
+        GRADIENT[OUTPUT]: "made by what comes after it: the loss, code between modules, one that is not watched",
+        GRADIENT[INPUT]: "made here: the gradient that came back to its output was finite",
+    }[row.what]
+    where = f", sample {sample} of the batch" if sample is not None else ""
+    at = f" at index {row.slot.index}" if row.slot.index else ""
+    size = " x ".join(map(str, facts.shape)) or "one number"
+    share = f"{figures.bad} of {figures.count} values, {size}, {facts.dtype}"
+    return f"First {which} at step {call.step}: {what} of {named}{where}{at} ({share}); {whose}."
+
+
+def worst(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return for each module the row with most values that are NaN or Inf, the first of equals."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        if row.bad and (row.call.module not in found or row.bad > found[row.call.module].bad):
+            found[row.call.module] = row
+    return found
+
+
+def table(names: Sequence[tuple[str, str]], rows: Sequence[Row], bad: dict[str, Row]) -> DataFrame:
+    """Return one row a module: its last output and gradient, its time, and the worst that was seen of it.
+
+    `zeros` are shares 0..1, `nan` and `inf` counts of the last output, `ms` and `backward_ms` of the last call; `worst`
+    says in which tensor and step most values were NaN or Inf. A module that was never called has only its name.
+    """
+    import pandas
+
+    by_module: dict[str, list[Row]] = {name: [] for name, _ in names}
+    for row in rows:
+        by_module.setdefault(row.call.module, []).append(row)
+    told = [_summary(name, kind, by_module[name], bad.get(name)) for name, kind in names]
+    return pandas.DataFrame(told).set_index("module")
+
+
+def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict[str, Any]:
+    """Return the table's row of one module."""
+    output = _last(rows, OUTPUT)
+    gradient = _last(rows, GRADIENT[OUTPUT])
+    calls = {id(row.call): row.call for row in rows}
+    ended = [call for call in calls.values() if call.ms is not None]  # also one that gives no tensor; no unfinished one
+    last = output.call if output else ended[-1] if ended else None
+    step = last.step if last else None
+    same = [call for call in (calls.values() if output else ended) if call.step == step and call.phase != "recompute"]
+    timed = next((call for call in reversed(calls.values()) if call.backward_ms is not None), None)
+    return {
+        "module": name,
+        "class": kind,
+        "step": step,
+        "calls": len(same),
+        **_placed(output),
+        **_counted(output, ""),
+        **_counted(gradient, "grad_"),
+        "ms": last.ms if last else None,
+        "backward_ms": timed.backward_ms if timed else None,
+        "output_mib": output.slot.facts.bytes / MIB if output else None,
+        "allocated_mib": last.allocated / MIB if last and last.allocated is not None else None,
+        "worst": f"{bad.bad} in {bad.what} {bad.path}".strip() + f", step {bad.call.step}" if bad else "",
+    }
+
+
+def _last(rows: Sequence[Row], what: str) -> Row | None:
+    """Return the largest tensor of a kind in the newest call that has one."""
+    kept = [row for row in rows if row.what == what and (what != OUTPUT or row.call.phase != "recompute")]
+    newest = kept[-1].call if kept else None
+    same = [row for row in rows if row.call is newest and row.what == what]
+    return max(same, key=lambda row: row.slot.facts.bytes, default=None)
+
+
+def _placed(row: Row | None) -> dict[str, Any]:
+    facts = row.slot.facts if row else None
+    names = ("shape", "stride", "dtype", "device", "memory_format")
+    return {name: getattr(facts, name) if facts else None for name in names}
+
+
+def _counted(row: Row | None, before: str) -> dict[str, Any]:
+    figures = row.slot.figures if row else None
+    told: dict[str, Any] = {name: getattr(figures, name, math.nan) for name in ("min", "max", "mean", "std")}
+    told["zeros"] = figures.zeros / figures.count if figures else math.nan
+    told |= {name: getattr(figures, name, None) for name in ("nan", "inf")}
+    return {f"{before}{name}": value for name, value in told.items()}
+
+
+def history(rows: Sequence[Row]) -> DataFrame:
+    """Return one row a tensor, in the order of computing; `ms` is the call's, `zeros` a share, `nan`, `inf` counts."""
+    import pandas
+
+    told = []
+    for row in sorted(rows, key=lambda row: row.order):
+        call = row.call
+        place = {"step": call.step, "micro": call.micro, "phase": call.phase, "module": call.module}
+        place |= {"class": call.kind, "what": row.what, "path": row.path}
+        spent = {"ms": call.ms, "backward_ms": call.backward_ms, "index": row.slot.index, "why": row.slot.why}
+        told.append({**place, **_placed(row), **_counted(row, ""), **spent})
+    return pandas.DataFrame(told, columns=COLUMNS)

@@ -1,0 +1,1 @@
+"""What keeps memory from step to step, with its source line."""

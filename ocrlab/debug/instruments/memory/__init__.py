@@ -1,0 +1,1 @@
+"""The peak of memory by module, and its estimate before a training."""

@@ -1,0 +1,114 @@
+"""The stacked timeline of one training step, with the modules named; plain data in, matplotlib out, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ocrlab.debug.instruments.memory.memory_text import size
+from ocrlab.debug.instruments.memory.timeline import KINDS, OUTSIDE, WORDS, Segment, Step
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {  # cool for what stays, warm for what comes and goes; in lightness apart, for the colour-blind
+    "parameters": "#1f4e79",
+    "buffers": "#16324f",
+    "optimizer": "#4a86b8",
+    "gradients": "#9cc4e4",
+    "kept": "#b0356b",
+    "input": "#c9ced6",
+    "activations": "#e8b04a",
+    "workspace": "#c8450c",
+}
+INK, MUTED, BAND = "#1f2933", "#5f6b7a", ("#eef1f4", "#dde3ea")
+PHASES = {"forward": "forward", "backward": "backward", "recompute": "backward", "optimizer": "optimiser"}
+NARROW = 0.018  # of the width, below which a part has no room for its name
+APART = 0.03  # of the width, below which two slanted names lie over each other
+UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
+
+
+def figure(step: Step) -> Any:
+    """Return the timeline of a step as a matplotlib figure of 9 x 4.2 inches."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(9, 4.2), layout="constrained")
+    draw(drawn.subplots(), step)
+    return drawn
+
+
+def draw(axes: Axes, step: Step) -> str:
+    """Draw the timeline of a step and return what it shows in one sentence."""
+    unit, name = next((u for u in UNITS if step.peak.bytes >= u[0]), UNITS[-1])
+    kinds = [kind for kind in KINDS if any(step.timeline[kind])]
+    count = len(step.timeline["parameters"])
+    series = [[value / unit for value in step.timeline[kind]] for kind in kinds]
+    axes.stackplot(range(count), *series, colors=[COLOURS[k] for k in kinds], labels=[WORDS[k] for k in kinds], lw=0)
+    total = [sum(values) for values in zip(*series, strict=True)] or [0.0]
+    at = total.index(max(total))
+    axes.plot([at], [total[at]], marker="o", markersize=5, color=INK, zorder=5)
+    place = f"{_place(step)}  " if at > count / 2 else f"  {_place(step)}"
+    axes.annotate(
+        place, (at, total[at]), xytext=(0, 7), textcoords="offset points", ha="right" if at > count / 2 else "left",
+        color=INK, fontsize=9,
+    )  # fmt: skip
+    axes.set_xlim(0, max(1, count - 1))
+    axes.set_ylim(0, 1.16 * max(total) or 1)
+    axes.set_ylabel(f"alive tensors ({name})")
+    axes.set_xticks([])
+    axes.grid(axis="x", visible=False)
+    _parts(axes, merged(step.segments), count)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
+        handlelength=1.0, handleheight=1.0,
+    )  # fmt: skip
+    axes.set_title(f"A step peaks at {size(step.peak.bytes)}, {_place(step)}", loc="left")
+    return f"Stacked timeline of one training step: it peaks at {size(step.peak.bytes)}, {_place(step)}"
+
+
+def merged(segments: Sequence[Segment]) -> list[Segment]:
+    """Return stretches by the first part of the module's name and the direction, the short ones within others gone."""
+    found: list[Segment] = []
+    for segment in segments:
+        phase = PHASES.get(segment.phase, segment.phase)
+        module = phase if phase in ("optimiser", "outside") or segment.module == OUTSIDE else segment.module
+        if phase == "backward" and segment.module == OUTSIDE:
+            module = found[-1].module if found and found[-1].phase == "backward" else "loss"
+        if found and (found[-1].module, found[-1].phase) == (module, phase):
+            found[-1] = Segment(found[-1].start, segment.end, module, phase)
+        else:
+            start = found[-1].end if found else 0
+            found.append(Segment(start, max(start, segment.end), module, phase))
+    return [segment for segment in found if segment.end > segment.start]
+
+
+def _parts(axes: Axes, segments: Sequence[Segment], count: int) -> None:
+    """Name the parts of the model below the timeline, and the directions below them."""
+    below, named = axes.get_xaxis_transform(), -APART * count
+    for number, part in enumerate(segments):
+        width = part.end - part.start
+        axes.axvspan(part.start, part.end, ymin=-0.045, ymax=-0.01, color=BAND[number % 2], clip_on=False, lw=0)
+        middle = (part.start + part.end) / 2
+        if width > NARROW * count and middle - named >= APART * count and part.module not in ("outside",):
+            named = middle
+            axes.text(
+                middle, -0.06, part.module.strip("()"), transform=below, rotation=38, ha="right", va="top",
+                rotation_mode="anchor", fontsize=7.5, color=MUTED,
+            )  # fmt: skip
+    for name in ("forward", "backward", "optimiser"):
+        mine = [part for part in segments if part.phase == name]
+        if mine:
+            axes.axvline(mine[0].start, color=MUTED, linewidth=0.7, linestyle=(0, (3, 3)))
+            axes.text(
+                mine[0].start + 0.006 * count, 0.965, f"{name} →", transform=below, fontsize=8.5, color=MUTED, va="top"
+            )
+
+
+def _place(step: Step) -> str:
+    """Return where the peak is, as one says it beside a mark."""
+    direction = {"backward": "backward", "forward": "forward", "recompute": "recomputed", "optimizer": "optimiser"}
+    words = direction.get(step.peak.phase, step.peak.phase)
+    if step.peak.module == OUTSIDE:
+        return "outside the model" if words in ("outside", "") else words
+    return f"{step.peak.module}, {words}"

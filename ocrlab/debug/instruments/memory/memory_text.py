@@ -1,0 +1,104 @@
+"""Memory in words: the peak of a step, and what torch.cuda.memory_summary() means; plain data in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, WORDS, Row, Step
+
+ROUND = 0.02  # of the allocated bytes, below which a share is not worth a sentence
+SPLIT = 0.1  # of the reserved bytes, from which fragmentation is worth a sentence
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people say it: 1.50 GiB, 12.0 MiB, 3 KiB."""
+    sign, count = ("-", -count) if count < 0 else ("", count)
+    for unit, amount, digits in (("GiB", 2**30, 2), ("MiB", 2**20, 1), ("KiB", 2**10, 0)):
+        if count >= amount * 0.9995:
+            return f"{sign}{count / amount:.{digits}f} {unit}"
+    return f"{sign}{count:.0f} B"
+
+
+def peak(step: Step) -> str:
+    """Return where and of what a step was highest, in one sentence."""
+    top = step.peak
+    place = f"in {top.module}" if top.module != OUTSIDE else "outside the model"
+    during = {"backward": "in the backward pass", "forward": "in the forward pass", "optimizer": "in the optimiser"}
+    when = during.get(top.phase, {"recompute": "while recomputing", "evaluation": "in evaluation"}.get(top.phase, ""))
+    parts = sorted(((count, name) for name, count in top.parts.items() if count), reverse=True)[:2]
+    most = " and ".join(f"{size(count)} of {WORDS[name]}" for count, name in parts)
+    made = f" ({top.op})" if top.op else ""
+    return " ".join(f"Tensors peak at {size(top.bytes)} {when} {place}{made}: {most}.".split())
+
+
+class Rows(list[Row]):
+    """Modules and what each held; shown as the table of it."""
+
+    def __repr__(self) -> str:
+        return table(self) if self else "[]"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return what each module held as lines of text, with a head; the last two columns are the most that was alive."""
+    names = ("parameters", "buffers", "gradients", "optimizer", "activations", "workspace", "forward", "backward")
+    cells: list[Sequence[str]] = [("module", *names)]
+    cells += [(row.module, *(size(getattr(row, name)) for name in names)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        (one[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(one[1:], widths[1:], strict=True)))
+        for one in cells
+    )
+    return "\n".join("  ".join(line) for line in lines)
+
+
+def summary(stats: Mapping[str, float], more: Mapping[str, float] | None = None) -> str:
+    """Return the figures of `torch.cuda.memory_stats()` as sentences, most important first.
+
+    `more` is what `memory.allocator()` adds: largest_free, free, total, outside. Any key may be missing, as the keys
+    differ between versions and back ends.
+    """
+    more = more or {}
+
+    def told(name: str) -> float:
+        return float(stats.get(name, 0) or 0)
+
+    now, most = told("allocated_bytes.all.current"), told("allocated_bytes.all.peak")
+    reserved = told("reserved_bytes.all.current")
+    split = told("inactive_split_bytes.all.current")
+    lines = [f"Tensors hold {size(now)}; at most it was {size(most)}."]
+    lines.append(_reserved(now, reserved, told("reserved_bytes.all.peak")))
+    if reserved and split > SPLIT * reserved:
+        line = f"{size(split)} of it lie in holes between tensors and can be used for smaller ones only"
+        if "largest_free" in more:
+            line += f"; the largest free piece is {size(more['largest_free'])}"
+        lines.append(f"{line}. That is fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids it.")
+    elif "largest_free" in more:
+        lines.append(f"The largest piece that is free without asking the driver is {size(more['largest_free'])}.")
+    if more.get("total"):
+        rest = f"The device has {size(more['total'])}; {size(more.get('free', 0))} are free"
+        lines.append(f"{rest}, and {size(more.get('outside', 0))} belong to the context, libraries and others.")
+    lines += _troubles(told, stats)
+    return "\n".join(lines)
+
+
+def _reserved(now: float, reserved: float, most: float) -> str:
+    cached = max(0.0, reserved - now)
+    text = f"The allocator has taken {size(reserved)} from the driver (at most {size(most)})"
+    if cached <= ROUND * max(reserved, 1):
+        return f"{text}; nearly all of it is in use."
+    return f"{text}; {size(cached)} of it are cached for the next tensors, which nvidia-smi counts as used."
+
+
+def _troubles(told: object, stats: Mapping[str, float]) -> list[str]:
+    """Return what went wrong: out-of-memory errors, and retries, each of which gave the whole cache back."""
+    lines = []
+    ooms, retries = int(stats.get("num_ooms", 0) or 0), int(stats.get("num_alloc_retries", 0) or 0)
+    if ooms:
+        lines.append(f"Out of memory {ooms} {'time' if ooms == 1 else 'times'}.")
+    if retries:
+        times = "Once" if retries == 1 else f"{retries} times"
+        lines.append(f"{times} it had to give its whole cache back and ask again, which is slow: this is at the limit.")
+    oversize = float(stats.get("oversize_allocations.current", 0) or 0)
+    if oversize:
+        lines.append(f"{oversize:.0f} tensors are larger than max_split_size_mb allows to be split.")
+    return lines

@@ -1,0 +1,286 @@
+"""Where the memory of a training step goes, by module, forward and backward, on the CPU and on CUDA alike.
+
+with memory.watch(model, optimizer) as seen:
+    for batch in loader:
+        ...                     a step as ever; `seen` finds its borders by itself, or is told: seen.step()
+seen.table()                    the highest step, module by module
+seen.plot()                     its timeline
+seen.finding()                  in one sentence; print(seen) shows the table and the sentence
+
+Storages are counted once, whoever shares them. What an operator uses inside itself (the scratch space of a convolution)
+is no tensor and not seen; the high-water mark of the process or of the allocator, which is told beside it, has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.memory import host_memory, memory_text
+from ocrlab.debug.instruments.memory.cuda_snapshot import read_snapshot, recorded, snapshot
+from ocrlab.debug.instruments.memory.module_attribution import Modules
+from ocrlab.debug.instruments.memory.storage_tracker import Live, unsaved
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step, grouped, summarise
+from ocrlab.errors import ConfigError
+
+__all__ = ["Seen", "allocator", "read_snapshot", "recorded", "snapshot", "summary", "watch"]
+
+KEPT = 64  # steps whose figures are kept
+POOL = (0, 0)  # the memory that all tensors share
+DEEP = 4  # of what an optimiser's state may be nested in
+
+
+@contextlib.contextmanager
+def watch(model: nn.Module, optimizer: Any = None) -> Iterator[Seen]:
+    """Follow the memory of everything that runs inside; a step takes about twice as long meanwhile.
+
+    An optimiser that is not named is found when it makes its first step. Raises ConfigError in another watch.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("memory.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module")
+    if Seen.current is not None:
+        raise ConfigError("memory.watch is already open here", do="Leave the first one before the next begins")
+    seen = Seen(model, [optimizer] if optimizer is not None and not isinstance(optimizer, list | tuple) else optimizer)
+    Seen.current = seen
+    try:
+        with seen._following():
+            yield seen
+    finally:
+        Seen.current = None
+
+
+class Seen:
+    """What a watch has seen: `steps`, the last of them last, and the highest one."""
+
+    current: Seen | None = None
+
+    def __init__(self, model: nn.Module, optimizers: Any = None) -> None:
+        self.model = model
+        self.steps: deque[Step] = deque(maxlen=KEPT)
+        self.highest: Step | None = None
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet(optimizers or [])
+        self._modules = Modules(model, self._edge)
+        self._live = Live(self._modules.where)
+        self._begin, self._began = 0, time.perf_counter()
+        self._stepped = self._backward = False
+        self._before = self._mark = self._high = 0
+        self._high_at = ""
+        self._number = 0
+        parameter = next(model.parameters(), None)
+        self.device = parameter.device if parameter is not None else torch.device("cpu")
+        self._cuda = self.device.type == "cuda"
+
+    # What a reader asks for.
+
+    def table(self, depth: int = 2) -> list[Row]:
+        """Return the highest step module by module, `depth` names deep; empty before the first step has ended."""
+        return memory_text.Rows(grouped(self.highest.rows, depth) if self.highest else [])
+
+    def plot(self) -> Any:
+        """Return the stacked timeline of the highest step as a matplotlib figure; raises ConfigError without a step."""
+        from ocrlab.debug.instruments.memory import memory_plot
+
+        if self.highest is None:
+            raise ConfigError("No step was seen", do="Run one inside the watch, and call seen.step() at its end")
+        return memory_plot.figure(self.highest)
+
+    def finding(self) -> str:
+        """Return the highest step in one sentence."""
+        if self.highest is None:
+            return "No step was seen."
+        return memory_text.peak(self.highest)
+
+    def __str__(self) -> str:
+        told = f"{memory_text.table(self.table())}\n\n" if self.highest else ""
+        return told + self.finding()
+
+    def step(self) -> Step:
+        """End the step, and return what it held."""
+        self._classify()
+        live, modules = self._live, self._modules
+        blocks = [*live.blocks.values(), *live.dead]
+        end = max(live.event - 1, self._begin)
+        name = self.device.type if not self._cuda else str(self.device)
+        done = summarise(self._number, blocks, self._begin, end, name)
+        done = replace(done, process=self._process(done), seconds=time.perf_counter() - self._began)
+        self.steps.append(done)
+        if self.highest is None or done.peak.bytes > self.highest.peak.bytes:
+            self.highest = done
+        for block in live.blocks.values():
+            if block.kind in ("workspace", "activations", "input"):
+                block.kind, block.owner = "kept", ""
+        live.dead.clear()
+        modules.clear()
+        self._begin, self._began = live.event, time.perf_counter()
+        self._number += 1
+        live.step = self._number
+        self._stepped = self._backward = False
+        self._high_at = ""
+        return done
+
+    # How it is seen.
+
+    @contextlib.contextmanager
+    def _following(self) -> Iterator[None]:
+        self._baseline()
+        pre = register_optimizer_step_pre_hook(self._before_optimizer)
+        post = register_optimizer_step_post_hook(self._after_optimizer)
+        self._modules.attach()
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, unsaved), self._live:
+                yield
+            if self._live.event > self._begin and (self._stepped or self._backward or not self.steps):
+                self.step()
+        finally:
+            self._modules.detach()
+            pre.remove()
+            post.remove()
+            self._live.end()
+
+    def _baseline(self) -> None:
+        """Count what is there already: the model's tensors, and every other one that Python knows of."""
+        everything = gc.get_objects()
+        optimizers = [thing for thing in everything if issubclass(type(thing), torch.optim.Optimizer)]
+        self._optimizers.update(one for one in optimizers if self._is_ours(one))
+        self._classify()
+        for thing in everything:
+            if issubclass(type(thing), Tensor):  # not isinstance: some objects pretend
+                with contextlib.suppress(Exception):
+                    self._live.know(thing, "input")
+        for block in self._live.blocks.values():
+            if block.kind == "input":
+                block.kind = "kept"
+        held = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name())
+        now = self._now()
+        self._before = max(0, now - held) if not self._cuda else 0
+        self._high = self._highest()
+        self._begin = max(0, self._live.event - 1)
+
+    def _is_ours(self, optimizer: Any) -> bool:
+        return any(id(p) in self._modules.parameters for group in optimizer.param_groups for p in group["params"])
+
+    def _device_name(self) -> str:
+        return str(self.device) if self._cuda else "cpu"
+
+    def _pack(self, tensor: Tensor) -> Any:
+        try:
+            return self._live.saved(tensor, self._modules.where()[0])
+        except Exception as error:
+            self._live.fail(error)
+            return tensor, tensor._version, []
+
+    def _edge(self, name: str, entered: bool) -> None:
+        """Note what the process holds where a module begins or ends, and find the border between two steps."""
+        if entered and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
+            alone = not self._optimizers and self._backward  # nobody steps: each backward pass is a step's
+            if torch.is_grad_enabled() and (self._stepped or alone):
+                self.step()
+        if not entered and torch._C._current_autograd_node() is None and torch.is_grad_enabled():
+            self._backward = self._backward or self._modules.depth == 0
+        high = self._highest()
+        if high > self._high:
+            self._high, self._high_at = high, name
+
+    def _before_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._is_ours(optimizer):
+            self._optimizers.add(optimizer)
+            self._classify()
+            self._modules.optimising = True
+
+    def _after_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._modules.optimising = False
+        self._stepped = self._stepped or optimizer in self._optimizers
+        if self._stepped and of_jit(self.model):  # nobody tells where its next forward pass begins
+            self.step()
+
+    def _classify(self) -> None:
+        """Find out whose the storages are: parameters, buffers, gradients, optimiser state."""
+        live = self._live
+        for name, module in self._modules.names.items():
+            for p in module.parameters(recurse=False):
+                live.know(p, "parameters", name or "(model)")
+                if p.grad is not None:
+                    live.know(p.grad, "gradients", name or "(model)")
+            for b in module.buffers(recurse=False):
+                live.know(b, "buffers", name or "(model)")
+        for optimizer in self._optimizers:
+            for p, state in list(optimizer.state.items()):
+                owner = self._modules.parameters.get(id(p), OUTSIDE)
+                for tensor in _nested(state, DEEP):
+                    block = live.blocks.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+                    if block is None or block.kind not in ("parameters", "gradients"):
+                        live.know(tensor, "optimizer", owner)
+
+    def _now(self) -> int:
+        return torch.cuda.memory_allocated(self.device) if self._cuda else host_memory.resident()
+
+    def _highest(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device) if self._cuda else host_memory.high_water()
+
+    def _process(self, step: Step) -> Process:
+        now = self._now()
+        held = sum(step.end.values())
+        if self._cuda:
+            cached = torch.cuda.memory_reserved(self.device) - now
+            outside = allocator(self.device)["outside"]
+            return Process(True, outside, now, self._high, self._high_at, cached)
+        return Process(False, self._before, now, self._high, self._high_at, max(0, now - held - self._before))
+
+
+def _nested(value: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, dict):
+        for item in list(value.values()):
+            yield from _nested(item, depth - 1)
+    elif depth and isinstance(value, list | tuple | deque):
+        for item in value:
+            yield from _nested(item, depth - 1)
+
+
+def allocator(device: Any = None) -> dict[str, int]:
+    """Return what the caching allocator of a CUDA device holds, in bytes; empty where CUDA is not in use.
+
+    allocated (by tensors), reserved (from the driver), cached (reserved, not allocated), split (free pieces of segments
+    that are in part in use, which cannot be given back), largest_free (the largest free piece: what one tensor can have
+    without asking the driver), free and total of the device, and outside: context, libraries and other processes.
+    """
+    if not torch.cuda.is_initialized():
+        return {}
+    stats = torch.cuda.memory_stats(device)
+    index = None if device is None else torch.device(device).index
+    index = torch.cuda.current_device() if index is None else index
+    segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == index]
+    common = [s for s in segments if tuple(s.get("segment_pool_id", POOL)) == POOL]  # the rest is CUDA graphs' own
+    pieces = [b["size"] for s in common for b in s["blocks"] if b["state"] == "inactive"]
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = stats.get("reserved_bytes.all.current", 0)
+    return {
+        "allocated": stats.get("allocated_bytes.all.current", 0),
+        "reserved": reserved,
+        "cached": reserved - stats.get("allocated_bytes.all.current", 0),
+        "split": stats.get("inactive_split_bytes.all.current", 0),
+        "largest_free": max(pieces, default=0),
+        "segments": len(segments),
+        "free": free,
+        "total": total,
+        "outside": max(0, total - free - reserved),
+    }
+
+
+def summary(device: Any = None) -> str:
+    """Return what torch.cuda.memory_summary() says, in words; a sentence where CUDA is not in use."""
+    if not torch.cuda.is_initialized():
+        return "CUDA is not in use in this process: there is nothing in its allocator."
+    return memory_text.summary(torch.cuda.memory_stats(device), allocator(device))

@@ -1,0 +1,213 @@
+"""Every storage from its birth to its death, on any device, seen from below autograd; nothing is kept alive by it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Block
+
+ROUNDED = {"cuda": 512, "cpu": 64}  # bytes that each device's allocator rounds up to
+CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: [{} {}] is at "
+    "version {}; expected version {} instead. Look for an operation that ends in _ or for += on it."
+)
+
+
+class Live(TorchDispatchMode):
+    """Follows the storages that operators make; `where` says (module, phase), `stack` the caller's lines or nothing."""
+
+    counts_fakes = False
+
+    def __init__(
+        self, where: Callable[[], tuple[str, str]], stack: Callable[[], tuple[str, ...]] | None = None
+    ) -> None:
+        super().__init__()
+        self.where, self.stack = where, stack
+        self.blocks: dict[int, Block] = {}  # alive, by the address of the storage
+        self.dead: list[Block] = []
+        self.event = 0
+        self.step = 0
+        self.off = False
+        self._refs: dict[int, weakref.ref[Any]] = {}
+        self._made: dict[int, weakref.ref[Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self.off:
+            try:
+                self._note(func, args, kwargs, out)
+            except Exception as error:
+                self.fail(error)
+        return out
+
+    def fail(self, error: Exception) -> None:
+        """Say once that the figures end here; the program goes on."""
+        if not self.off:
+            self.off = True
+            print(f"ocrlab: memory is no longer followed ({type(error).__name__}: {error})", file=sys.stderr)
+
+    def know(self, tensor: Tensor, kind: str, owner: str = "", op: str = "") -> Block | None:
+        """Return the block of a tensor, which is added where it is not known yet; None where it holds no memory."""
+        block = None
+        for storage, device in self._held(tensor):
+            block = self.blocks.get(storage._cdata)
+            if block is None:
+                block = self._add(storage, device, owner or OUTSIDE, op, "", kind)
+            if block is not None and (owner or kind != "input"):
+                block.kind, block.owner = kind, owner
+        return block
+
+    def saved(self, tensor: Tensor, module: str) -> tuple[Any, ...]:
+        """Count what autograd saves for the module that saves it, and return what `unsaved` gives back."""
+        versions: list[tuple[Any, int]] = []
+        for storage, device in self._held(tensor):
+            block = self.blocks.get(storage._cdata) or self._add(storage, device, module, "", "", "input")
+            if block is not None and block.kind == "workspace":
+                block.kind, block.owner = "activations", module
+            made = self._made.get(storage._cdata)
+            if made is not None and (whole := made()) is not None:
+                versions.append((made, whole._version))
+        return tensor, tensor._version, versions
+
+    def end(self) -> None:
+        """Stop following; what is alive stays as it is."""
+        self.off = True
+        self._refs.clear()
+        self._made.clear()
+
+    def _held(self, tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
+        """Yield the storages of a tensor that are memory."""
+        for storage, device in _storages(tensor):
+            if self.counts_fakes or not is_fake(storage):
+                yield storage, device
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        for tensor in _tensors((args, tuple(kwargs.values()))):
+            for storage, device in self._held(tensor):
+                if storage._cdata not in self.blocks:
+                    self._add(storage, device, OUTSIDE, "", "", "input")
+        place: tuple[str, str] | None = None
+        for tensor in _tensors((out,)):
+            for storage, device in self._held(tensor):
+                known = self.blocks.get(storage._cdata)
+                if known is None:
+                    place = place or self.where()
+                    self._add(storage, device, place[0], str(func), place[1], "workspace")
+                    self._made[storage._cdata] = weakref.ref(tensor)
+                elif known.bytes < storage.nbytes():  # it was resized
+                    self._resized(storage, known)
+
+    def _add(self, storage: Any, device: torch.device, module: str, op: str, phase: str, kind: str) -> Block | None:
+        size = storage.nbytes()
+        unit = ROUNDED.get(device.type, 1)
+        size = -(-size // unit) * unit
+        if not size:
+            return None
+        key = storage._cdata
+        name = device.type if device.type == "cpu" else str(device)
+        block = Block(size, name, module, _short(op), phase, self.event, None, kind, "", self.step)
+        if self.stack is not None and phase:
+            block.stack = self.stack()
+        self.event += 1
+        self.blocks[key] = block
+        # The Python side of a storage lives as long as the storage; without a way back from it to this object.
+        self._refs[key] = weakref.ref(storage, _Death(weakref.ref(self), key, block))
+        return block
+
+    def _resized(self, storage: Any, block: Block) -> None:
+        block.died = self.event
+        self.dead.append(block)
+        self.event += 1
+        key = storage._cdata
+        again = Block(storage.nbytes(), block.device, block.module, block.op, block.phase, self.event, None, block.kind)
+        again.owner, again.step, again.stack = block.owner, self.step, block.stack
+        self.event += 1
+        self.blocks[key] = again
+        self._refs[key] = weakref.ref(storage, _Death(weakref.ref(self), key, again))
+
+    def died(self, key: int, block: Block) -> None:
+        """Note that a storage is gone."""
+        if self.blocks.get(key) is block:
+            del self.blocks[key]
+            self._refs.pop(key, None)
+            self._made.pop(key, None)
+            block.died = self.event
+            self.event += 1
+            self.dead.append(block)
+
+
+class _Death:
+    """Called by Python when a storage is gone, on whichever thread that happens."""
+
+    __slots__ = ("block", "key", "live")
+
+    def __init__(self, live: weakref.ref[Live], key: int, block: Block) -> None:
+        self.live, self.key, self.block = live, key, block
+
+    def __call__(self, _gone: Any) -> None:
+        live = self.live()
+        if live is not None and not live.off:
+            live.died(self.key, self.block)
+
+
+def unsaved(kept: tuple[Any, ...]) -> Tensor:
+    """Return what autograd had saved; raises RuntimeError where it was changed meanwhile.
+
+    Autograd checks that itself, but not for what goes through hooks, and gradients would be wrong in silence.
+    """
+    tensor, version, versions = kept
+    now = tensor._version
+    for made, before in versions:
+        whole = made()
+        if whole is not None and whole._version != before:
+            now, version = whole._version, before
+    if now != version:
+        raise RuntimeError(CHANGED.format(tensor.type(), list(tensor.shape), now, version))
+    return tensor  # type: ignore[no-any-return]
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _storages(tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
+    """Yield the storages of a tensor with their device: one, or those of the parts of a sparse or wrapped one."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            yield from _storages(getattr(tensor, name))
+    elif tensor.layout is torch.sparse_coo:
+        yield from _storages(tensor._indices())
+        yield from _storages(tensor._values())
+    elif tensor.layout is torch.strided and tensor.device.type != "meta":
+        try:
+            yield tensor.untyped_storage(), tensor.device
+        except RuntimeError:
+            return  # a tensor without storage: of a functional transform, of a back end that has none
+
+
+def stored(tensor: Tensor) -> float:
+    """Return the bytes of a tensor's storages; 0 where it holds no memory."""
+    return float(sum(storage.nbytes() for storage, _ in _storages(tensor) if not is_fake(storage)))
+
+
+def is_fake(storage: Any) -> bool:
+    """Tell whether a storage is one that a compiler only thinks of, whatever device its tensor names."""
+    return bool(storage.device.type == "meta")
+
+
+def _short(op: str) -> str:
+    """Return an operator as one says it: aten.convolution.default -> convolution."""
+    parts = op.split(".")
+    return parts[1] if len(parts) == 3 else op

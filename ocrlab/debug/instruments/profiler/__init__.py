@@ -1,0 +1,1 @@
+"""Operators of a step, and each line that waits for the device."""

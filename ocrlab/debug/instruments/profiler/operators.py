@@ -1,0 +1,135 @@
+"""From the events of torch.profiler to rows: each operator in each module, forward and backward, with its own time.
+
+A backward function belongs to the module whose forward made it: both carry the same sequence number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ocrlab.debug.instruments.profiler.nvtx_ranges import PREFIX
+
+BACKWARD = "autograd::engine::evaluate_function: "
+STEP = "ProfilerStep"
+WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+COPIES = ("cudaMemcpy", "cudaMemcpyAsync")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator in one module: seconds of its own over all profiled steps, on the host and on the device."""
+
+    name: str
+    module: str  # "" outside of every module
+    phase: str  # forward, backward, optimiser, data, other
+    calls: int
+    host: float
+    device: float
+    share: float  # of the profiled time: of the device's where there is one, else of the host's
+    shapes: str  # the inputs' most frequent ones
+
+
+def operators(events: Sequence[Any], total: float, device: bool) -> list[Operator]:
+    """Return the operators by their share; `total` are the seconds of the profiled steps."""
+    homes = modules_of_forward(events)
+    sums: dict[tuple[str, str, str], list[Any]] = {}
+    for event in events:
+        if event.name.startswith((STEP, PREFIX)) or on_device(event):
+            continue
+        host, there = event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6
+        module, phase = home(event, homes)
+        entry = sums.setdefault((plain(event.name), module, phase), [0, 0.0, 0.0, {}])
+        entry[0] += 1
+        entry[1] += host
+        entry[2] += there
+        shape = _shapes(event)
+        entry[3][shape] = entry[3].get(shape, 0) + host + there
+    rows = []
+    for (name, module, phase), (calls, host, there, shapes) in sums.items():
+        spent = there if device else host
+        shape = max(shapes, key=lambda each: shapes[each]) if shapes else ""
+        rows.append(Operator(name, module, phase, calls, host, there, spent / total if total else 0.0, shape))
+    return sorted(rows, key=lambda row: (-row.share, row.name))
+
+
+def modules_of_forward(events: Iterable[Any]) -> dict[int, str]:
+    """Return the module of each sequence number that a forward operator took."""
+    found: dict[int, str] = {}
+    for event in events:
+        if event.sequence_nr >= 0 and event.scope == 0 and not event.name.startswith(BACKWARD):
+            module = above(event)
+            if module:
+                found.setdefault(event.sequence_nr, module)
+    return found
+
+
+def home(event: Any, homes: dict[int, str]) -> tuple[str, str]:
+    """Return the module and the phase of an operator."""
+    each = event
+    while each is not None:
+        if each.name.startswith(PREFIX):
+            return each.name.removeprefix(PREFIX), "forward"
+        if each.name.startswith(BACKWARD) or each.scope == 1:
+            return homes.get(each.sequence_nr, ""), "backward"
+        if each.name.startswith("Optimizer."):
+            return "", "optimiser"
+        if each.name.startswith("enumerate(DataLoader)"):
+            return "", "data"
+        each = each.cpu_parent
+    return "", "other"
+
+
+def above(event: Any) -> str:
+    """Return the innermost module in whose forward an event lies, "" for none."""
+    each = event.cpu_parent
+    while each is not None:
+        if each.name.startswith(PREFIX):
+            return str(each.name.removeprefix(PREFIX))
+        each = each.cpu_parent
+    return ""
+
+
+def on_device(event: Any) -> bool:
+    """Tell whether an event is a kernel or a copy: its time is counted at the operator that launched it."""
+    return "CPU" not in str(event.device_type)
+
+
+def plain(name: str) -> str:
+    """Return an operator's name without the part that only says how it was reached."""
+    if name.startswith("enumerate(DataLoader)"):
+        return "next batch of the DataLoader"
+    custom = re.fullmatch(r"GeneratedBackwardFor_(\w+?)_default", name)  # how torch.library calls an operator's forward
+    return custom[1] if custom else name.removeprefix(BACKWARD)
+
+
+def waited(events: Iterable[Any]) -> float:
+    """Return the seconds that the host spent in calls that wait for a CUDA device."""
+    return sum(e.self_cpu_time_total for e in events if e.name in WAITS or e.name in COPIES) / 1e6
+
+
+def busy(events: Iterable[Any]) -> float:
+    """Return the seconds in which the device had work: kernels and copies, those that overlap counted once.
+
+    A range of the profile (a module, the step) is mirrored on the device with the gaps between its kernels: not work.
+    """
+    work = (e for e in events if on_device(e) and not getattr(e, "is_user_annotation", False))
+    spans = sorted((e.time_range.start, e.time_range.end) for e in work)
+    total, end = 0.0, float("-inf")
+    for start, stop in spans:
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total / 1e6
+
+
+def compiled(events: Iterable[Any]) -> bool:
+    """Tell whether torch.compile's code ran."""
+    return any("Torch-Compiled Region" in e.name or e.name.startswith("CompiledFunction") for e in events)
+
+
+def _shapes(event: Any) -> str:
+    """Return the shapes of the tensors that an operator was given."""
+    shapes = [shape for shape in (event.input_shapes or []) if shape]
+    return " ".join("×".join(str(size) for size in shape) for shape in shapes[:3] if not isinstance(shape[0], list))

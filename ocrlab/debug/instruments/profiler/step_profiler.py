@@ -1,0 +1,373 @@
+"""torch.profiler around chosen steps of any program: what the time goes into, in which module, and who waits where.
+
+    with profile.steps(skip=2, steps=3, folder="runs/mine") as seen:
+        for batch in loader:
+            ...                    # a whole step
+            seen.step()
+    print(seen.finding()); seen.table(); seen.waits(); seen.trace      # the trace opens in ui.perfetto.dev
+
+The steps are profiled as they are; one more step is looked at by source line, which takes longer and is not timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
+from ocrlab.debug.instruments.profiler import operators as ops
+from ocrlab.debug.instruments.profiler.device_peaks import peak
+from ocrlab.debug.instruments.profiler.nvtx_ranges import Ranges
+from ocrlab.debug.instruments.profiler.sync_points import Lines, Place, shown, text
+from ocrlab.debug.instruments.signal_errors import by_a_signal
+from ocrlab.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
+DISPATCH, OURS = "PythonDispatchMode", 0.05  # what looks at each operator as it is called, and its share worth a word
+OTHERS = "Python, other libraries, or the profiler itself (skip=2 tells)"
+LITTLE = 0.05  # of a step: less of it in one operator says nothing
+OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
+SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
+QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
+
+
+class Seen:
+    """Call `step` at the end of every step; ask for `finding`, `table`, `modules`, `waits`, `trace` when it is over."""
+
+    def __init__(self, skip: int, steps: int, folder: Path | None, model: torch.nn.Module | None) -> None:
+        self.skip, self.wanted, self.folder = skip, steps, folder
+        self.number = 0
+        self.seconds: list[float] = []  # of the profiled steps
+        self.operators: list[ops.Operator] = []
+        self.trace: Path | None = None
+        self.problem = ""  # why nothing, or not everything, was seen
+        self.device = ""
+        self.waited = self.busy = 0.0  # seconds of the host waiting, of the device working, in all profiled steps
+        self.lines: Lines | None = None
+        self.compiled = False
+        self.ranges = Ranges()
+        if model is not None:
+            self.ranges.name(model, True)
+        self._profiler: Any = None
+        self._began = 0.0
+        self._closing: Lines | None = None
+        self._over = False
+        self._unfinished = False  # the step that is looked at by source line has not ended
+        self._plain = 0.0  # seconds of the last step that was skipped: what one takes without the profiler
+        self._modules = model
+
+    def step(self) -> None:
+        """Say that a step has ended."""
+        now = time.perf_counter()
+        if self._over:
+            return
+        try:
+            self._step(now)
+        except Exception as error:
+            self._fail(error)
+            if by_a_signal(error):
+                raise
+
+    def table(self, count: int | None = None) -> pandas.DataFrame:
+        """Return the operators by module: share of the step, milliseconds a step on host and device, calls, shapes."""
+        import pandas as pd
+
+        steps = len(self.seconds) or 1
+        names = ["operator", "module", "phase", "share", "host_ms", "device_ms", "calls", "shapes"]
+        rows = [
+            (
+                o.name,
+                o.module,
+                o.phase,
+                o.share,
+                1e3 * o.host / steps,
+                1e3 * o.device / steps,
+                o.calls / steps,
+                o.shapes,
+            )
+            for o in self.operators[:count]
+        ]
+        return pd.DataFrame(rows, columns=names)
+
+    def modules(self) -> pandas.DataFrame:
+        """Return the modules by the share of the step that their own operators take, forward and backward."""
+        import pandas as pd
+
+        sums: dict[str, dict[str, float]] = {}
+        for each in self.operators:
+            where = each.module or f"({each.phase})"
+            row = sums.setdefault(where, {"share": 0.0, "forward": 0.0, "backward": 0.0})
+            row["share"] += each.share
+            if each.phase in row:
+                row[each.phase] += each.share
+        rows = [(where, *row.values()) for where, row in sorted(sums.items(), key=lambda item: -item[1]["share"])]
+        return pd.DataFrame(rows, columns=["module", "share", "forward", "backward"])
+
+    def waits(self) -> pandas.DataFrame:
+        """Return the lines at which the host waits for the device in a step; on the CPU, those where it would."""
+        import pandas as pd
+
+        rows = [(p.operator, shown(p.file), p.line, p.function, p.within, count, text(p)) for p, count in self.places()]
+        return pd.DataFrame(rows, columns=["operator", "file", "line", "function", "within", "times", "source"])
+
+    def places(self) -> list[tuple[Place, int]]:
+        """Return the lines with their number of waits in one step, the most frequent first."""
+        return self.lines.places.most_common() if self.lines else []
+
+    def step_seconds(self) -> float:
+        """Return the median seconds of a profiled step, NaN if there was none."""
+        return statistics.median(self.seconds) if self.seconds else float("nan")
+
+    def rate(self) -> float | None:
+        """Return the FLOP/s that the step achieved, None where they were not counted."""
+        count = sum(self.lines.flops.values()) if self.lines else 0
+        return count / self.step_seconds() if count and self.seconds else None
+
+    def share_of_peak(self) -> float | None:
+        """Return the achieved share of what the card can do in the format that does most of the work."""
+        rate = self.rate()
+        if rate is None or self.lines is None or not self.device:
+            return None
+        [(dtype, _)] = self.lines.flops.most_common(1)
+        most = peak(self.device, dtype, torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+        return rate / most if most else None
+
+    def finding(self) -> str:
+        """Return what the time goes into, and who waits where, in one sentence."""
+        if not self.operators:
+            return f"Nothing was profiled: {self.problem or self._too_few()}"
+        told = [self._in_python(), self._where_it_goes()]
+        data = sum(o.share for o in self.operators if o.phase == "data")
+        if data > 0.1:
+            told.append(f"{100 * data:.0f} % waits for data")
+        told.append(self._where_it_waits())
+        share, rate = self.share_of_peak(), self.rate()
+        if rate is not None:
+            told.append(_speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""))
+        told.append(self._not_looked_at())
+        ours = sum(o.share for o in self.operators if o.name == DISPATCH)
+        if ours > OURS:
+            told.append(f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)")
+        told.append(self.problem)
+        return "; ".join(filter(None, told))
+
+    def __str__(self) -> str:
+        parts = [self.finding()]
+        if self.operators:
+            parts.append(self.table(8).to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+        waits = self.waits()
+        if len(waits):
+            parts.append(waits[["operator", "file", "line", "within", "times", "source"]].to_string(index=False))
+        return "\n".join(parts)
+
+    def _too_few(self) -> str:
+        """Return why no step was profiled."""
+        if not self.number:
+            return "seen.step() was never called; call it at the end of each step"
+        many = f"{self.number} steps are" if self.number > 1 else "one step is"
+        return f"{many} fewer than skip={self.skip} + 1"
+
+    def _not_looked_at(self) -> str:
+        """Return why no line is told that waits, where none was looked for."""
+        if self.lines is None or self._unfinished:
+            need = self.skip + self.wanted + 1
+            return f"no step was looked at by source line, as {need} steps are needed and {self.number} came"
+        if self.compiled and not self.device:
+            return "lines that would wait were not looked for, as a compiled graph would notice"
+        return ""
+
+    def _in_python(self) -> str:
+        """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked.
+
+        Without a step that ran before the profiler, and was not the first, it is a share of the profiled ones.
+        """
+        if self.device or not self.seconds:
+            return ""
+        inside = sum(o.host for o in self.operators) / len(self.seconds)
+        share = 1 - inside / (self._plain or self.step_seconds())
+        names: dict[str, float] = {}
+        for each in self.operators:
+            names[each.name] = names.get(each.name, 0.0) + each.share
+        if share < (OUTSIDE if self._plain else SLOWED) or share < max(names.values()):
+            return ""
+        others = "Python, or other libraries" if self._plain else OTHERS
+        return f"{100 * share:.0f} % of the step is outside of torch's operators: {others}"
+
+    def _where_it_goes(self) -> str:
+        """Return the operator that takes most of the step in all modules, and the module with its largest part."""
+        sums: dict[str, float] = {}
+        for each in self.operators:
+            if each.phase != "data" and each.name != DISPATCH:
+                sums[each.name] = sums.get(each.name, 0.0) + each.share
+        if not sums:
+            return ""
+        name = max(sums, key=lambda each: sums[each])
+        if sums[name] < LITTLE and not self.device:
+            return f"no operator takes more than {max(1, round(100 * sums[name]))} % of the step"
+        most = next(each for each in self.operators if each.name == name)
+        where = ""
+        if most.module:
+            largest = f", the largest part ({100 * most.share:.0f} %) in"
+            where = f"{' in' if most.share > 0.66 * sums[name] else largest} {most.module}"
+        return f"{100 * sums[name]:.0f} % of the {'device time of a ' if self.device else ''}step is {name}{where}"
+
+    def _where_it_waits(self) -> str:
+        if not self.places():
+            return ""
+        (place, count), others = self.places()[0], len(self.places()) - 1
+        verb = "waits" if self.device else "would wait"
+        more = f", and at {others} more line{'' if others == 1 else 's'}" if others else ""
+        cost = f" ({100 * self.waited / sum(self.seconds):.0f} % of the time)" if self.device and self.seconds else ""
+        times = "once" if count == 1 else f"{count} times"
+        return f"the host {verb} for the device at {place}, {times} a step{more}{cost}"
+
+    def _step(self, now: float) -> None:
+        self.number += 1
+        if self.number == self.skip and self.number > 1:  # the first one is slow by itself
+            self._plain = now - self._began
+        if self.number > self.skip and self._profiler is not None and len(self.seconds) < self.wanted:
+            _settle()
+            self.seconds.append(time.perf_counter() - self._began)
+            self._profiler.step()
+        if self.number == self.skip:
+            self._begin()
+        elif self.number == self.skip + self.wanted:
+            self._profiled()
+            self.lines = self._closing = Lines(dispatch=not self.compiled)
+            self.lines.start()
+            self._unfinished = True
+        elif self.number > self.skip + self.wanted:
+            self._unfinished = False
+            self.close()
+        self._began = time.perf_counter()
+
+    def _begin(self) -> None:
+        """Begin to profile; raises RunError where another profiler runs, whose record a second one would end."""
+        running = getattr(torch.autograd, "_profiler_enabled", None)
+        if running is not None and running():
+            raise RunError("Another profiler runs already", do="End it first, or leave this one out")
+        cuda = torch.cuda.is_available()
+        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+        self.device = torch.cuda.get_device_name() if cuda and torch.cuda.is_initialized() else ""
+        spoke = os.environ.get(QUIET)
+        os.environ.setdefault(QUIET, "6")
+        try:
+            self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._profiler.start()
+        finally:
+            if spoke is None:
+                os.environ.pop(QUIET, None)
+        if not (any_compiled() if self._modules is None else is_compiled(self._modules)):  # hooks would compile it anew
+            self.ranges.start()
+        _settle()
+
+    def _profiled(self) -> None:
+        """End the profile and read it."""
+        self.ranges.stop()
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        profiler.stop()
+        events: Sequence[Any] = profiler.events() or []
+        self.compiled = ops.compiled(events)
+        self.busy, self.waited = ops.busy(events), ops.waited(events)
+        total = self.busy if self.device else sum(self.seconds)
+        if self.seconds:
+            self.operators = ops.operators(events, total, bool(self.device))
+        if self.folder is not None:
+            self.trace = self._written(profiler, len(events))
+
+    def _written(self, profiler: Any, events: int) -> Path | None:
+        if events > MOST_EVENTS:
+            self.problem = f"the trace was not written: {events} events, at most {MOST_EVENTS}; profile fewer steps"
+            return None
+        assert self.folder is not None, "asked for only where there is a folder"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json.gz"
+            profiler.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            self.problem = f"the trace was not written: {error}"
+            return None
+        return path
+
+    def close(self) -> None:
+        """End whatever still looks; raises nothing."""
+        self._over = True
+        try:
+            if self._closing is not None:
+                self._closing.stop()
+                self._closing = None
+            self._profiled()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Switch the instrument off after an error of its own; the program goes on."""
+        self._over = True
+        self.problem = f"{type(error).__name__}: {error}"
+        print(f"ocrlab: the steps are not profiled: {self.problem}", file=sys.stderr)
+        with contextlib.suppress(Exception):
+            self.ranges.stop()
+        with contextlib.suppress(Exception):
+            if self._closing is not None:
+                self._closing.stop()
+        with contextlib.suppress(Exception):
+            if self._profiler is not None:
+                self._profiler.stop()
+        self._profiler = self._closing = None
+
+
+@contextlib.contextmanager
+def steps(
+    skip: int = 2, steps: int = 3, folder: Path | str | None = None, model: torch.nn.Module | None = None
+) -> Iterator[Seen]:
+    """Profile `steps` steps after `skip` others, and one more by source line; then nothing is touched any more.
+
+    `folder` gets the Chrome trace (gz); `model` gives modules the names that they have in it, else they have those of
+    the outermost module that is called. Raises ConfigError for numbers that make no sense.
+    """
+    if not (isinstance(skip, int) and isinstance(steps, int) and skip >= 0 and steps >= 1):
+        need = "whole numbers, skip 0 or more and steps 1 or more"
+        raise ConfigError("These steps cannot be profiled", got=f"skip={skip}, steps={steps}", need=need)
+    seen = Seen(skip, steps, Path(folder) if folder is not None else None, model)
+    if skip == 0:
+        try:
+            seen._begin()
+            seen._began = time.perf_counter()
+        except Exception as error:
+            seen._fail(error)
+    try:
+        yield seen
+    finally:
+        seen.close()
+
+
+def _speed(rate: float) -> str:
+    """Return FLOP/s in words; of a small rate two digits, which is not nothing."""
+    return f"{_figure(rate / 1e9)} GFLOP/s" if rate >= 1e8 else f"{_figure(rate / 1e6)} MFLOP/s"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
+
+
+def _settle() -> None:
+    """Let the device finish, so that the clock sees the whole step."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

@@ -1,0 +1,207 @@
+"""Where the host waits for the device, by source line of the user's code, and the arithmetic of one step.
+
+With CUDA torch itself says when a call waits (`torch.cuda.set_sync_debug_mode`). On the CPU nothing waits; those that
+would with a GPU are found as they are dispatched. Floating-point operations are counted by torch's own formulas
+(torch.utils.flop_counter), a multiplication with its addition as two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import site
+import sys
+import sysconfig
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+HERE, TORCH = os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(torch.__file__) + os.sep
+OTHERS = tuple({*site.getsitepackages(), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"]})
+SAYS = "called a synchronizing CUDA operation"
+SYNC = {
+    "aten::_local_scalar_dense": "item",
+    "aten::nonzero": "nonzero",
+    "aten::masked_select": "masked_select",
+    "aten::_unique2": "unique",
+    "aten::unique_dim": "unique",
+    "aten::unique_consecutive": "unique",
+    "aten::equal": "equal",
+    "aten::is_nonzero": "bool",
+    "aten::repeat_interleave": "repeat_interleave",
+    "aten::bincount": "bincount",
+}
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}  # by a mask: nonzero
+READS = {torch.Tensor.tolist: "tolist", torch.Tensor.cpu: "cpu"}  # of tensors that are on the CPU already
+DEEPEST = 200  # frames that are looked at
+ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there is on the CPU also where a GPU computes
+    ("optim/optimizer.py", "_get_value"),  # the optimiser's count of steps
+    ("nn/modules/rnn.py", ""),  # batch sizes of packed sequences, which have to be on the CPU
+    ("nn/utils/rnn.py", ""),
+    ("utils/data/", ""),  # the data set, and the sampler's random order
+)
+# Likewise in this package: the backward pass of the loss that is only there for maps on the CPU (see losses.on_cpu).
+ROOT, ONLY_ON_THE_CPU = str(Path(__file__).parents[3]) + os.sep, (("losses/db_loss.py", "_backward"),)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's code from which the host waits: the operator, where, and inside which call of torch."""
+
+    operator: str
+    file: str
+    line: int
+    function: str
+    within: str  # "backward", "optimiser step", or ""
+
+    def __str__(self) -> str:
+        parts = Path(self.file).parts
+        name = "/".join(parts[-2:] if parts[-1] == "__init__.py" else parts[-1:])
+        return f"{name}:{self.line}" + (f" (in {self.within})" if self.within else "")
+
+
+class Reads(TorchFunctionMode):
+    """While it is entered, what a step computed and then reads on the host is told: on the CPU no operator does it."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = READS.get(func)
+        if name is not None and args and isinstance(args[0], torch.Tensor) and args[0].numel():
+            with contextlib.suppress(Exception):  # a tensor without storage
+                if args[0].untyped_storage().data_ptr() in self.lines.made:
+                    self.lines._take(name)
+        return func(*args, **(kwargs or {}))
+
+
+class Lines(TorchDispatchMode):
+    """Look at one step, from `start` to `stop`; `dispatch` is False where torch.compile would notice."""
+
+    def __init__(self, dispatch: bool = True) -> None:
+        super().__init__()
+        self.dispatch = dispatch
+        self.cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self.places: Counter[Place] = Counter()
+        self.seconds: dict[Place, float] = {}
+        self.flops: Counter[str] = Counter()  # by dtype
+        self.made: set[int] = set()  # where the tensors lie that the step computed
+        self.last = ""
+        self.stack = contextlib.ExitStack()
+
+    def start(self) -> None:
+        """Begin; raises what torch raises."""
+        if self.cuda:
+            self._listen()
+        if self.dispatch:
+            self.stack.enter_context(self)
+            if not self.cuda:
+                self.stack.enter_context(Reads(self))
+
+    def stop(self) -> None:
+        """End; everything is as it was."""
+        self.stack.close()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.last = name = func._schema.name
+        began = time.perf_counter()
+        out = func(*args, **kwargs)
+        with contextlib.suppress(Exception):  # counting must not end the step
+            self._count(func, name, args, kwargs, out, time.perf_counter() - began)
+        return out
+
+    def _count(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, seconds: float) -> None:
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            first = next(each for each in args if isinstance(each, torch.Tensor))
+            self.flops[str(first.dtype).removeprefix("torch.")] += int(formula(*args, **kwargs, out_val=out))
+        if isinstance(out, torch.Tensor) and not self.cuda:
+            self.made.add(out.untyped_storage().data_ptr())
+        waits = SYNC.get(name)
+        if waits is None and name in INDEXING:
+            masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
+            waits = "index by a mask" if masks else None
+        if waits is not None and not self.cuda:
+            self._take(waits, seconds)
+
+    def _take(self, operator: str, seconds: float = 0.0) -> None:
+        place = whose(operator)
+        if place is None:
+            return
+        self.places[place] += 1
+        self.seconds[place] = self.seconds.get(place, 0.0) + seconds
+
+    def _listen(self) -> None:
+        """Hear torch say that a call waited, in the call itself, and let every other warning through."""
+        before = torch.cuda.get_sync_debug_mode()
+        self.stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("always", f".*{SAYS}.*")
+        show = warnings.showwarning
+
+        def showwarning(message: Any, *args: Any, **kwargs: Any) -> None:
+            if SAYS in str(message):
+                self._take(SYNC.get(self.last, self.last.removeprefix("aten::")) if self.dispatch else "")
+            else:
+                show(message, *args, **kwargs)
+
+        warnings.showwarning = showwarning
+        torch.cuda.set_sync_debug_mode("warn")
+        self.stack.callback(torch.cuda.set_sync_debug_mode, before)
+
+
+def whose(operator: str) -> Place | None:
+    """Return the line of the user's code that is running: outside of torch, and of installed packages where it can.
+
+    None where something is read that is on the host in any case, or that no GPU would ever compute.
+    """
+    frame: Any = sys._getframe(1)
+    within = ""
+    found: tuple[str, int, str] | None = None
+    second: tuple[str, int, str] | None = None
+    for _ in range(DEEPEST):
+        if frame is None:
+            break
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if found is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
+            return None  # another instrument of ours reads it, not the user
+        if file.startswith(ROOT) and (file[len(ROOT) :], name) in ONLY_ON_THE_CPU:
+            return None
+        if file.startswith(TORCH):
+            if any(file[len(TORCH) :].startswith(part) and name.startswith(of) for part, of in ON_THE_HOST):
+                return None
+            if not within and os.sep + "autograd" + os.sep in file and "backward" in name:
+                within = "backward"
+            elif os.sep + "optim" + os.sep in file and name in ("step", "wrapper"):
+                within = "optimiser step"
+        elif found is None and (not file.startswith((HERE, "<")) or file.startswith("<ipython")):
+            place = (file, frame.f_lineno, name)
+            found = None if file.startswith(OTHERS) else place
+            second = second or place
+        frame = frame.f_back
+    file, line, name = found or second or ("a thread of torch", 0, "")
+    return Place(operator, file, line, name, within)
+
+
+def text(place: Place) -> str:
+    """Return the source line of a place, "" where it cannot be read."""
+    import linecache
+
+    return linecache.getline(place.file, place.line).strip()
+
+
+def shown(file: str) -> str:
+    """Return a path as short as it can be told: from here, else its last two parts."""
+    path = Path(file)
+    with contextlib.suppress(ValueError, OSError):
+        return str(path.relative_to(Path.cwd()))
+    return str(Path(*path.parts[-2:]))

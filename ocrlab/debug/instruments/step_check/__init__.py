@@ -1,0 +1,1 @@
+"""One training step, checked: what is wrong with it although nothing raises."""

@@ -1,0 +1,321 @@
+"""The contract of a whole training step, for any module: what holds from the batch to the moved weights, and what not.
+
+    report = contract.check(model, batch, loss, optimizer=optimizer)
+    print(report)            # every violated rule: where, what was measured, what is needed, what to do
+
+One step is made and everything is put back: weights, buffers, gradients, optimiser, batch, random states, modes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.step_check import finding_text as words
+from ocrlab.debug.instruments.step_check import static_rules as before
+from ocrlab.debug.instruments.step_check import step_rules as rules
+from ocrlab.debug.instruments.step_check.attention_masks import Unmasked
+from ocrlab.debug.instruments.step_check.call_checks import Calls, Drops, Stopped
+from ocrlab.debug.instruments.step_check.findings import (
+    Finding,
+    Range,
+    empty,
+    judge,
+    leaves,
+    lines,
+    names_in,
+    sticky,
+    tried,
+)
+from ocrlab.debug.instruments.step_check.forward_pass import Forward, Stage
+from ocrlab.debug.instruments.step_check.image_layout import pictures
+from ocrlab.debug.instruments.step_check.integer_overflow import narrow
+from ocrlab.debug.instruments.step_check.last_hidden_state import Recurrent
+from ocrlab.debug.instruments.step_check.mask_losses import inverted
+from ocrlab.debug.instruments.step_check.noise_targets import Draws, foreign
+from ocrlab.debug.instruments.step_check.output_dependence import answers
+from ocrlab.debug.instruments.step_check.padding_in_loss import Attention, trained_on
+from ocrlab.debug.instruments.step_check.shared_weights import shared, untrained
+from ocrlab.debug.instruments.step_check.shuffled_targets import shuffled
+from ocrlab.debug.instruments.step_check.state_guard import Kept, rates, scalar
+from ocrlab.debug.instruments.step_check.zero_gradients import awake
+from ocrlab.errors import ConfigError
+
+__all__ = ["Finding", "Range", "Report", "Stage", "check"]
+
+Loss = Callable[..., Any]
+
+
+@dataclass
+class Report:
+    """What was found: the violated rules, the stages of the forward pass in order, and what could not be checked."""
+
+    findings: list[Finding] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    loss: float | None = None
+    norms: dict[str, float] = field(default_factory=dict)  # of the gradient, by parameter
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule that makes training wrong is violated."""
+        return not any(finding.judgement == "fail" for finding in self.findings)
+
+    def table(self) -> Any:
+        """Return the findings as a pandas DataFrame."""
+        import pandas
+
+        columns = ["judgement", "rule", "where", "got", "need", "do"]
+        return pandas.DataFrame([[getattr(f, c) for c in columns] for f in self.findings], columns=columns)
+
+    def __str__(self) -> str:
+        count = len(self.findings)
+        ends = ["" if number == 1 else "s" for number in (count, len(self.stages))]
+        head = f"{count or 'no'} finding{ends[0]}, {len(self.stages)} module{ends[1]}"
+        head += "" if self.loss is None else f", loss {self.loss:.6g}"
+        return "\n".join([head, *lines(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
+
+
+def check(
+    model: nn.Module,
+    batch: Any,
+    loss: Loss,
+    *,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    ranges: Sequence[Range] = (),
+    outputs: Sequence[Range] = (),
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
+) -> Report:
+    """Make one training step and return every rule that it violates; nothing of it stays.
+
+    `batch` is any tree of tensors. `loss(model, batch)` does the whole forward pass and returns a scalar, or something
+    with a `loss` or `total`, or a sequence that begins with it. A module or function of torch (nn.CrossEntropyLoss(),
+    functional.mse_loss) is called as loss(model(inputs), targets) with a batch (inputs, targets). `ranges` are those of
+    the batch's tensors, `outputs` those of what `model` returns, `shapes` those of modules' outputs by name (None: any
+    size). What the loss raises becomes a finding. After a CUDA error that kills the context nothing is put back. Raises
+    ConfigError for a model that is none, or a loss that cannot be called.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("Only a torch module can be checked", got=type(model).__name__, need="an nn.Module")
+    if not callable(loss):
+        need = "a function of (model, batch), or a loss of torch"
+        raise ConfigError("The loss cannot be called", got=type(loss).__name__, need=need)
+    optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    report = Report(findings=list(before.standing(model, optimizers)))
+    if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
+        report.unchecked.append("the step: there are no weights yet")
+        return report
+    if of_jit(model):
+        report.unchecked.append("the step: a model of torch.jit takes no hooks; check it as it was before")
+        return report
+    named = list(leaves(batch))
+    names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
+    report.findings += [*empty(named), *judge(named, ranges, names, "batch")]
+    report.findings += [*before.types(model, named), *before.boxes(model, named), *untrained(model), *pictures(named)]
+    kept, error = Kept(model, optimizers, batch), None
+    try:
+        error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
+    finally:
+        if sticky(error):
+            kept.restore_modes()
+            report.unchecked.append("all that follows: the CUDA context is dead; start the process again")
+        else:
+            kept.restore()
+            kept.restore_cuda_random()
+    return report
+
+
+def _whole(loss: Loss) -> Loss:
+    """Return a loss of (model, batch), also of a torch loss of (outputs, targets)."""
+    module = getattr(loss, "__module__", "") or ""
+    if not (isinstance(loss, nn.Module) or module.startswith("torch.nn") or module == "torch._C._nn"):
+        return loss
+
+    def with_targets(model: nn.Module, batch: Any) -> Any:
+        inputs, targets = batch
+        return loss(model(inputs), targets)
+
+    return with_targets
+
+
+@dataclass
+class _Step:
+    """One training step and the look at it."""
+
+    model: nn.Module
+    batch: Any
+    loss: Loss
+    optimizers: list[Optimizer]
+    kept: Kept
+    report: Report
+    names: list[str] | None
+    outputs: Sequence[Range]
+    shapes: dict[str, Sequence[int | None]]
+    seen: tuple[Forward, Calls] | None = None
+    noise: set[int] = field(default_factory=set)  # draws that predictions are compared with
+    zero: list[str] = field(default_factory=list)  # parameters whose gradient is 0
+    recurrent: Recurrent | None = None
+    ended: bool = False  # the forward pass raised
+
+    def run(self) -> BaseException | None:
+        """Go through the step as far as it goes; return what was raised."""
+        self.kept.clear_gradients()
+        with _eager():
+            total, error = self._forward()
+            if error is None and total is not None:
+                error = self._backward(total)
+                if error is None:
+                    error = self._move()
+                self._sleeping(error)
+            return error if sticky(error) else self._evaluate() or error
+
+    def _forward(self) -> tuple[Tensor | None, BaseException | None]:
+        """Return the loss where it can be trained on, and what was raised."""
+        found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
+        back: list[Any] = []
+        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within), list(leaves(self.batch)))
+        self.recurrent = Recurrent(self.model)
+        with forward, calls, self.recurrent, Draws() as draws:
+            error = tried(lambda: back.append(self.loss(self.model, self.batch)))
+        self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
+        found += forward.findings
+        found += [*rules.written(self.kept), *calls.corners.findings(list(leaves(self.batch)))]
+        if error is None:
+            found += [*forward.missing(), *shared(self.model, forward.alike)]
+            total = scalar(back[0])
+            wrong = list(rules.loss(total))
+            found += wrong
+            if isinstance(total, Tensor) and total.numel() == 1 and total.device.type != "meta":
+                self.report.loss = float(total.detach())
+            usable = isinstance(total, Tensor) and total.grad_fn is not None and total.numel() == 1
+            found += calls.parts.within(total) if usable else ()
+            if not usable:
+                self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
+            return (total if usable else None), None
+        if not isinstance(error, Stopped):
+            place = f"{forward.place()}, {words.last_line(error)}"
+            text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
+            found.append(Finding("step.raised", place, text, "a loss", words.advice(error, self.batch, self.model)))
+        self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
+        self.ended = True
+        return None, error
+
+    def _backward(self, total: Tensor) -> BaseException | None:
+        self.kept.hold(total)
+        error = tried(total.sum().backward)
+        if error is not None:
+            text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
+            do = "Run it under torch.autograd.set_detect_anomaly(True): it names the forward line"
+            self.report.findings.append(Finding("backward.raised", "the backward pass", text, "gradients", do))
+            self.report.unchecked.append("gradients and weights: the backward pass did not end")
+            return error
+        if self.seen is not None:
+            forward, calls = self.seen
+            named = list(leaves(self.batch))
+            rows = next((len(t) for _, t in named if t.ndim), 0)
+            self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
+            self.report.findings += [*trained_on(calls.losses.pairs, rows), *narrow(calls.losses.pairs, named)]
+            self.report.findings += self.recurrent.findings() if self.recurrent else ()
+            self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
+            self.report.findings += inverted(forward.given, named)
+            self.report.findings += shuffled(calls.losses.pairs, forward.calls, forward.given, named)
+        called = {stage.name for stage in self.report.stages}
+        self.report.findings += rules.gradients(self.model, called)
+        self.report.findings += rules.unheld(self.model, self.optimizers)
+        self.zero = rules.zeros(self.model)
+        self.report.norms = rules.norms(self.model)
+        self.report.findings += rules.vanishing(self.model)
+        return None
+
+    def _move(self) -> BaseException | None:
+        """Make the optimiser's step and compare the weights."""
+        self.report.findings += rules.statistics(self.model, self.kept)
+        moved_before = rules.frozen(self.model, self.kept)
+        if not self.optimizers:
+            self.report.unchecked.append("whether weights move: no optimizer was given")
+            return None
+        for optimizer in self.optimizers:
+            error = tried(optimizer.step)
+            if isinstance(error, TypeError) and "closure" in str(error):
+                self.report.unchecked.append(f"whether weights move: {type(optimizer).__name__} needs a closure")
+                return None
+            if error is not None:
+                text = f"{type(error).__name__}: {error}".partition("\n")[0]
+                do = "Look at the optimiser's groups and its options"
+                self.report.findings.append(Finding("optimizer.raised", type(optimizer).__name__, text, "a step", do))
+                return error
+        self.report.findings += rules.moved(self.model, self.optimizers, self.kept, moved_before)
+        if not any(rates(self.optimizers).values()):
+            self.report.unchecked.append("whether weights move: the learning rate is 0 now")
+        return self._again()
+
+    def _again(self) -> BaseException | None:
+        """Compute the loss once more, on the same batch with the same random numbers: the step should have helped."""
+        values: list[Any] = []
+        self.kept.restore_random()
+        self.kept.restore_batch()
+        with torch.no_grad():
+            error = tried(lambda: values.append(scalar(self.loss(self.model, self.batch))))
+        if error is None and isinstance(values[0], Tensor) and values[0].numel() == 1 and self.report.loss is not None:
+            self.report.findings += rules.helped(self.report.loss, float(values[0]))
+        return error
+
+    def _sleeping(self, error: BaseException | None) -> None:
+        """Say which gradients are 0, but for those that a first step wakes: a gate that begins at 0."""
+        if self.zero and error is None:
+            woken = awake(self.model, lambda: scalar(self.loss(self.model, self.batch)), self.kept)
+            self.zero = [name for name in self.zero if name not in woken]
+        self.report.findings += rules.asleep(self.model, self.zero)
+
+    def _evaluate(self) -> BaseException | None:
+        """Look whether eval mode leaves all as it is and gives the same twice."""
+        self.kept.restore()
+        self.model.eval()
+        values: list[Any] = []
+
+        def twice() -> None:
+            for _ in range(2):
+                self.kept.restore_batch()
+                values.append(scalar(self.loss(self.model, self.batch)))
+
+        unmasked = Unmasked(self.model, list(leaves(self.batch)))
+        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention, unmasked:
+            error = tried(twice)
+        self.report.findings += list(attention.findings()) or unmasked.findings()
+        if error is not None:
+            if not self.ended:
+                self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
+            return error
+        self.report.findings += rules.evaluation(self.model, self.kept, values if drops.on else [])
+        return self._asked()
+
+    def _asked(self) -> BaseException | None:
+        """Look what the answers depend on, in eval mode; it may leave other weights."""
+        found: list[Finding] = []
+
+        def ask() -> None:
+            if self.noise:
+                found.extend(foreign(self.model, lambda: self.loss(self.model, self.batch), self.noise, self.kept))
+            found.extend(answers(self.model, lambda: self.loss(self.model, self.batch), self.kept))
+
+        with torch.no_grad():
+            error = tried(ask)
+        self.report.findings += found
+        if error is not None:
+            self.report.unchecked.append(f"what the answers depend on: {type(error).__name__}")
+        return error if sticky(error) else None
+
+
+def _eager() -> Any:
+    """Return a context in which compiled modules run as they are written: hooks see nothing inside a compiled graph."""
+    compiled = "torch._dynamo" in sys.modules  # importing it takes seconds, and without it nothing is compiled
+    stance = getattr(torch.compiler, "set_stance", None)
+    return stance("force_eager") if compiled and stance else contextlib.nullcontext()

@@ -1,0 +1,201 @@
+"""All that a training step changes, kept and put back: weights, gradients, optimisers, batch, generators, modes."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ocrlab.debug.instruments.step_check.findings import DEEP, leaves, parts, plain
+
+OWN = frozenset(vars(nn.Module()))  # what each module has: its parameters, its hooks
+
+
+class Kept:
+    """The state of a model, its optimisers and a batch as it was; `restore` puts it back, in the same tensors."""
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], batch: Any = None) -> None:
+        self.model, self.optimizers = model, list(optimizers)
+        self.batch = [(name, t, t.detach().clone()) for name, t in leaves(batch) if plain(t)]
+        self.forms = [(t.shape, t.stride(), t.storage_offset()) for _, t, _ in self.batch]
+        self.containers = list(containers(batch))
+        outside = [module for _, module in unlisted(model)]
+        self.outside = [(t, t.detach().clone()) for m in outside for t in (*m.parameters(), *m.buffers())]
+        self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in tensors_of(model, optimizers)}
+        trained = [*self.parameters(), *(t for t, _ in self.outside), *(t for _, t, _ in self.batch if t.is_leaf)]
+        self.gradients = [(p, None if p.grad is None else p.grad.detach().clone()) for p in trained]
+        self.states = [copy.deepcopy(o.state_dict()) for o in optimizers]
+        self.modes = [(module, module.training) for module in model.modules()]
+        self.random = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+    def parameters(self) -> list[Tensor]:
+        """Return every parameter of the model and of the optimisers, once."""
+        named = (tensor for tensor, _ in self.tensors.values())
+        return [tensor for tensor in named if isinstance(tensor, nn.Parameter) or tensor.requires_grad]
+
+    def before(self, name: str) -> Tensor:
+        """Return what a tensor held."""
+        return self.tensors[name][1]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back, but for the counters by which torch sees that a tensor was written to."""
+        for tensor, value in (*self.tensors.values(), *self.outside):
+            tensor.copy_(value)
+        self.restore_batch()
+        for tensor, gradient in self.gradients:
+            tensor.grad = gradient
+        for optimizer, state in zip(self.optimizers, self.states, strict=True):
+            optimizer.load_state_dict(state)
+        self.restore_modes()
+
+    def written(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors of the batch that do not hold what they held."""
+        for name, tensor, value in self.batch:
+            if tensor.shape != value.shape or not bool(((tensor == value) | (value != value)).all()):
+                yield name, tensor
+
+    @torch.no_grad()
+    def restore_batch(self) -> None:
+        """Put back the batch, also what was taken out of its dictionaries and lists."""
+        for held, items in self.containers:
+            held.clear()
+            held.update(items) if isinstance(held, dict) else held.extend(items)
+        changed = {id(tensor) for _, tensor in self.written()}
+        for (_, tensor, value), form in zip(self.batch, self.forms, strict=True):
+            if id(tensor) in changed:
+                tensor.as_strided_(*form).copy_(value)  # squeeze_ and the like leave another shape
+
+    def clear_gradients(self) -> None:
+        """Let every gradient of what is trained be made anew."""
+        for tensor, _ in self.gradients:
+            if tensor.requires_grad:
+                tensor.grad = None
+
+    def hold(self, loss: Tensor) -> None:
+        """Keep the gradients of every leaf below a loss that is not known yet: parts that the model does not list."""
+        known = {id(tensor) for tensor, _ in self.gradients}
+        for leaf in below(loss):
+            if id(leaf) not in known:
+                self.gradients.append((leaf, leaf.grad))
+                leaf.grad = None
+
+    def restore_modes(self) -> None:
+        """Put back train and eval mode, and the generators of the CPU; no CUDA call is made."""
+        for module, training in self.modes:
+            module.training = training
+        self.restore_random()
+
+    def restore_random(self) -> None:
+        """Put back the generators of the CPU."""
+        python, numpy, cpu = self.random
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(cpu)
+
+    def restore_cuda_random(self) -> None:
+        """Put back the generators of the GPUs; not to be called after a CUDA error."""
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
+def tensors_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tuple[str, Tensor]]:
+    """Return parameters and buffers of the model by name, then what else the optimisers move as `optimizer.G.I`."""
+    named: list[tuple[str, Tensor]] = [*model.named_parameters(), *model.named_buffers()]
+    known = {id(tensor) for _, tensor in named}
+    for number, optimizer in enumerate(optimizers):
+        for g, group in enumerate(optimizer.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                if id(parameter) not in known:
+                    known.add(id(parameter))
+                    named.append((f"optimizer{number or ''}.group {g}.{i}", parameter))
+    return named
+
+
+def containers(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
+    """Yield the dictionaries and lists of a batch, and the attributes of its objects, each with a copy."""
+    if isinstance(tree, Tensor) or deep >= DEEP:
+        return
+    if type(tree) in (dict, list):
+        yield tree, tree.copy()
+    elif not isinstance(tree, type | nn.Module) and not callable(tree) and hasattr(tree, "__dict__"):
+        yield vars(tree), vars(tree).copy()
+    for _, item in parts(tree):
+        yield from containers(item, deep + 1)
+
+
+def below(loss: Tensor) -> Iterator[Tensor]:
+    """Yield the leaves of a loss's graph, which its backward pass gives gradients."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            yield leaf
+        waiting += [before for before, _ in node.next_functions]
+
+
+def unlisted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules that a module holds in a plain list, tuple or dict: `parameters()` does not know them."""
+    known = {id(module) for module in model.modules()}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in OWN or not isinstance(value, list | tuple | dict):
+                continue
+            inside = value.items() if isinstance(value, dict) else enumerate(value)
+            for at, part in inside:
+                if isinstance(part, nn.Module) and id(part) not in known:
+                    known |= {id(one) for one in part.modules()}
+                    yield f"{name}.{key}[{at!r}]".lstrip("."), part
+
+
+def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield leaf tensors with requires_grad that a module holds as plain attributes, or in a list, tuple or dict."""
+    known = {id(p) for p in model.parameters()}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in OWN:
+                continue
+            inside = (
+                value.items()
+                if isinstance(value, dict)
+                else enumerate(value)
+                if isinstance(value, list | tuple)
+                else ()
+            )
+            held = [(f"{key}[{at!r}]", one) for at, one in inside] or [(key, value)]
+            for label, one in held:
+                if isinstance(one, Tensor) and one.requires_grad and one.is_leaf and id(one) not in known:
+                    known.add(id(one))
+                    yield f"{name}.{label}".lstrip("."), one
+
+
+def rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
+    """Return the learning rate of every parameter that an optimiser moves, by `id`."""
+    found: dict[int, float] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            found.update((id(parameter), float(group["lr"])) for parameter in group["params"] if "lr" in group)
+            found.update((id(parameter), 1.0) for parameter in group["params"] if "lr" not in group)
+    return found
+
+
+def scalar(value: Any) -> Any:
+    """Return the loss in what a step gave back: a tensor, its `loss` or `total`, or the first of a sequence."""
+    for name in ("loss", "total"):
+        if isinstance(value, dict) and name in value:
+            return value[name]
+        if not isinstance(value, Tensor) and isinstance(getattr(value, name, None), Tensor):
+            return getattr(value, name)
+    if isinstance(value, list | tuple) and value:
+        return value[0]
+    return value

@@ -1,0 +1,180 @@
+"""The rules of a training step that hold before anything runs: weights, devices, modes, groups of the optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from ocrlab.debug.instruments.step_check.finding_text import grouped, index, some
+from ocrlab.debug.instruments.step_check.findings import Finding, masks, not_finite, value_at
+from ocrlab.debug.instruments.step_check.state_guard import rates
+
+DROPPED = 0.9  # dropout from here on leaves less than a tenth
+PIXELS = "torchvision.models.detection.transform.GeneralizedRCNNTransform"  # is in each of torchvision's detectors
+DECAY = 0.01  # share of the weights that decay takes away in one step; what is published lies below 1e-3
+
+
+def standing(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+    """Yield what is wrong before anything runs: weights, devices, modes, optimiser groups."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    lazy = [name for name, p in named if is_lazy(p)]
+    if lazy:
+        do = "Run one batch through the model first, and make the optimiser after that"
+        yield Finding("weights.lazy", some(lazy), "not initialised", "weights", do)
+        return
+    meta = [name for name, t in named if t.device.type == "meta"]
+    if meta:
+        do = "Use to_empty(device=...) and load or initialise the weights"
+        yield Finding("weights.meta", some(meta), "on the meta device", "a device that holds values", do)
+        return
+    devices = sorted({str(t.device) for _, t in named})
+    if len(devices) > 1:
+        by = {device: [name for name, t in named if str(t.device) == device] for device in devices}
+        fewest = min(by.values(), key=len)
+        do = "Register tensors with register_buffer so that .to() moves them, and call model.to(device) once"
+        yield Finding("device.model", some(fewest), ", ".join(devices), "one device", do)
+    for name, tensor in named:
+        broken = not_finite(tensor)
+        if broken is not None and not (masks(tensor) and not name.endswith(("running_mean", "running_var"))):
+            do = "The checkpoint or the last step is broken; look at the loss curve"
+            yield Finding("weights.finite", f"{name}{index(broken)}", value_at(tensor, broken), "finite", do)
+    if not any(p.requires_grad for p in model.parameters()):
+        yield Finding("weights.frozen", "the model", "no parameter is trainable", "one", "Set requires_grad_(True)")
+    elif not any(p.requires_grad and p.ndim > 1 for p in model.parameters()):
+        frozen = [name for name, p in model.named_parameters() if p.ndim > 1]
+        if frozen:
+            got, do = (
+                f"frozen, like all of its kind: {some(frozen)}",
+                "Look at the names by which parameters are frozen",
+            )
+            yield Finding("weights.biases", "the model", f"only biases train; weights are {got}", "weights", do, "warn")
+    yield from switches(model)
+    yield from modes(model)
+    yield from groups(model, optimizers)
+
+
+def switches(model: nn.Module) -> Iterator[Finding]:
+    """Yield modules with an attribute requires_grad, which torch never reads: their parameters are as they were."""
+    for name, module in model.named_modules():
+        wanted = vars(module).get("requires_grad")
+        own = [p.requires_grad for p in module.parameters()]
+        if isinstance(wanted, bool) and own and all(is_on != wanted for is_on in own):
+            got = f"its attribute requires_grad is {wanted}, which nothing reads: its {len(own)} parameters are "
+            got += "still frozen" if wanted else "still trained"
+            do = "Call module.requires_grad_(...), which sets it on each parameter"
+            yield Finding("weights.switch", name or "the model", got, "parameters that are set", do)
+
+
+def modes(model: nn.Module) -> Iterator[Finding]:
+    """Yield modules in the wrong mode for a training step."""
+    if not model.training and not chosen(model):
+        yield Finding("mode.eval", "the model", "eval mode", "train mode", "Call model.train() before the step")
+        return
+    still, adrift, teachers = [], [], tuple(f"{name}." for name in copies(model))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
+            do = "It is the share that is dropped, not the share that is kept"
+            yield Finding("mode.dropout", name, f"drops {module.p:.0%}", f"less than {DROPPED:.0%}", do, "warn")
+        if not isinstance(module, _BatchNorm | nn.SyncBatchNorm):
+            continue
+        weights = list(module.parameters(recurse=False))
+        frozen = bool(weights) and not any(p.requires_grad for p in weights)
+        still += [name] if not module.training and not frozen and weights else []
+        adrift += [name] if module.training and frozen and module.track_running_stats else []
+        adrift = [name for name in adrift if not name.startswith(teachers)]
+    if still:
+        do = "Call model.train() after the last eval(), or freeze its weights as well where it is meant"
+        yield Finding("mode.batchnorm", some(still), "eval mode in a model that trains", "train mode", do, "warn")
+    if adrift:
+        do = "Put frozen BatchNorm into eval mode; model.train() sets it back at every epoch"
+        got = "frozen weights, but running statistics that still move"
+        yield Finding("mode.batchnorm_frozen", some(adrift), got, "eval mode", do, "warn")
+
+
+def chosen(model: nn.Module) -> bool:
+    """Tell whether what trains in a model in eval mode was put back into train mode: a head on a frozen trunk."""
+    own = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
+    return bool(own) and all(module.training for module in own)
+
+
+def copies(model: nn.Module) -> list[str]:
+    """Return the frozen parts beside which the same part is trained: teachers, targets, averages."""
+    parts = [(name, type(m), [p.shape for p in m.parameters()], m) for name, m in model.named_children()]
+    trained = [(kind, shapes) for _, kind, shapes, m in parts if any(p.requires_grad for p in m.parameters())]
+    frozen = [part for part in parts if part[2] and not any(p.requires_grad for p in part[3].parameters())]
+    return [name for name, kind, shapes, _ in frozen if (kind, shapes) in trained]
+
+
+def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+    """Yield parameters that no optimiser moves, that it moves for nothing, or that are not the model's."""
+    if not optimizers:
+        return
+    lr, named = rates(optimizers), dict(model.named_parameters())
+    without = [name for name, p in named.items() if p.requires_grad and id(p) not in lr]
+    if without:
+        do = "Make the optimiser from the parameters that the model has now"
+        yield Finding("optimizer.missing", grouped(model, without), "in no group", "each trainable one in one", do)
+    waiting = {id(p) for o in optimizers for g in o.param_groups if g.get("initial_lr", 0) > 0 for p in g["params"]}
+    idle = [n for n, p in named.items() if p.requires_grad and lr.get(id(p)) == 0 and id(p) not in waiting]
+    if idle:
+        do = "Give the group a rate, or freeze it with requires_grad_(False)"
+        yield Finding("optimizer.rate", grouped(model, idle), "learning rate 0", "above 0", do, "warn")
+    frozen = [name for name, p in named.items() if not p.requires_grad and id(p) in lr]
+    if frozen:
+        do = "Leave frozen parameters out of the optimiser: an old gradient or momentum would still move them"
+        yield Finding(
+            "optimizer.frozen", grouped(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
+        )
+    yield from decays(optimizers)
+    stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None and id(p) in lr]
+    if stale:
+        do = "Set .grad = None where you freeze"
+        yield Finding("gradient.stale", grouped(model, stale), "a gradient of earlier", "none", do, "warn")
+    strangers = len(lr.keys() - {id(p) for p in named.values()})
+    if strangers:
+        do = "Make the optimiser after the model is built, moved and wrapped"
+        yield Finding(
+            "optimizer.stranger", "the optimiser", f"{strangers} tensors not of this model", "none", do, "warn"
+        )
+
+
+def decays(optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+    """Yield groups whose weight decay alone makes the weights vanish."""
+    for number, group in ((i, g) for o in optimizers for i, g in enumerate(o.param_groups)):
+        share = float(group.get("lr", 0) or 0) * float(group.get("weight_decay", 0) or 0)
+        if share >= DECAY:
+            got = f"weight decay {group['weight_decay']:g} takes {share:.1%} of the weights away in each step"
+            do = "Take a smaller one: 1e-4 to 0.1 is usual"
+            yield Finding("optimizer.decay", f"the optimiser's group {number}", got, f"below {DECAY:.0%}", do)
+
+
+def types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield tensors of a batch on another device than the weights, or in float64 beside float32 weights."""
+    first = next(iter(model.parameters()), None)
+    for name, tensor in named if first is not None else ():
+        assert first is not None
+        if tensor.device != first.device and tensor.ndim:
+            do = "Move the batch to the model's device before the step"
+            yield Finding("device.batch", f"batch.{name}", str(tensor.device), str(first.device), do, "warn")
+        if tensor.dtype == torch.float64 and first.dtype != torch.float64:
+            do = "Use .float(); NumPy's arrays are float64 by default"
+            yield Finding("dtype.batch", f"batch.{name}", "float64", str(first.dtype)[6:], do, "warn")
+
+
+def boxes(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+    """Yield boxes as shares of the image for a detector of torchvision, which wants pixels and says nothing."""
+    kinds = {f"{type(module).__module__}.{type(module).__name__}" for module in model.modules()}
+    if PIXELS not in kinds:
+        return
+    for name, tensor in named:
+        if name.rpartition(".")[2] != "boxes" or not tensor.numel() or not tensor.is_floating_point():
+            continue
+        largest = float(tensor.max())
+        if largest <= 1:
+            do = "Multiply x by the width and y by the height of the image, as the data set gives it"
+            yield Finding("boxes.scale", f"batch.{name}", f"no value is above {largest:g}", "pixels, x0 y0 x1 y1", do)

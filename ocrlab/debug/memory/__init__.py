@@ -1,0 +1,1 @@
+"""Why memory ran out, and the largest batch that fits."""

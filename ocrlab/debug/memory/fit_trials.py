@@ -1,0 +1,151 @@
+"""Where batches are tried: each in a training of a few steps, in a watched child that may run out of memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ocrlab import run_folder
+from ocrlab.config.schema import Config
+from ocrlab.debug.memory import memory_limit
+from ocrlab.debug.memory.memory_limit import Limit
+from ocrlab.debug.trials import trial
+from ocrlab.errors import RunError
+from ocrlab.records import from_json
+
+SLOWEST = 300.0  # seconds that one child may take
+QUIET = {
+    "trainer.devices": 1,  # what one rank needs
+    "trainer.sync_batchnorm": False,
+    "tracking.mode": "disabled",
+    "trainer.max_minutes": None,
+    "runtime.debug_cuda": False,
+    "trainer.patience": None,
+}
+MEMORY = ("host.oom_kill", "host.alloc_fail", "loader.worker_killed", "SIGKILL")
+WORDS = ("MemoryError", "bad_alloc", "out of memory", "can't allocate memory", "Cannot allocate memory")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Try:
+    """One child: its batch, what was set otherwise, whether that fits, and the most that it held, in bytes.
+
+    `peak` of one that does not fit is what it held when it was ended, or None where it died.
+    """
+
+    batch: int
+    fits: bool
+    peak: int | None = None
+    phase: str = ""  # the part of the training that needed most, or in which it ended
+    told: str = ""
+    seconds: float = 0.0
+    crops_a_second: float = 0.0
+    changes: dict[str, str] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
+    long: bool = False  # some dozen steps instead of a few
+
+
+@dataclass
+class Room:
+    """Where children are tried: a private folder, the limit, the end of all, and what earlier ones have settled."""
+
+    config: Config
+    folder: Path
+    limit: Limit
+    margin: float
+    end: float  # of time.monotonic()
+    say: Say
+    settled: dict[str, Any] = field(default_factory=dict)
+    tries: list[Try] = field(default_factory=list)
+
+    @property
+    def usable(self) -> int:
+        """Return the bytes that a training may need: the limit without the margin."""
+        return int(self.limit.bytes * (1 - self.margin))
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.end - time.monotonic()
+
+    def child(self, module: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any) -> tuple[Any, Any]:
+        """Run a module of `train` as a child; return its answer (None where it wrote none) and how it ended."""
+        number = len(list(self.folder.glob("job-*.json")))
+        job, out = self.folder / f"job-{number}.json", self.folder / f"out-{number}.json"
+        place = self.folder / f"run-{number}"
+        runs = {"runs": str(place / "runs"), "name": "fit"}
+        settings = {**QUIET, **runs, **self.settled, **overrides}
+        content = {"schema": 1, "config": str(self.folder / "config.yaml"), "overrides": settings}
+        run_folder.write_json(job, {**content, "out": str(out), **more}, private=True)
+        command = ([sys.executable, "-m", f"ocrlab.training.{module}", str(job)], dict(env))
+        ended = trial.perform(lambda _place: command, place, max(5.0, min(SLOWEST, self.left())))
+        answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
+        return answer, ended
+
+    def attempt(self, batch: int, changes: Mapping[str, str] | None = None, *, long: bool = False) -> Try:
+        """Train some steps with a batch, and say whether they fit; raises RunError for what fails of another cause."""
+        changes = dict(changes or {})
+        env = {key: value for key, value in changes.items() if key.isupper()}
+        overrides = {key: value for key, value in changes.items() if key not in env}
+        began = time.monotonic()
+        kind = {"usable": self._ceiling(), "kind": self.limit.kind, "long": long}
+        answer, ended = self.child("fitting", {**overrides, "batch_size": batch}, env, **kind)
+        self.settled = {**(answer or {}).get("settled", {}), **self.settled}
+        done = judged(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
+        done = replace(done, long=long)
+        self.tries.append(done)
+        self.say(line(done))
+        return done
+
+    def _ceiling(self) -> int | None:
+        """Return where a child ends itself; the allocator of a device without a set limit knows its own end."""
+        return None if self.limit.kind == "device" and not self.limit.chosen else self.usable
+
+
+def judged(
+    batch: int, changes: dict[str, str], answer: Any, ended: Any, usable: int, seconds: float, margin: float
+) -> Try:
+    """Return what a child's answer and its end say; raises RunError for what fails of another cause than memory."""
+    if answer and answer["finished"] and not ended.what:
+        peak, phase, room = _peak(answer, usable, margin)
+        speed = answer["crops_a_second"]
+        return Try(batch, peak <= room, peak, phase, "", seconds, speed, changes, answer)
+    if answer and answer.get("over"):
+        over = answer["over"]
+        held = over["held"] or None
+        return Try(batch, False, held, over["phase"], "ended at the limit", seconds, 0.0, changes, answer)
+    phase = (answer or {}).get("phase", "start")
+    if ended.what in MEMORY or ended.what.startswith("gpumem.") or any(word in ended.told for word in WORDS):
+        return Try(batch, False, None, phase, ended.told, seconds, 0.0, changes, answer or {})
+    if ended.what in (trial.SLOW, trial.HANG):
+        return Try(batch, False, None, phase, f"not done in {seconds:.0f} s", seconds, 0.0, changes, {"slow": True})
+    told = (answer or {}).get("error") or ended.told
+    raise RunError(f"A training with batch_size={batch} fails, and not of memory", got=told, do="Run ocrlab train")
+
+
+def _peak(answer: Mapping[str, Any], usable: int, margin: float) -> tuple[int, str, int]:
+    """Return (bytes, the part of the training, bytes that there may be) of a training that was done."""
+    device = answer["device"]
+    if device:
+        room = min(usable, int((device["total"] - device["outside"]) * (1 - margin)))
+        phase = max(("train", "validate", "final"), key=lambda name: device.get(name, 0))
+        return device["reserved"], phase, room
+    peaks = answer["peaks"]
+    highest = max(peaks.values())
+    # Freed memory stays with the process, so the parts after the highest one read nearly the same.
+    phase = next(name for name, value in peaks.items() if value >= 0.99 * highest)
+    return highest, phase, usable
+
+
+def line(done: Try) -> str:
+    """Return one try as a line of text."""
+    changes = "".join(f" {key}={value}" for key, value in done.changes.items())
+    held = f"{done.peak / memory_limit.MIB:,.0f} MiB" if done.peak is not None else done.told
+    verdict = f"fits, at most {held}" if done.fits else f"does not fit: {held} in {done.phase}"
+    speed = f", {done.crops_a_second:.1f} crops a second" if done.fits else ""
+    longer = ", for longer" if done.long else ""
+    return f"batch_size={done.batch}{changes}{longer}: {verdict}{speed} ({done.seconds:.0f} s)"

@@ -1,0 +1,136 @@
+"""The largest batch that fits, found by trainings of a few steps in watched children: what dies of it dies there.
+
+The first guess is the estimate; each measured peak corrects it, until a batch fits and the next one does not.
+That batch must then fit in a longer training too, whose heap has had the time to grow holes; else it is made smaller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.config import schema as configs
+from ocrlab.config.fields import flat
+from ocrlab.config.schema import Config
+from ocrlab.debug.memory import memory_savers
+from ocrlab.debug.memory.fit_trials import Room, Say, Try
+from ocrlab.debug.memory.memory_limit import Limit
+from ocrlab.errors import RunError
+
+CLOSE = 0.90  # of the limit: a batch that needs so much is not made larger
+
+
+@dataclass
+class Fit:
+    """The largest batch that fits (0 for none), its peak, the limit, the config words, and every try."""
+
+    batch: int
+    peak: int | None
+    limit: Limit
+    usable: int
+    words: list[str]
+    most: int
+    proven: str  # why there is nothing larger: "batch + 1 fails", "close", "pages", "slow", "time"
+    tries: list[Try]
+    remedies: list[Try] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    estimate: dict[str, Any] = field(default_factory=dict)
+
+
+def fit(
+    config: Config, folder: Path, *, limit: Limit, margin: float, seconds: float, say: Say = lambda _text: None
+) -> Fit:
+    """Return the largest batch that fits a config; `folder` is new and private, whoever made it removes it.
+
+    Raises RunError where the training fails of another cause, or where the time is over before anything was measured.
+    """
+    configs.save(config, folder / "config.yaml")
+    room = Room(config, folder, limit, margin, time.monotonic() + seconds, say)
+    guess = estimated(room)
+    most = max(1, guess["pages"], config.batch_size * config.trainer.accumulate_grad_batches)
+    batch, proven = stand(room, *search(room, guess, most))
+    peak = next((one.peak for one in reversed(room.tries) if one.batch == batch and one.fits), None)
+    tries = list(room.tries)
+    found = Fit(batch, peak, limit, room.usable, words(config, batch), most, proven, tries, estimate=guess)
+    if batch == 0 and proven == "batch + 1 fails":
+        found.remedies = memory_savers.measured(room, tries[-1])
+        found.left_out = memory_savers.impossible(flat(config))
+    return found
+
+
+def estimated(room: Room) -> dict[str, Any]:
+    """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}."""
+    room.say("estimating with fake tensors")
+    answer, ended = room.child("estimating", {}, {})
+    if answer is None:
+        raise RunError(
+            "The training cannot be estimated", got=ended.told, do="Try it: ocrlab train trainer.max_steps=2"
+        )
+    room.settled = dict(answer["settled"])
+    return dict(answer)
+
+
+def search(room: Room, guess: Mapping[str, Any], most: int) -> tuple[int, str]:
+    """Return the largest batch that fits, 0 for none, and why there is nothing larger."""
+    low, high = 0, most + 1
+    slope, offset = max(1.0, guess["slope"]), guess["offset"]
+    if room.limit.kind == "address":
+        offset += guess["space"]
+    wanted = (room.usable - offset) / slope
+    peaks: dict[int, int] = {}
+    while high - low > 1:
+        if room.left() < 5 and room.tries:
+            return low, "time"
+        done = room.attempt(max(low + 1, min(high - 1, int(wanted))))
+        if done.peak is not None:
+            peaks[done.batch] = done.peak
+        if done.fits:
+            low = done.batch
+            if done.peak is not None and done.peak >= CLOSE * room.limit.bytes:
+                return low, "close"
+        else:
+            high = done.batch
+        wanted = _next(room.usable, low, high, peaks, slope, failed=high <= most)
+    slow = any(one.answer.get("slow") and one.batch == high for one in room.tries)
+    return low, "pages" if low == most else "slow" if slow else "batch + 1 fails"
+
+
+def stand(room: Room, batch: int, proven: str) -> tuple[int, str]:
+    """Return the largest batch up to `batch` that fits for longer as well, and why there is nothing larger."""
+    low, high, at, down = 0, batch + 1, batch, max(1, batch // 10)
+    while high - low > 1:
+        if room.left() < 5:
+            short = max((one.batch for one in room.tries if one.fits and one.batch < high), default=0)
+            return low or short, "time"
+        if room.attempt(at, long=True).fits:
+            low, at = at, (at + high) // 2
+        else:
+            high, proven = at, "batch + 1 fails"
+            at, down = ((low + high) // 2, down) if low else (max(1, at - down), 2 * down)
+    return low, proven
+
+
+def _next(usable: int, low: int, high: int, peaks: Mapping[int, int], slope: float, *, failed: bool) -> float:
+    """Return the batch to try next: where the line through what was measured meets the limit."""
+    if low == 0:
+        return high / 2
+    below = [batch for batch in peaks if batch < low]
+    if below:
+        measured = (peaks[low] - peaks[max(below)]) / (low - max(below))
+        slope = max(slope / 20, measured)
+    reach = low + (usable - peaks[low]) / slope
+    if reach < high:
+        return reach
+    return (low + high) / 2 if failed else high - 1
+
+
+def words(config: Config, batch: int) -> list[str]:
+    """Return the settings that train with the same effective batch in steps that fit; none where nothing fits."""
+    if not batch:
+        return []
+    whole = config.batch_size * config.trainer.accumulate_grad_batches
+    size = max(divisor for divisor in range(1, min(batch, whole) + 1) if whole % divisor == 0)
+    return [f"batch_size={size}", f"trainer.accumulate_grad_batches={whole // size}"]

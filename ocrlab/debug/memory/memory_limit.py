@@ -1,0 +1,73 @@
+"""How much memory a training may need: the limit that its process is under, or what was asked for."""
+
+from __future__ import annotations
+
+import re
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from ocrlab.errors import ConfigError
+from ocrlab.hardware import cgroup
+
+MIB, GB = 1 << 20, 10**9
+ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Bytes, how they are counted, and whose limit it is; `chosen` where somebody asked for it by a number.
+
+    `kind` is resident (memory that no file stands for, of all processes), address (RLIMIT_AS), data (RLIMIT_DATA) or
+    device (a GPU's; bytes are then what the training may reserve, known only to the child).
+    """
+
+    bytes: int
+    kind: str
+    source: str
+    chosen: bool = False
+
+
+def find(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT) -> Limit:
+    """Return the smallest limit that holds for a training started here; raises ConfigError for a limit of nothing.
+
+    `gigabytes` are 10^9 bytes, as the limits of containers and cards are sold.
+    """
+    if gigabytes is not None and not gigabytes > 0:
+        raise ConfigError("--limit is no amount of memory", got=gigabytes, need="gigabytes, more than 0")
+    asked = int(gigabytes * GB) if gigabytes is not None else None
+    if cuda:
+        return Limit(asked or 1 << 50, "device", "--limit" if asked else "the device's memory", asked is not None)
+    found = [Limit(asked, "resident", "--limit", True)] if asked is not None else []
+    found += [limit for limit in (_group(root), _free(root)) if limit is not None]
+    for kind, number in (("address", resource.RLIMIT_AS), ("data", resource.RLIMIT_DATA)):
+        soft, _ = resource.getrlimit(number)
+        if soft != resource.RLIM_INFINITY:
+            name = "RLIMIT_AS" if kind == "address" else "RLIMIT_DATA"
+            found.append(Limit(soft, kind, f"{name} (ulimit -{'v' if kind == 'address' else 'd'})"))
+    if not found:
+        raise ConfigError("Nothing here says how much memory there is", need="--limit GB")
+    return min(found, key=lambda limit: limit.bytes)
+
+
+def _group(root: Path) -> Limit | None:
+    """Return what the memory control groups leave for one more process, None without a limit."""
+    found = cgroup.memory_left(root=root).value
+    if found is None:
+        return None
+    version = "version 1" if found["file"] == "memory.limit_in_bytes" else "version 2"
+    high = "memory.high, " if found["file"] == "memory.high" else ""
+    told = f"the memory control group ({version}, {high}{found['limit'] / MIB:,.0f} MiB)"
+    return Limit(found["left"], "resident", told)
+
+
+def _free(root: Path) -> Limit | None:
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return Limit(int(found[1]) * 1024, "resident", "free memory of this machine") if found else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,88 @@
+"""What to change where not even one crop fits: each change is tried, and says what it needs then.
+
+A child is ended at the limit, so that nobody learns how much a change saves that is not enough. Where only several
+together are, they are taken back one by one, what costs the most accuracy first, as long as it still fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ocrlab.config.fields import flat
+from ocrlab.debug.memory.fit_trials import Room, Try
+
+SMALLEST = "resnet18_slim"
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[str, str]]:
+    """Return the changes that the config can express, what costs the least accuracy first."""
+    changes: list[dict[str, str]] = []
+    if cuda:
+        changes.append(dict(EXPANDABLE))
+    if settings["runtime.cache"] == "memory" and not cuda:
+        changes.append({"runtime.cache": "none"})
+    if (settings["runtime.workers"] or 0) > 0 and not cuda:
+        changes.append({"runtime.workers": "0"})
+    if not settings["runtime.activation_checkpointing"]:
+        changes.append({"runtime.activation_checkpointing": "true"})
+    if settings["trainer.precision"] == "fp32":
+        changes.append({"trainer.precision": "bf16"})
+    if settings["weights"] is not None and not settings["optim.freeze_batchnorm"]:
+        changes.append({"optim.freeze_batchnorm": "true"})
+    if phase in ("check", "validate", "final", "start"):
+        changes.append({"evaluate.long_side": str(max(64, settings["evaluate.long_side"] // 2))})
+    if settings["crop"] > 128:
+        changes.append({"crop": str(max(64, settings["crop"] // 64 * 32))})
+    if settings["width"] > 32:
+        changes.append({"width": str(max(16, settings["width"] // 8 * 4))})
+    if settings["encoder"] != SMALLEST and settings["weights"] is None:
+        changes.append({"encoder": SMALLEST})
+    return changes
+
+
+def impossible(settings: dict[str, Any]) -> dict[str, str]:
+    """Return what would save memory and cannot be tried with these settings, and why."""
+    if settings["weights"] is None:
+        return {"frozen BatchNorm": "random weights have no statistics to keep; with weights=... it is tried"}
+    return {}
+
+
+def measured(room: Room, failed: Try) -> list[Try]:
+    """Try every change with one crop, and where none is enough the fewest together; what fits comes first."""
+    settings = {**flat(room.config), **room.settled}
+    done: list[Try] = []
+    changes = possible(settings, failed.phase, cuda=room.limit.kind == "device")
+    for change in changes:
+        if room.left() < 10:
+            break
+        done.append(_tried(room, change))
+    if len(changes) > 1 and not any(one.fits for one in done) and room.left() >= 10:
+        done += _together(room, changes)
+    return sorted(done, key=lambda one: (not one.fits, len(one.changes), one.peak or 0))
+
+
+def _together(room: Room, changes: list[dict[str, str]]) -> list[Try]:
+    """Try all changes at once, then without each that is not needed, as far as the time goes."""
+    needed = list(changes)
+    done = [_tried(room, _joined(needed))]
+    for change in reversed(changes) if done[0].fits else ():
+        fewer = [one for one in needed if one is not change]
+        if len(fewer) < 2 or room.left() < 10:  # each alone was not enough
+            break
+        done.append(_tried(room, _joined(fewer)))
+        needed = fewer if done[-1].fits else needed
+    return done
+
+
+def _joined(changes: list[dict[str, str]]) -> dict[str, str]:
+    return {key: value for change in changes for key, value in change.items()}
+
+
+def _tried(room: Room, change: dict[str, str]) -> Try:
+    kept = room.settled
+    room.settled = {key: value for key, value in kept.items() if key not in change}
+    try:
+        return room.attempt(1, change)
+    finally:
+        room.settled = kept

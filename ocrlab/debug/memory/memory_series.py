@@ -1,0 +1,159 @@
+"""Figures of memory over time, from wherever a run left them: flight record, watcher, metrics table, lines of a log."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.diagnosis.oom_message import UNITS
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.errors import OcrlabError
+
+MOST = 2000  # points of one series
+FEWEST = 6
+START, LONG = 10.0, 30.0  # seconds in which a program imports and builds; of a run that went on after that
+# mem: 3.2G, memory: 8732 (MMDetection, in MB), GPU_mem 3.42G, allocated=1.2 GiB, rss 412 MB; never a highest value
+FIGURE = re.compile(
+    r"(?<![\w./-])(?P<name>(?:gpu|cuda|cpu|host|ram|vram|current|used)?[ _]?(?:mem(?:ory)?(?:_allocated|_usage|_used)?"
+    r"|allocated|reserved|rss|vram|MA))\b\s*[:=(]?\s*(?P<number>\d+(?:\.\d+)?)\s?(?P<unit>[KMGT]i?B?|B|bytes)?\b",
+    re.IGNORECASE,
+)
+HIGHEST = re.compile(r"max|peak|total|capacity|free|out of memory|Tried to allocate", re.IGNORECASE)
+HEADING = re.compile(r"(?:gpu|cuda|cpu)?_?(?:mem(?:ory)?|vram|ram|rss)", re.IGNORECASE)  # of a column
+CELL = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGT])(?:i?B)?")
+COLUMN = re.compile(r"mem|rss|vram|allocated|reserved", re.IGNORECASE)
+SCALES = (("gib", 2**30), ("gb", 2**30), ("mib", 2**20), ("mb", 2**20), ("kb", 2**10), ("bytes", 1))
+STEPS = ("step", "global_step", "iter", "iteration", "batch")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Bytes over steps or seconds: `what` is measured, `source` is the file, `where` its place: gpu, host or shm.
+
+    `unit` is step, second or line. An `early` one covers little more than a start, in which every program grows.
+    """
+
+    what: str
+    where: str
+    unit: str
+    source: str
+    at: list[float]
+    values: list[float]
+    early: bool = False
+
+
+def gather(folder: Path | None, texts: Mapping[str, str], facts: Mapping[str, Any]) -> list[Series]:
+    """Return every series of at least six points, the best source first."""
+    found = [*_flight(folder), *_watched(facts), *_table(folder), *_lines(texts)]
+    return [one for one in found if len(one.values) >= FEWEST]
+
+
+def _flight(folder: Path | None) -> Iterable[Series]:
+    for path in ring_writer.find(folder) if folder else []:
+        try:
+            steps = [step for step in ring_writer.read(path).steps if step.memory]
+        except (OcrlabError, OSError):
+            continue
+        names = [name for name in (steps[-1].memory if steps else {}) if not name.endswith("peak")]
+        for name in sorted(names, key=lambda one: (one == "rss", "reserved" in one)):
+            points = [(float(step.micro), float(step.memory[name])) for step in steps if name in step.memory]
+            where = "host" if name == "rss" else "gpu"
+            yield _series(name, where, "step", f"flight/{path.name}", points)
+        if len(steps) >= FEWEST:
+            return  # the newest start is the one that ended
+
+
+def _watched(facts: Mapping[str, Any]) -> Iterable[Series]:
+    """Yield what the watcher saw: {"memory": {"seconds": [...], "tree": [...], "shm": [...]}}."""
+    memory = facts.get("memory")
+    if not isinstance(memory, Mapping):
+        return
+    seconds = memory.get("seconds") or []
+    for name in ("tree", "shm"):
+        values = memory.get(name) or []
+        if len(values) == len(seconds) and all(isinstance(one, int | float) for one in [*values, *seconds]):
+            what, where = ("all processes", "host") if name == "tree" else ("shared memory", "shm")
+            early = not seconds or seconds[-1] < LONG
+            points = [point for point in zip(seconds, values, strict=True) if early or point[0] >= START]
+            yield replace(_series(what, where, "second", "facts.json", points), early=early)
+
+
+def _table(folder: Path | None) -> Iterable[Series]:
+    path = folder / "metrics.csv" if folder else None
+    if path is None or not path.is_file():
+        return
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            rows = [row for _, row in zip(range(100_000), csv.DictReader(file), strict=False)]
+    except (OSError, csv.Error):
+        return
+    names = list(rows[0]) if rows else []
+    step = next((name for name in STEPS if name in names), None)
+    for name in names:
+        if not name or not COLUMN.search(name) or HIGHEST.search(name):
+            continue
+        points = []
+        for number, row in enumerate(rows):
+            value, at = _number(row.get(name)), _number(row.get(step)) if step else float(number)
+            if value is not None and at is not None:
+                points.append((at, value))
+        scale = next((size for word, size in SCALES if word in name.lower()), 0) or _guessed([v for _, v in points])
+        where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
+        yield _series(name, where, "step", path.name, [(at, value * scale) for at, value in points])
+
+
+def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
+    for file, text in texts.items():
+        found: dict[str, list[tuple[float, float, bool]]] = {}
+        column: tuple[int, str] | None = None  # of a table whose head went by
+        for number, line in enumerate(text.splitlines(), 1):
+            cells = line[:2000].split()
+            column = _column(cells) or column
+            if len(line) > 2000 or HIGHEST.search(line):
+                continue
+            cell = CELL.fullmatch(cells[column[0]]) if column and len(cells) > column[0] else None
+            if cell and column:
+                size = float(cell["number"]) * UNITS[f"{cell['unit'].lower()}ib"]
+                found.setdefault(column[1], []).append((number, size, True))
+            for match in FIGURE.finditer(line):
+                unit = (match["unit"] or "").lower()
+                size = float(match["number"]) * (UNITS.get(unit) or UNITS.get(f"{unit}b") or 1)
+                found.setdefault(match["name"].lower().strip(), []).append((number, size, bool(unit)))
+        for name, points in found.items():
+            told = [(at, size) for at, size, unit in points if unit]
+            scale = 1
+            if not told:
+                scale = _guessed([size for _, size, _ in points])
+                told = [(at, size) for at, size, _ in points]
+            where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
+            yield _series(name, where, "line", file, [(at, size * scale) for at, size in told])
+
+
+def _column(cells: Sequence[str]) -> tuple[int, str] | None:
+    """Return where the head of a table, in words, has a column of memory, and its name; None for any other line."""
+    if len(cells) < 3 or any(re.search(r"\d", cell) for cell in cells):
+        return None
+    return next(((at, cell.lower()) for at, cell in enumerate(cells) if HEADING.fullmatch(cell)), None)
+
+
+def _series(what: str, where: str, unit: str, source: str, points: Sequence[tuple[float, float]]) -> Series:
+    kept = list(points)[-MOST:]
+    return Series(what, where, unit, source, [at for at, _ in kept], [value for _, value in kept])
+
+
+def _guessed(values: Sequence[float]) -> int:
+    """Return the unit of figures without one: bytes where they are large, GB where they are tiny, else MB."""
+    top = max(values, default=0.0)
+    return 1 if top > 1e7 else 2**20 if top > 200 else 2**30
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None

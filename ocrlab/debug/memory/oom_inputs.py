@@ -1,0 +1,183 @@
+"""Everything that is known about a run that may have run out of memory, in one place: what the seven checks look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.diagnosis import classify, oom_message
+from ocrlab.debug.diagnosis.evidence import CONTEXT
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.memory import host_oom_message, memory_series
+from ocrlab.debug.memory.growth import Growth, growth
+from ocrlab.debug.memory.memory_series import Series
+from ocrlab.errors import OcrlabError
+from ocrlab.records import Incident, Verdict
+
+MEMORY = ("gpumem.", "host.oom_kill", "host.alloc_fail", "host.shm", "wsl.limits")
+LEAK = re.compile(
+    r"(?P<mib>\d+(?:\.\d+)?) MiB a step are kept by (?P<holder>[^\n]+?)(?: at (?P<at>[^\s:]+:\d+))?(?::|\.)[^\n]*"
+)
+VALIDATES = re.compile(
+    r'(?i)File "[^"]+", line \d+, in (?P<name>\w*(?:valid|eval|test_step|test_epoch|inference|predict)\w*)'
+)
+FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+GROUP_LIMIT = re.compile(r"\bmemory: usage \d+kB, limit (\d{1,15})kB")  # mm/memcontrol.c, both versions of groups
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A line of a file of the run."""
+
+    file: str
+    line: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass
+class Known:
+    """What is known: the verdict, messages of the GPU's allocator and the host's, series with their growth, phase."""
+
+    incident: Incident
+    verdict: Verdict
+    folder: Path | None = None
+    message: oom_message.Oom | None = None
+    judged: list[oom_message.Judgement] = field(default_factory=list)
+    spot: Spot | None = None  # of the message
+    refused: host_oom_message.Refused | None = None
+    refused_at: Spot | None = None
+    grown: list[tuple[Series, Growth]] = field(default_factory=list)
+    leak: Spot | None = None  # the line of a leak that was found while it ran
+    phase: str = ""
+    phase_at: str = ""
+    step: int | None = None
+    samples: list[str] = field(default_factory=list)
+    place: Spot | None = None  # of the program's own, where the allocation was
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was measured from outside."""
+        return self.incident.facts
+
+    @property
+    def text(self) -> str:
+        """All that the program said."""
+        return "\n".join(text for name, text in self.incident.texts.items() if name != "stacks.txt")
+
+    @property
+    def cause(self) -> str:
+        """The first cause of the verdict that is one of memory, empty where there is none."""
+        first = self.verdict.causes[:1]
+        return next((one.id for one in first if one.id.startswith(MEMORY)), "")
+
+    @property
+    def group_limit(self) -> int | None:
+        """The limit of the control group that it was in, as the watcher saw it, else as the kernel told of its kill."""
+        memory = self.facts.get("memory")
+        group = memory.get("group") if isinstance(memory, Mapping) else None
+        own = group.get("limit") if isinstance(group, Mapping) else None
+        if isinstance(own, int | float):
+            return int(own)
+        told = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
+        return int(told[1]) << 10 if told else None
+
+    @property
+    def limit(self) -> int | None:
+        """The limit on host memory that held for it: of its control group, else of where it was started."""
+        found = self.group_limit or self.facts.get("memory_limit_bytes")
+        return int(found) if isinstance(found, int | float) else None
+
+    @property
+    def steep(self) -> tuple[Series, Growth] | None:
+        """The series that certainly grows; on a GPU before the host, allocated before reserved."""
+        sure = [one for one in self.grown if one[1].grows and not one[0].early]
+        if self.message is not None:
+            sure = [one for one in sure if one[0].where == "gpu"]
+        elif self.cause.startswith("host."):
+            sure = [one for one in sure if one[0].where != "gpu"]
+        return next(iter(sure), None)
+
+
+def know(incident: Incident, folder: Path | None = None, config: Mapping[str, Any] | None = None) -> Known:
+    """Return everything that an incident, and the run folder if there is one, tell about memory."""
+    known = Known(incident, classify.classify(incident), folder, config=dict(config or {}))
+    _messages(known)
+    limit = known.message.total if known.message else known.limit
+    for series in memory_series.gather(folder, incident.texts, incident.facts):
+        known.grown.append((series, growth(series.at, series.values, limit)))
+    for name, text in incident.texts.items():
+        found = LEAK.search(text)
+        if found:
+            known.leak = known.leak or _spot(name, text, found.start())
+    _phase(known)
+    return known
+
+
+def _messages(known: Known) -> None:
+    """Find the first message with numbers, of the allocator of the GPU and of the host's."""
+    for name, text in known.incident.texts.items():
+        if name in ("stacks.txt", CONTEXT):
+            continue
+        told = oom_message.parse(text)
+        if told and known.message is None:
+            whole = next((one for one in told if one.request is not None), told[0])
+            known.message, known.spot = whole, _spot(name, text, whole.offset)
+            known.judged = oom_message.judge(whole)
+            known.place = _frame(name, text, whole.offset)
+        refused = host_oom_message.refused(text)
+        if refused and known.refused is None:
+            known.refused, known.refused_at = refused[0], _spot(name, text, refused[0].offset)
+            known.place = known.place or _frame(name, text, refused[0].offset)
+
+
+def _phase(known: Known) -> None:
+    """Find in which phase it ended: from the flight record, the heartbeat, or the frames of the last traceback."""
+    for path in ring_writer.find(known.folder) if known.folder else []:
+        try:
+            now = ring_writer.read(path).now
+        except (OcrlabError, OSError):
+            continue
+        if now is not None:
+            known.phase, known.step, known.samples = now.phase, now.number, list(now.samples)
+            known.phase_at = f"flight/{path.name}"
+            return
+    beat = known.facts.get("heartbeat")
+    if isinstance(beat, Mapping) and beat.get("phase"):
+        known.phase, known.phase_at = str(beat["phase"]), "facts.json"
+        known.step = beat["step"] if isinstance(beat.get("step"), int) else None
+        known.samples = [str(beat["sample"])] if beat.get("sample") else []
+        return
+    for name, text in known.incident.texts.items():
+        _, mark, last = text.rpartition("Traceback (most recent call last)")
+        found = VALIDATES.search(last) if mark else None
+        if found:
+            offset = len(text) - len(last) + found.start()
+            known.phase, known.phase_at = "validation", str(_spot(name, text, offset))
+            return
+
+
+def _frame(name: str, text: str, offset: int) -> Spot | None:
+    """Return the innermost frame of the program's own in the traceback that ends at a message."""
+    begin = text.rfind("Traceback (most recent call last)", 0, offset)
+    if begin < 0:
+        return None
+    frames = [one for one in FRAME.finditer(text, begin, offset) if not LIBRARY.search(one["file"])]
+    if not frames:
+        return None
+    last = frames[-1]
+    code = text[last.end() :].lstrip("\n").partition("\n")[0].strip()
+    return Spot(last["file"], int(last["line"]), code)
+
+
+def _spot(name: str, text: str, offset: int) -> Spot:
+    begin = text.rfind("\n", 0, offset) + 1
+    line = text[begin : text.find("\n", begin) if "\n" in text[begin:] else len(text)]
+    return Spot(name, text.count("\n", 0, offset) + 1, line.strip()[:300])

@@ -1,0 +1,119 @@
+"""Batches as they were, in `flight/batches`: for data that cannot be made again from its indices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.recorder.dataloader_hooks import worker_ended
+from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.errors import DataError
+
+LIMIT = 2 << 30  # bytes of all that are kept, of all processes of a machine
+SHARE = 10  # and no more than that part of what is free
+
+
+class Raw:
+    """The last batches of one process, each in a file of its own; at most `most`, and as many bytes as there is room
+    for: the oldest go first, the newest always stays.
+
+    Where one cannot be written, none is from then on: batches are known by what they are made of, as without this.
+    """
+
+    def __init__(self, folder: Path, rank: int, most: int, limit: int = LIMIT) -> None:
+        self.folder, self.rank, self.most = folder / "batches", rank, most
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        for old in self.folder.glob(f"{rank}-*.pt"):
+            old.unlink()
+        local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        self.limit = limit // max(1, int(local) if local.isdigit() else 1)
+        self.lock = threading.Lock()  # snapshots are written in a thread
+        self.sizes: dict[int, int] = {}  # bytes of each that is kept, and of all
+        self.held = 0
+        self.count = 0
+        self.first = 0
+        self.on, self.is_full = True, False
+
+    def keep(self, batch: Any) -> str:
+        """Write a batch whole or not at all, and return its name; empty where none is kept any more."""
+        if not self.on:
+            return ""
+        try:
+            return self._keep(batch)
+        except Exception as error:  # of a disk, or a type that cannot be pickled
+            if worker_ended(error) or cuda_sticky_errors.of_cuda(error):
+                raise
+            self.on = False
+            first = error.__context__ if isinstance(error.__context__, OSError) else error  # torch's own comes after it
+            why = f"{type(first).__name__}: {first}".splitlines()[0]
+            say(f"no more raw batches, later ones are known by what they are made of: {why}")
+            return ""
+
+    def _keep(self, batch: Any) -> str:
+        name = f"{self.rank}-{self.count}.pt"
+        part = self.folder / f".{name}.tmp"
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+                torch.save(batch, file)
+                size = file.tell()
+            part.replace(self.folder / name)
+        finally:
+            part.unlink(missing_ok=True)
+        with self.lock:
+            self.sizes[self.count] = size
+            self.held += size
+        self.count += 1
+        self.forget(self.count - self.most)
+        self._bound()
+        return name
+
+    def _bound(self) -> None:
+        """Drop the oldest while they take more than there is room for."""
+        room = min(self.limit, (shutil.disk_usage(self.folder).free + self.held) // SHARE)
+        while self.held > room and self.first < self.count - 1:
+            if not self.is_full:
+                self.is_full = True
+                kept = self.count - 1 - self.first
+                say(f"raw batches take {room / 1e9:.2g} GB at most here, so that the last {max(1, kept)} are kept")
+            self.forget(self.first + 1)
+
+    def forget(self, before: int) -> None:
+        """Drop the batches before a number; those since the older snapshot stay, where there is room for them."""
+        with self.lock:
+            while self.first < before:
+                (self.folder / f"{self.rank}-{self.first}.pt").unlink(missing_ok=True)
+                self.held -= self.sizes.pop(self.first, 0)
+                self.first += 1
+
+
+def has(folder: Path, name: str) -> bool:
+    """Tell whether a batch is still kept."""
+    return (folder / "batches" / Path(name).name).is_file()
+
+
+def read(folder: Path, name: str) -> Any:
+    """Return a batch that was kept; raises DataError where it is gone, and OSError.
+
+    It is of the user's own types, so that unpickling it runs his code. That is done only in a replay, which has
+    started his program already.
+    """
+    path = folder / "batches" / Path(name).name
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise DataError(
+            "A recorded batch is gone, and the record does not say what it was made of",
+            got=f"no {path}",
+            need="the batches since the snapshot, of which only the last ones are kept",
+            do="Record with a smaller snapshot_every, or with more room on the disk",
+        ) from None
+    except OSError:
+        raise
+    except Exception:
+        return torch.load(path, map_location="cpu", weights_only=False)

@@ -1,0 +1,156 @@
+"""A look at any DataLoader from inside: which sample each worker is on, and what every batch was made of.
+
+The user's loader and data set stay as they are. Each time an iterator is made, it gets a thin proxy in place of the
+data set, which notes the sample in the page of its worker, and a collate function that sends along, with the batch, its
+indices and the random states before it (`watched.py`). From these `restored.py` makes the same batch again.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
+
+from ocrlab.debug.flight_record.ring_format import State
+from ocrlab.debug.recorder.dataset_proxy import Begin, Collate, Loaded, Place, Tagged, Watched
+
+
+class Loader:
+    """A loader under observation: `taken` holds what was made of the batches that nobody has asked about yet."""
+
+    def __init__(
+        self,
+        loader: Any,
+        place: Place,
+        on_batch: Callable[[Any, Loaded], Any] | None = None,
+        on_walk: Callable[[int], Any] | None = None,
+        on_wait: Callable[[], Any] | None = None,
+        is_nameless: Callable[[Any], bool] | None = None,
+    ) -> None:
+        self.loader, self.place, self.on_batch, self.on_walk = weakref.ref(loader), place, on_batch, on_walk
+        self.on_wait = on_wait
+        self.is_nameless = is_nameless  # tells of which batches `on_batch` would find nothing
+        self.taken: deque[Loaded] = deque()
+        self.walk = -1
+        self.count = 0  # of batches in this walk
+        self.stills: dict[int, Mapping[str, State]] = {}  # of each worker, as its last batch brought them
+        self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
+
+    def holds(self, loader: Any) -> bool:
+        """Tell whether this is the loader under observation."""
+        return self.loader() is loader
+
+    def told(self) -> Loaded:
+        """Return what is known of the oldest batch that nobody has asked about yet."""
+        return self.taken.popleft() if self.taken else Loaded()
+
+    def start(self) -> None:
+        """Put ourselves into the loader; undone by `stop`."""
+        loader = self.loader()
+        loader._get_iterator = self.iterator  # type: ignore[union-attr]  # each __iter__ of a DataLoader asks for it
+
+    def stop(self) -> None:
+        """Take ourselves out of the loader."""
+        loader = self.loader()
+        if loader is not None:
+            loader.__dict__.pop("_get_iterator", None)
+
+    def iterator(self) -> Iterator[Any]:
+        """Return what `DataLoader._get_iterator` would, made of a copy of the loader with a watched data set."""
+        loader: Any = self.loader()
+        self.begin_walk()
+        if self.feed is not None:
+            return self.feed()
+        iterator = type(loader)._get_iterator(twin(loader, Watched(loader.dataset, self.place, loader.num_workers)))
+        self.listen(iterator)
+        return iterator
+
+    def begin_walk(self) -> None:
+        """Note that a new walk over the loader begins; batches that were fetched and never used are forgotten."""
+        self.walk += 1
+        self.count = 0
+        self.taken.clear()
+        loader = self.loader()
+        if self.on_walk is not None and isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+            self.on_walk(self.walk)
+
+    def listen(self, iterator: Any) -> None:
+        """Take our notes off each batch before anybody sees it; no reference to the iterator may keep it alive."""
+        weak = weakref.ref(iterator)
+
+        def next_data() -> Any:
+            this: Any = weak()
+            if self.on_wait is not None:
+                self.on_wait()
+            return self.untag(type(this)._next_data(this))
+
+        def reset(loader: Any, first_iter: bool = False) -> None:
+            this: Any = weak()
+            self.begin_walk()
+            type(this)._reset(this, loader, first_iter)
+
+        iterator._next_data, iterator._reset = next_data, reset
+
+    def untag(self, data: Any) -> Any:
+        """Return the batch itself, and keep what it was made of."""
+        if type(data) is Tagged:
+            data, told = data.data, data.told
+            if (worker := told.base.get("worker")) is not None:
+                still, moving = told.states
+                self.stills[worker] = still = interned(self.stills.get(worker), still)
+                told.states = still, moving
+        else:
+            told = Loaded()
+        told.walk, told.position = self.walk, self.count
+        self.count += 1
+        self.taken.append(told)
+        if self.on_batch is not None and (self.is_nameless is None or not self.is_nameless(data)):
+            self.on_batch(data, told)
+        return data
+
+
+def interned(known: Mapping[str, State] | None, still: Mapping[str, State]) -> Mapping[str, State]:
+    """Return states that came from a worker as the objects that came before, in all that is equal."""
+    if not known or known == still:
+        return known or still
+    made: dict[str, State] = {}
+    for name, state in still.items():
+        old = known.get(name)
+        same = isinstance(old, tuple) and isinstance(state, tuple) and old[0] == state[0]
+        made[name] = (old[0], state[1]) if same else state  # type: ignore[index, assignment]
+    return made
+
+
+def twin(loader: Any, watched: Watched) -> Any:
+    """Return a copy of a loader that reads `watched` in place of its data set."""
+    copied = apart(loader)
+    copied.__dict__.update(dataset=watched, collate_fn=Collate(loader.collate_fn, watched))
+    if loader.num_workers:
+        copied.worker_init_fn = Begin(loader.worker_init_fn, watched)
+    return copied
+
+
+def apart(loader: Any) -> Any:
+    """Return a copy of a loader that nobody looks at, with iterators of its own; what is no DataLoader is itself."""
+    if not isinstance(loader, DataLoader):
+        return loader
+    copied = copy.copy(loader)
+    copied.__dict__.pop("_get_iterator", None)
+    copied.__dict__["_iterator"] = None
+    return copied
+
+
+def can_be_watched(loader: Any) -> bool:
+    """Tell whether a loader makes its iterators in torch's way, over a data set that a proxy can stand for."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterDataPipe | MapDataPipe):
+        return False
+    return type(loader)._get_iterator is DataLoader._get_iterator
+
+
+def worker_ended(error: BaseException) -> bool:
+    """Tell whether torch raised because a loader's worker ended: its signal handler does, wherever the process is."""
+    return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)

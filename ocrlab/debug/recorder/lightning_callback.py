@@ -1,0 +1,315 @@
+"""The flight recorder as a Lightning callback for anybody's project: `Trainer(callbacks=[Recorder()])`.
+
+For a loop written by hand there is `recording`, which is in `loops.py` and needs no Lightning.
+"""
+
+# ruff: noqa: E402
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+BEFORE = random.getstate()  # rich, which Lightning imports, draws from it; the program may have seeded it already
+
+import lightning
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import CombinedLoader
+from torch import nn
+
+from ocrlab.debug.flight_record import program_info
+from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names, usual
+from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
+from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.debug.recorder.manual_loop import left, recording
+from ocrlab.debug.recorder.module_stages import unwrapped
+from ocrlab.debug.recorder.step_recorder import Tape
+from ocrlab.debug.recorder.training_health.monitor import Learning
+from ocrlab.debug.replay.child import batch_feed, lightning_resume
+from ocrlab.debug.replay.child.replay_session import Restored
+
+random.setstate(BEFORE)
+import_rng_state.imported()
+
+__all__ = ["Recorder", "recording"]
+
+RANKS_EVERY = 192  # micro-batches between two snapshots of several ranks: a replay makes so many again at the most
+WHOLE = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
+
+
+def nothing() -> None:
+    """Do nothing; a callback that holds a lambda cannot be sent to processes that are spawned."""
+
+
+class Recorder(lightning.Callback):
+    """Writes what every step was made of to `folder`/flight, so that `ocrlab replay folder` can run it again.
+
+    `folder` None: the trainer's log_dir, else its default_root_dir. `batches` is ids (rebuilt from the data) or raw
+    (kept as they were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how
+    many of the last micro-batches are kept. An error of the recorder never stops a training. Several loaders at once
+    (CombinedLoader) are recorded, but not replayed.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        batches: str = "ids",
+        snapshot_every: int | None = None,
+        steps: int = 512,
+        kind: str = "lightning",
+        epoch_of: Callable[[int], int] | None = None,
+        model_of: Callable[[Any], nn.Module] | None = None,
+    ) -> None:
+        self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
+        self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
+        self.tape: Tape | None = None
+        self.replay: Restored | None = None
+        self.validating = 0  # loaders that have been prepared for the next validation
+        self.validated: dict[int, dataloader_hooks.Loader] = {}  # of a validation that is made again
+        self.undo: list[Callable[[], Any]] = []
+        self.take_back: Callable[[], Any] = nothing  # the batch that a replayed step was given in place of its own
+        self.validations = -1  # batches of this validation, of all its loaders
+        self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        self.replay = Restored.asked()
+        if self.replay is not None:  # what goes wrong in a replay must be seen
+            validates = self.kind == "lightning"
+            lightning_resume.start(self.replay, trainer, self._model(pl_module), validates=validates)
+            self._see_loaders(trainer)
+            self.undo.append(lightning_resume.report_errors(self.replay, trainer))
+            return
+        if program_info.is_replay():  # of another of its trainings
+            return
+        try:
+            self._open(trainer, pl_module)
+            self._see_loaders(trainer)
+        except Exception as error:
+            if dataloader_hooks.worker_ended(error):
+                raise
+            say(f"not started, training goes on: {error}")
+            self.tape = None
+
+    def _open(self, trainer: Trainer, module: LightningModule) -> None:
+        folder = self.folder or trainer.log_dir or trainer.default_root_dir
+        every = self.every
+        if trainer.world_size > 1 and every is None:
+            # All ranks at the same step: hooks of the user may wait for each other.
+            every = min(self.steps * 3 // 4, RANKS_EVERY)
+        self.tape = Tape(
+            Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
+        )
+        if type(trainer.strategy).__name__ not in WHOLE:
+            self.tape.snapshots_on = False
+            program_info.add(self.tape.folder, self.tape.rank, spread=True)
+            if trainer.global_rank == 0:
+                say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
+        self.tape.hear(self._model(module))
+        import_rng_state.note(self.tape.folder, self.tape.rank, self.tape.start)
+        if self.kind == "lightning" and trainer.global_rank == 0:
+            say(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")
+
+    def _model(self, module: LightningModule) -> nn.Module:
+        """Return what stages are named after."""
+        return module if self.model_of is None else self.model_of(module)
+
+    def _see_loaders(self, trainer: Trainer) -> None:
+        """Look at each loader when Lightning has prepared it, before it is asked for an iterator."""
+        strategy: Any = trainer.strategy
+        process = strategy.process_dataloader
+
+        def processed(loader: Any) -> Any:
+            loader = process(loader)
+            number = 0 if trainer.training else 1 + self.validating
+            self.validating += not trainer.training
+            if self.replay is not None:
+                if number and dataloader_hooks.can_be_watched(loader):
+                    place = Place(self.replay.out, self.replay.rank, 0, number)
+                    self.validated[number] = dataloader_hooks.Loader(loader, place)
+                    self.validated[number].start()
+                return loader if number else self.replay.feed(loader)
+            if self.tape is not None:
+                self.tape.watch(loader, number)
+            return loader
+
+        strategy.process_dataloader = processed
+        self.undo.append(lambda: strategy.__dict__.pop("process_dataloader", None))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
+        if self.several and self.tape is not None:
+            say("several loaders at once: steps are recorded, but their batches cannot be made again by a replay")
+        tape = self.tape
+        if tape is None or not tape.on or not tape.snapshots_on:
+            return
+        model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
+        tape.learning = Learning(model, trainer.optimizers, stages=tape.stages, network=unwrapped(model)[1])
+        for optimizer in trainer.optimizers:
+            self.undo += usual.listen(optimizer, tape.quick, tape.stepping)
+
+    def start_anew(self) -> None:
+        """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
+        if self.tape is not None:
+            self.tape.snapshots.last = self.tape.snapshots.quiet = -1
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        micro = trainer.fit_loop.epoch_loop.total_batch_idx
+        if self.replay is not None:
+            self.replay.begin(batch, micro)
+            self._hand_over(pl_module, "training_step", batch, self.replay.batch)
+            return
+        tape = self.tape
+        if tape is None or not tape.on:
+            return
+        epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
+        watched = None if self.several else tape.loaders.get(0)
+        told = Loaded() if watched is None else watched.told()
+        number = trainer.global_step
+        first = trainer.optimizers[0] if trainer.optimizers else None
+        if tape.quick is None or not tape.quick.begin(number, micro, epoch, first, told, batch):
+            tape.begin(number, micro, epoch, rate(trainer.optimizers), told, batch)
+        loop = trainer.fit_loop.epoch_loop
+        fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
+        if fresh and micro > tape.snapshots.quiet:
+            tape.snapshot(number, lambda: resume_state(trainer))
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
+        scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        if (
+            getattr(trainer.precision_plugin, "scaler", None) is None
+        ):  # else it is the scaled one, 65536 times too large
+            quick = None if self.tape is None or scale != 1 else self.tape.quick
+            if quick is not None and quick.loss(loss):
+                return
+            self._loss(loss, float(scale))
+        self._phase("backward")
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        self._phase("optimiser")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+        if self.replay is not None:
+            if is_scaled:
+                self.replay.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
+            self.replay.end()
+            return
+        if self.tape is not None and (is_scaled or not self.tape.has_loss()):
+            self.tape.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
+        self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
+
+    def _hand_over(self, module: LightningModule, step: str, given: Any, batch: Any) -> None:
+        self.take_back()
+        self.take_back = lightning_resume.hand_over(module, step, given, batch)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.replay is not None:
+            self.replay.over(leaving=True)
+        elif self.tape is not None:
+            self.tape.phase("data")  # what fails from here on, fails behind the loop over the batches
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.validations = -1
+        self._phase("validation")
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.validations += 1
+        loaders = self.tape.loaders if self.tape is not None else self.validated
+        watched = loaders.get(1 + dataloader_idx)
+        seen = Loaded() if watched is None else watched.told()
+        if self.replay is not None:
+            loader = watched.loader() if isinstance(watched, dataloader_hooks.Loader) else None
+            anew = lambda: batch_feed.parts(loader, seen.base, rng_state.whole(seen.states))  # noqa: E731
+            named = sample_names.of_batch(batch) or seen.samples
+            chosen = self.replay.validate(batch, named, self.validations, anew)
+            self._hand_over(pl_module, "validation_step", batch, chosen)
+        if self.tape is not None:
+            self.tape.validate(self.validations, batch, seen)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.validating = 0
+        self._phase("data")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.replay is not None:
+            self.replay.failed(exception)
+        if self.tape is not None:
+            self._ended(trainer, exception)
+            self.tape.member.end("failed", error=exception)
+            self.tape.failed(exception)
+            self.tape.finish()
+        self._leave()
+
+    def _ended(self, trainer: Trainer, error: BaseException) -> None:
+        """Note an exit without an error in the middle of the training."""
+        if (
+            self.tape is not None
+            and self.tape.learning is not None
+            and isinstance(error, SystemExit)
+            and not error.code
+        ):
+            batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            where = f"batch {batch} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
+            self.tape.learning.told.ended = left(error, where, trainer.max_epochs)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self.tape is not None:
+            self.tape.finish()
+            self.tape = None
+        if self.replay is not None and stage == "fit":
+            self.replay.finish()
+        self._leave()
+
+    def _leave(self) -> None:
+        while self.undo:
+            with contextlib.suppress(Exception):
+                self.undo.pop()()
+
+    def _phase(self, name: str) -> None:
+        if self.tape is not None:
+            self.tape.phase(name)
+        elif self.replay is not None:
+            self.replay.phase(name)
+
+    def _loss(self, loss: Any, scale: float) -> None:
+        if self.tape is not None:
+            self.tape.loss(loss, scale)
+        elif self.replay is not None:
+            self.replay.loss(loss, scale)
+
+
+def rate(optimizers: Any) -> float | None:
+    """Return the learning rate of the first optimiser, None for none; one that lies on a device is not fetched."""
+    for optimizer in optimizers or ():
+        for group in optimizer.param_groups:
+            value = group.get("lr")
+            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+                return None
+            return None if value is None else float(value)
+    return None
+
+
+def resume_state(trainer: Trainer) -> dict[str, Any]:
+    """Return Lightning's whole resume state as it was before the batch at hand was fetched, without hyper-parameters.
+
+    Lightning counts a batch as ready before `on_train_batch_start`; a resume begins with the batch that was completed
+    last, and fetches this one again.
+    """
+    content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    for name in [name for name in content if name.startswith(("hyper_parameters", "hparams", "datamodule_hyper"))]:
+        del content[name]
+    progress = content["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    for part in ("total", "current"):
+        progress[part]["ready"] = progress[part]["completed"]
+    progress["is_last_batch"] = False
+    return {"kind": "lightning", "checkpoint": content, "random": rng_state.take()}

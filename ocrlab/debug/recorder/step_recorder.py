@@ -1,0 +1,410 @@
+"""What a training in this process writes to its flight folder; the part that Lightning and a hand-written loop share.
+
+No error in here reaches the training: it is said once, and the recorder is off from then on. Only what torch's signal
+handler says in here of a worker that ended is let through.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.flight_record import program_info, ring_format, ring_writer, training_findings
+from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
+from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.recorder import (
+    async_losses,
+    dataloader_hooks,
+    import_rng_state,
+    iteration_log,
+    rng_state,
+    sample_names,
+    usual,
+)
+from ocrlab.debug.recorder.batch_store import Raw
+from ocrlab.debug.recorder.dataloader_hooks import Loader
+from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
+from ocrlab.debug.recorder.fail_safe import harmless, say
+from ocrlab.debug.recorder.iteration_log import Counted
+from ocrlab.debug.recorder.memory_sample import Memory
+from ocrlab.debug.recorder.module_stages import Stages
+from ocrlab.debug.recorder.snapshots import Snapshots
+from ocrlab.debug.recorder.training_health.monitor import MANY, Learning
+from ocrlab.debug.replay.child import single_rank
+from ocrlab.run_folder import watcher_link
+
+LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
+
+
+class Tape:
+    """The ring, the snapshots and the loaders of one training; raises OSError where its folder cannot be written."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        *,
+        rank: int = 0,
+        batches: str = "ids",
+        every: int | None = None,
+        steps: int = 512,
+    ) -> None:
+        told, self.folder = import_rng_state.told(), Path(folder, "flight")
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.on = self.snapshots_on = self.cuda = True
+        self.rank, self.member = rank, single_rank.member(self.folder, rank, kind)
+        self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
+        program_info.write(self.folder, kind, rank=rank, **told)
+        if rank == 0:
+            watcher_link.tell_record(folder)
+        self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
+        self.snapshots.written, self.snapshots.cuda = self.saved, lambda: self.cuda
+        self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
+        self.loaders: dict[int, Loader | Counted] = {}
+        self.memory = Memory()
+        self.quick = usual.made(self.writer, self.stepping, self.stepped, self.memory)  # or None
+        self.stages = Stages(self.writer, self.quick)
+        self.now = self.stages.now
+        self.learning: Learning | None = None
+        training_findings.forget(self.folder, rank)
+        self.late_loss: float | None = None  # the newest that came from a device
+        self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
+        self.late: async_losses.Sent = deque()  # losses on their way from a device
+        LIVING.add(self)
+
+    @property
+    def micro(self) -> int:
+        """The number of the micro-batch at hand."""
+        return self.writer.micro()
+
+    @harmless
+    def hear(self, *models: nn.Module) -> None:
+        """Note which stage of a model is entered."""
+        self.stages.attach(*models)
+
+    @harmless
+    def watch(self, loader: Any, number: int = 0) -> Loader | Counted:
+        """Note what a loader's workers are on and what its batches are made of, until `finish`.
+
+        Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
+        """
+        if (known := self.loaders.get(number)) is not None and known.holds(loader):
+            return known
+        on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
+        if dataloader_hooks.can_be_watched(loader):
+            place = Place(self.folder.absolute(), self.rank, self.start, number)
+            on_wait = partial(usual.wait, self) if number == 0 else None
+            nameless = self.quick.nameless if self.quick is not None and self.raw is None else None
+            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait, nameless)
+            entry.start()
+        else:
+            entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)
+        if known is not None:
+            known.stop()
+            entry.walk = known.walk
+        self.loaders[number] = entry
+        return entry
+
+    @harmless
+    def walk(self, number: int) -> None:
+        """Note the beginning of a walk over data without indices."""
+        iteration_log.note(self.folder, self.rank, self.start, number)
+
+    def batch(self, data: Any, told: Loaded) -> None:
+        """Note a batch that has left its loader, before anybody moves it to a device."""
+        if not self.on:
+            return
+        try:
+            found = sample_names.of_batch(data)
+            if found and found != told.samples:
+                told.samples, told.text = found, ring_format.batch_of(found, told.base)
+            if self.raw is not None and (kept := self.raw.keep(data)):
+                told.base = {**told.base, "raw": kept}
+                told.text = ring_format.batch_of(told.samples, told.base)
+        except Exception as error:
+            self.give_up(error)
+
+    def begin(self, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
+        """Write the record of a step whose batch is there, before anything is computed with it.
+
+        Of a usual step `quick.begin` does the same, and is asked first.
+        """
+        if not self.on:
+            return
+        self.now.in_step, self.now.stepped = True, False
+        try:
+            if self.quick is not None:
+                self.drain()
+                self.quick.pause()
+            self.settle()
+            if unseen := told.position < 0 or told.base is iteration_log.BASE:  # nobody has looked into this batch
+                told.samples = sample_names.of_batch(batch)
+            cuda = self.cuda and torch.cuda.is_initialized()
+            random = rng_state.parts(cuda)
+            when, writer, loaded = time.time(), self.writer, told.states
+            before = writer.newest_loss() if self.late_loss is None else self.late_loss
+            memory = self.memory.at(when, cuda)
+            states, same = ring_format.both(random, loaded, writer.states)
+            text = ("" if unseen and told.samples else told.text) or ring_format.batch_of(told.samples, told.base)
+            raw = f"{ring_format.head_of(memory)}{text}}}".encode()
+            if len(raw) + len(states) > writer.room:
+                step = ring_writer.Step(number, micro, epoch, samples=told.samples, memory=memory, order=told.base)
+                step.random, step.loaded = rng_state.whole(random), rng_state.whole(loaded)
+                made = ring_format.fitting(step, writer.room)
+                raw, states, same = made.text, made.states, made.same
+            self.learn_batch(micro, batch, told)
+            figures = lr or 0.0, before or 0.0, when, (lr is not None) | (before is not None) << 1 | same << 2
+            writer.put(number, micro, epoch, told.walk, *figures, told.position, raw, states)
+            self.late_loss = None
+            if self.cuda and not cuda:
+                usual.prepare(self.quick, writer, random, self.memory, self.learning)
+        except Exception as error:
+            self.give_up(error)
+
+    def learn_batch(self, micro: int, batch: Any, told: Loaded) -> None:
+        """Note a batch for what looks at the learning."""
+        learning = self.learning
+        if learning is None or not self.cuda:
+            return
+        learning.told.batches += 1
+        if micro >= learning.due or told.walk != learning.walk:
+            try:
+                learning.begin(micro, batch, told.walk)
+            except Exception as error:
+                self.unlearn(error)
+        if told.base is not iteration_log.BASE:
+            learning.drawn.note(told.base.get("indices", ""))
+
+    def unusual(self) -> None:
+        """Have every step from here on noted in Python, if at all."""
+        if self.quick is not None:
+            self.quick.off()
+            self.quick = None
+
+    def drain(self) -> None:
+        """Take over what was noted of usual steps."""
+        usual.drain(self.quick, self.learning)
+
+    def over(self, waits: bool) -> bool:
+        """Note that a micro-batch is over, and the next one waited for or not; tells if an optimiser has stepped."""
+        if waits:
+            self.phase("data")
+        return bool(self.now.stepped)
+
+    def phase(self, name: str) -> None:
+        """Say which part of the step begins; "data" and "validation" lie outside of it."""
+        if not self.on:
+            return
+        try:
+            page = self.writer.page
+            page[PHASE_AT] = self.writer.words[name]
+            if name == "backward":
+                page[STAGE_AT] = 0  # the stage that was entered last is the loss's; a recomputed one will say so
+        except Exception as error:
+            self.give_up(error)
+        self.now.in_step = name == "forward"  # the model may be run again in a backward
+        if name == "validation" and self.quick is not None:
+            self.quick.pause()
+        learning = self.learning
+        if learning is not None and learning.validating != (name == "validation"):
+            self.learn("validate", name == "validation")
+
+    @harmless
+    def validate(self, number: int, batch: Any, told: Loaded) -> None:
+        """Say which batch of a validation is looked at."""
+        found = sample_names.of_batch(batch) or told.samples
+        self.writer.sample(f"validation batch {number}: {', '.join(found[:8])}")
+
+    def loss(self, value: Any, scale: float = 1.0) -> None:
+        """Note the loss of this micro-batch; one on a device is not waited for."""
+        if not self.on:
+            return
+        try:
+            if isinstance(value, Tensor):
+                if value.is_cuda and self.cuda:
+                    async_losses.send(self.late, self.micro, value.detach(), scale)
+                if value.is_cuda or value.numel() != 1:
+                    return
+                value = value.item()
+            elif isinstance(value, Mapping):
+                self.loss(value.get("loss"), scale)
+                return
+            if value is None:
+                return
+            value = float(value) * scale
+            self.writer.loss(value)
+            self.drain()
+            learning = self.learning
+            if learning is None or not self.cuda:
+                return
+            learning.losses.append(value)
+            if not learning.looking and value - value == 0 and len(learning.losses) < MANY:
+                return  # they are counted together
+        except Exception as error:
+            self.give_up(error)
+        else:
+            self.learn("loss")
+
+    def settle(self) -> None:
+        """Write down the losses that have arrived from the device."""
+        for micro, loss in async_losses.arrived(self.late) if self.cuda else ():
+            self.late_loss = loss
+            self.writer.loss(loss, micro)
+            if self.learning is not None:
+                self.learning.losses.append(loss)
+                self.learn("loss")
+
+    def has_loss(self) -> bool:
+        """Tell whether this micro-batch has a loss, or one on its way from a device."""
+        return bool(self.late) or self.writer.newest_loss() is not None
+
+    def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Note that an optimiser is about to step, called with what its hook is given.
+
+        Where this step is looked at, or makes its gradients itself (a closure, as Lightning gives it always), it is
+        noted when it is made; and with a closure the forward is still to come.
+        """
+        self.stop_waiting()  # behind a step that has raised
+        self.now.stepped = True
+        closure = given[1] if len(given) > 1 else named.get("closure")
+        if closure is None:
+            self.phase("optimiser")
+        learning = self.learning
+        if learning is None or not (self.on and self.cuda):
+            return
+        try:
+            if closure is not None or learning.looking or learning.probes:
+                learning.stepping(optimizer)
+                self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove
+            else:
+                self.drain()
+                learning.stepped(optimizer, self.micro)
+        except Exception as error:
+            self.unlearn(error)
+
+    def stepped(self, optimizer: Any, *_: Any) -> None:
+        """Note that an optimiser has made a step, in a hook for this one alone."""
+        self.stop_waiting()
+        self.learn("stepped", optimizer, self.micro)
+
+    def learn(self, method: str, *args: Any) -> None:
+        """Let a method of what looks at the learning note something; it is switched off instead of raising."""
+        if self.learning is None or not (self.on and self.cuda):
+            return
+        try:
+            self.drain()
+            getattr(self.learning, method)(*args)
+        except Exception as error:
+            self.unlearn(error)
+
+    def unlearn(self, error: Exception) -> None:
+        """Switch off what looks at the learning, with a word about why."""
+        if dataloader_hooks.worker_ended(error):
+            raise error
+        if self.learning is not None:
+            self.learning.close()
+            self.learning = None
+        if self.quick is not None:
+            self.quick.pause()
+        self.failed(error)
+        say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
+
+    def judge(self) -> None:
+        """Say and write down what was noticed of a training that ends."""
+        self.learn("end")
+        if self.learning is None:
+            return
+        entry, told = self.loaders.get(0), self.learning.told
+        lines = self.learning.sentences(entry.loader() if isinstance(entry, Loader) else None)
+        more = {"cut": bool(told.ended), "end": self.member.told["end"]}
+        training_findings.write(self.folder, self.rank, self.start, lines, told.weights, **more)
+        for line in lines if self.rank == 0 else ():
+            say(line)
+
+    def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
+        """Take a snapshot of the state before this micro-batch, where it is time for one."""
+        try:
+            if self.on and self.snapshots_on and self.snapshots.due(self.micro):
+                random = rng_state.parts(cuda=self.cuda)
+                self.snapshots.take(content(), micro=self.micro, number=number)
+                if rng_state.parts(cuda=self.cuda) != random:  # a hook of the user has drawn
+                    rng_state.put(rng_state.whole(random))
+        except Exception as error:
+            if dataloader_hooks.worker_ended(error):
+                raise
+            self.snapshots_on = False
+            self.failed(error)
+            say(f"no more snapshots: {error}")
+
+    def saved(self, side: int, micro: int, number: int) -> None:
+        """Note that a snapshot is whole (in the thread that wrote it)."""
+        self.writer.saved(side, micro, number)
+        if self.raw is not None:
+            self.raw.forget(self.snapshots.kept[0])
+
+    def failed(self, error: BaseException) -> None:
+        """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
+        if dataloader_hooks.worker_ended(error):
+            self.phase("data")  # it may come up in any part of a step; what failed is loading
+        if self.cuda and cuda_sticky_errors.of_cuda(error):
+            self.cuda = False
+            self.unusual()
+            if self.learning is not None:
+                self.learning.close()  # its hooks in the model ask for the stream
+            cuda_sticky_errors.keep([*self.late, *self.snapshots.abandon()])
+            self.late.clear()
+
+    def finish(self) -> None:
+        """Take every hook out, and wait for what is being written."""
+        self.stop_waiting()
+        self.member.end("success")
+        self.stages.detach()
+        for entry in self.loaders.values():
+            entry.stop()
+        try:
+            if self.on:
+                self.settle()
+                self.judge()
+            self.snapshots.close()
+        except Exception as error:
+            self.failed(error)
+            say(str(error))
+        if self.on:
+            self.on = False
+            if self.quick is not None:
+                self.quick.close()
+            self.writer.close()
+            self.memory.close()
+
+    def give_up(self, error: Exception) -> None:
+        """Switch off for good, with a word about why."""
+        if dataloader_hooks.worker_ended(error):
+            raise error
+        self.on = False
+        self.unusual()
+        self.failed(error)
+        self.stages.detach()
+        for entry in self.loaders.values():
+            entry.stop()
+        say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
+
+
+def silence() -> None:
+    """Switch all tapes off in a forked child, which must not write its parent's record."""
+    for tape in LIVING:
+        tape.on = tape.stages.on = tape.cuda = False
+        tape.unusual()
+        cuda_sticky_errors.keep([*tape.late, *tape.snapshots.abandon()])  # CUDA does not live on in a fork
+        tape.late.clear()
+
+
+os.register_at_fork(after_in_child=silence)  # once: what is registered can never be taken back

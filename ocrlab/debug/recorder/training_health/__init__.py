@@ -1,0 +1,1 @@
+"""What the recorder notices of a training that runs and does not learn."""

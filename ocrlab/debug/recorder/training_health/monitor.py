@@ -1,0 +1,351 @@
+"""Does a training learn? Looked at in few of its steps, by what the recorder hears anyway; said when it ends.
+
+A look is taken at micro-batches 0 to 3 and at each power of two, so that it costs nothing in a long run; between looks
+some numbers are put down, and counted many at a time: code and data that are asked for once in a step have left the
+caches by the next one. Weights and batches are compared by the sum of their bits, gradients by their norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ocrlab.debug.instruments.step_check import static_rules, step_rules
+from ocrlab.debug.instruments.step_check.findings import entries, leaves, plain
+from ocrlab.debug.instruments.step_check.shared_weights import untrained
+from ocrlab.debug.recorder.module_stages import Stages
+from ocrlab.debug.recorder.training_health import rules, sampler_coverage
+from ocrlab.debug.recorder.training_health.collapsed_outputs import Answers
+from ocrlab.debug.recorder.training_health.constant_baseline import Baseline
+from ocrlab.debug.recorder.training_health.grad_scaler import Scaled
+from ocrlab.debug.recorder.training_health.reset_weights import Anew
+from ocrlab.debug.recorder.training_health.rules import Step, Told
+from ocrlab.debug.recorder.training_health.validation_scale import Scales
+
+WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SAMPLED = 64  # values of a tensor by which the size of its change is measured
+WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
+LAST = 8  # losses at the beginning and at the end that are compared
+MANY = 256  # losses, or steps, that are counted at a time
+CLOSELY, SOME = 64, 255  # so many first batches are compared with the one before, then two of so many
+compiling = torch.compiler.is_dynamo_compiling
+
+
+@dataclass
+class Learning:
+    """What is noted of one training; none of its methods may be called after a CUDA error but `close`."""
+
+    model: nn.Module
+    optimizers: Sequence[Any] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    stages: Stages | None = None  # what is called around the model already
+    network: nn.Module | None = None  # what is called in place of the model
+
+    def __post_init__(self) -> None:
+        self.told = Told()
+        self.named = {name: p for name, p in self.model.named_parameters() if not is_lazy(p)}
+        self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
+        self.looking = False
+        self.before: dict[str, tuple[int, Tensor]] = {}
+        self.probes: dict[int, tuple[Any, list[tuple[bool, bool]]]] = {}  # by optimiser: a hook, what it saw
+        self.called = self._called()
+        self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
+        self.handles: list[Any] = []
+        self.validating = False
+        self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
+        self.scales = Scales(self.called)
+        self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
+        self.drawn, self.anew = sampler_coverage.Drawn(), Anew()
+        self.told.players = len(self.optimizers)
+        mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
+        small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
+        self.watched = min(small, key=torch.numel, default=None)
+        self.scaled = Scaled(max(small, key=torch.numel, default=None))
+        self.begun = list(untrained(self.model))  # BatchNorm that counts hides it later
+        self.witness: dict[Any, Tensor | None] = {}  # by optimiser
+        self.gradient: Tensor | None = None  # of what is watched, when the batch before came
+        self.steps_then = self.batches_then = 0
+        self.walk, self.due = -1, 0
+        self.losses: list[float] = []  # that are still to be counted
+        self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
+
+    def _called(self) -> list[nn.Module]:
+        """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
+        if self.network is not None:
+            return [self.network]
+        return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
+
+    def _averaged(self, part: Any) -> int | None:
+        """Return the sum of what may be an average of the weights: a module, or what has a state of their shapes."""
+        if isinstance(part, nn.Module):
+            return sums(part.parameters())
+        state = getattr(part, "state_dict", None)
+        try:
+            held = [t for _, t in leaves(state())] if callable(state) else []
+        except Exception:  # of the user's making
+            return None
+        shapes = Counter(t.shape for t in held if t.is_floating_point())
+        alike = (Counter(p.shape for p in one.parameters() if not is_lazy(p)) for one in self.called)
+        return sums(held) if any(wanted and wanted <= shapes for wanted in alike) else None
+
+    def validate(self, on: bool) -> None:
+        """Note that validation begins or ends."""
+        if on == self.validating:
+            return
+        self.validating = on
+        self.scales.looking = self.looking and not on
+        while self.handles:
+            self.handles.pop().remove()
+        if on and self.moving:
+            self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called]
+
+    def _entered(self, module: nn.Module, _inputs: Any) -> None:
+        if module.training and not torch.compiler.is_compiling():
+            self.told.validated_training += 1
+
+    def begin(self, micro: int, batch: Any, walk: int = 0) -> None:
+        """Note that a batch of a walk over the data came; only asked from micro-batch `due` on, or in a new walk."""
+        told = self.told
+        if walk != self.walk and not capturing():
+            self.walk = walk
+            self.anew.begin(walk, told.steps, lambda: sums(self.named.values()))
+        if self.watched is not None:
+            new, old = self.watched.grad, self.gradient
+            if told.batches == self.batches_then + 1:
+                told.followed += 1
+                another = new is not old and new is not None and old is not None
+                told.thrown += another and self.steps_then == told.steps
+            self.gradient, self.steps_then, self.batches_then = new, told.steps, told.batches
+        self._look_in(micro, batch)
+        after = micro + 1
+        if self.looking or after < CLOSELY or micro % SOME == 0:
+            self.due = after
+        else:
+            self.due = min(1 << micro.bit_length(), after + -after % SOME)
+
+    def _look_in(self, micro: int, batch: Any) -> None:
+        """Begin or end a look at a step."""
+        told = self.told
+        if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
+            if self.looking:
+                self.looking = self.scales.looking = False
+                self.baseline.begin(None)
+                self.answers.close()
+            return
+        self.count()  # of steps that were not looked at
+        self.looking = not capturing()
+        found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)] if self.looking else []
+        self.scales.looking = self.looking
+        self.baseline.begin([t for _, t in found])
+        if self.looking:
+            self.answers.open()
+            told.looks += 1
+            told.contents.append(tuple(bits(t) for _, t in found))
+            told.see_batch(found)
+
+    def loss(self) -> None:
+        """Note the losses that were put down, where this step is looked at, one is not finite, or they are many."""
+        value = self.losses[-1]
+        if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
+            self.count()
+
+    def scaling(self, loss: Any) -> None:
+        """Look at what backward and the step do with the size of a loss."""
+        if not capturing():
+            self.scaled.loss(loss)
+
+    def count(self) -> None:
+        """Count the losses and steps that were put down."""
+        told, losses, steps = self.told, self.losses, self.steps
+        self.losses, self.steps = [], []
+        for value in losses:
+            told.losses += 1
+            self.baseline.loss(value)
+            told.same = told.same + 1 if value == told.last else 0
+            told.last = value
+            if not told.lost and not math.isfinite(value):
+                told.lost = told.batches
+            if told.losses <= LAST:
+                told.first_losses.append(value)
+            told.last_losses.append(value)
+        for rated, rate, training, bare in steps:
+            told.unrated = 0 if rated else told.unrated + 1
+            if rate is not None:
+                told.see_rate(rate)
+            if self.moving:
+                told.see_mode(training)
+            told.bare += bare
+
+    def stepping(self, optimizer: Any) -> None:
+        """Note that an optimiser is about to step; with a closure the gradients are still to come."""
+        if self.looking and not capturing():
+            mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            held = {name: p for name, p in self.named.items() if id(p) in mine and plain(p)}
+            self.before = {name: (bits(p), sample(p)) for name, p in held.items()}
+            self.scaled.stepping()
+
+    def stepped(self, optimizer: Any, micro: int) -> None:
+        """Note that an optimiser has stepped: its gradients are still there."""
+        told = self.told
+        if compiling():
+            return
+        told.steps += 1
+        groups, called = optimizer.param_groups, self.called
+        rate = groups[0].get("lr") if len(groups) == 1 else None
+        if type(rate) is float and told.players <= 1:
+            rated = rate != 0
+        else:
+            rated, rate = self._rates(groups)
+        training = self.moving and (called[0].training or any(part.training for part in called))
+        witness = self.witness.get(optimizer)  # had a gradient last time
+        if witness is None or witness.grad is None:
+            witness = next((p for g in groups for p in g["params"] if p.grad is not None), None)
+            self.witness[optimizer] = witness
+        self.steps.append((rated, rate, training, witness is None))
+        if len(self.steps) >= MANY:
+            self.count()
+        if self.probes:
+            self._probed(optimizer)
+        if self.looking and not capturing():
+            if rated:
+                self._look(optimizer)
+            told.weights[micro] = sums(self.named.values())
+            self._probe(optimizer)
+            self.before = {}
+
+    def _rates(self, groups: Sequence[Mapping[str, Any]]) -> tuple[bool, float | None]:
+        """Return whether any group has a learning rate, and the largest; None of several players, who have each one."""
+        rates = [group.get("lr", 1) for group in groups]
+        rated = any(isinstance(lr, Tensor) or lr for lr in rates)
+        if self.told.players > 1:
+            return rated, None
+        return rated, max((lr for lr in rates if isinstance(lr, float)), default=0.0)
+
+    def _look(self, optimizer: Any) -> None:
+        """Note which weights this step moved, and which gradients it had."""
+        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        step = Step({n for n, p in self.named.items() if p.requires_grad})
+        step.owned = {n for n, p in self.named.items() if id(p) in mine}
+        for name, p in self.named.items():
+            if p.grad is not None and plain(entries(p.grad)):
+                step.norms[name] = float(entries(p.grad).detach().float().norm())
+        moved = size = 0.0
+        for name, (old, values) in self.before.items():
+            now = sample(self.named[name])
+            moved, size = moved + float((now - values).square().sum()), size + float(values.square().sum())
+            if bits(self.named[name]) != old:
+                step.moved.add(name)
+        step.change = math.sqrt(moved / size) if size else math.inf
+        self.told.seen.append(step)
+        self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
+        for finding in (*static_rules.modes(self.model), *static_rules.decays([optimizer])):
+            if finding.rule != "mode.eval" or self.moving:
+                self.told.standing[finding] = self.told.standing.get(finding, 0) + 1
+
+    def _probe(self, optimizer: Any) -> None:
+        """See, up to the next step of this optimiser, whether its gradients were made anew."""
+        mine = (p for group in optimizer.param_groups for p in group["params"])
+        p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
+        if p is None or id(optimizer) in self.probes:
+            return
+        seen: list[tuple[bool, bool]] = []  # whether old gradients were there, whether what came was not 0
+
+        def arrives(gradient: Tensor) -> None:
+            if not capturing():
+                there = p.grad is not None and bool(entries(p.grad).count_nonzero())
+                seen.append((there, bool(entries(gradient).count_nonzero())))
+
+        self.probes[id(optimizer)] = (p.register_hook(arrives), seen)
+
+    def _probed(self, optimizer: Any) -> None:
+        hook, seen = self.probes.pop(id(optimizer), (None, []))
+        if hook is not None:
+            hook.remove()
+            self.told.fresh += bool(seen) and not all(old for old, _ in seen)
+            self.told.stale += bool(seen) and all(old for old, _ in seen)
+            self.told.zeroed += any(came for _, came in seen) and not capturing() and emptied(optimizer)
+
+    def close(self) -> None:
+        """Take every hook out."""
+        for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
+            handle.remove()
+        for part in (self.answers, self.scales, self.baseline, self.scaled):
+            part.close()
+        self.handles, self.probes = [], {}
+
+    def sentences(self, loader: Any) -> list[str]:
+        """Return what is said of a training that has ended, with the DataLoader of its data, None for another."""
+        self.close()
+        told = self.told
+        told.larger, told.generator = (
+            sampler_coverage.more_than_a_batch(loader),
+            sampler_coverage.copied_generator(loader),
+        )
+        told.drawn = self.drawn.sentence(sampler_coverage.samples_in(loader))
+        told.workers = loader.num_workers if loader is not None else 0
+        return rules.sentences(told, self.model)
+
+    def end(self) -> None:
+        """Look at what is there when a training ends."""
+        self.count()
+        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        self.told.owned = {name for name, p in self.named.items() if id(p) in held} if self.optimizers else None
+        for name, p in self.named.items():
+            if p.grad is not None and plain(entries(p.grad)):
+                self.told.left[name] = float(entries(p.grad).detach().float().norm())
+        self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
+        self.told.answers = self.answers.sentence()
+        self.told.scales, self.told.anew = self.scales.sentence(), self.anew.sentence(self.told.weights)
+        self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
+        self.told.hidden = [*self.begun, *step_rules.unheld(self.model, self.optimizers)]
+        self.told.scaled = self.scaled.sentence()
+        groups = [group for o in self.optimizers for group in o.param_groups]
+        self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
+
+
+def emptied(optimizer: Any) -> bool:
+    """Tell whether an optimiser has gradients, and every one is exactly 0."""
+    held = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return bool(held) and not any(bool(entries(gradient).count_nonzero()) for gradient in held)
+
+
+def capturing() -> bool:
+    """Tell whether a CUDA graph is being captured, or a graph traced: nothing may be read from a tensor then."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def sums(tensors: Any) -> int:
+    """Return the sum of all bits of several tensors."""
+    return sum(bits(t) for t in tensors if plain(t))
+
+
+def bits(tensor: Tensor) -> int:
+    """Return the sum of a tensor's values taken as whole numbers: another one for every single value that changes."""
+    flat = flattened(tensor.detach())
+    if flat.is_complex():
+        flat = torch.view_as_real(flat)
+    if flat.is_floating_point():
+        flat = flat.view(WIDTHS[flat.element_size()])
+    return int(flat.sum(dtype=torch.int64))
+
+
+def sample(tensor: Tensor) -> Tensor:
+    """Return some values of a tensor, evenly spread."""
+    flat = flattened(tensor.detach())
+    return flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float().clone()
+
+
+def flattened(tensor: Tensor) -> Tensor:
+    """Return a tensor in one dimension, without a copy where its memory is dense (channels_last too)."""
+    if tensor.is_contiguous() or (tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
+        return tensor.as_strided((tensor.numel(),), (1,))
+    return tensor.flatten()

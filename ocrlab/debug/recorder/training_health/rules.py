@@ -1,0 +1,376 @@
+"""From what was noted of a training to what is said of it: what was seen, what it means, what to do."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ocrlab.debug.instruments.step_check.finding_text import grouped
+from ocrlab.debug.instruments.step_check.findings import Finding, not_finite, spot, value_at
+from ocrlab.debug.recorder.training_health import nonfinite_loss
+
+MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
+ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
+LONG = 20  # losses that are the same to the last bit
+HALF = 0.5  # of all steps with a learning rate of 0
+FAINT, LOW = 1e-6, 0.9e-3  # of the largest learning rate; a thousandth is where schedules by tenths end
+WARMED = 50  # steps from which on a warm-up should have ended
+NOTHING = 1e-7  # share by which weights change in a step that does nothing: float32 can tell 6e-8
+ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that of the beginning
+FEW = 32  # samples whose targets may well be equal by chance: pages without text
+MOSTLY = 0.6  # of the looks: where sorted data passes to its next class, a batch holds two
+TARGETS = ("target", "label", "gt", "mask_gt", "y")
+
+
+@dataclass
+class Step:
+    """One step that was looked at: trainable parameters, those of the optimiser, norms of gradients, what moved."""
+
+    trainable: set[str]
+    owned: set[str] = field(default_factory=set)
+    norms: dict[str, float] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    change: float = 0.0  # by which share of their size all weights changed
+
+
+@dataclass
+class Told:
+    """All that was noted of a training."""
+
+    batches: int = 0
+    looks: int = 0
+    losses: int = 0
+    steps: int = 0
+    bare: int = 0  # steps that found no gradient at all
+    unrated: int = 0  # steps with a learning rate of 0, since the last one with another
+    players: int = 1  # optimisers: with two, a loss may well rise
+    faint: int = 0  # steps with less than a millionth of the largest learning rate
+    peak: float = 0.0  # the largest learning rate
+    rate: float = 0.0  # the last one
+    initial: float = 0.0  # the one that a schedule was given
+    low: int = 0  # steps with less than a thousandth of the largest learning rate
+    rises: int = 0
+    zeroed: int = 0  # looks in which a gradient arrived, and was 0 in the step
+    followed: int = 0  # batches whose gradient was looked at again at the next one, and thrown: it was another one
+    thrown: int = 0
+    trained: int = 0  # steps in train mode
+    evaled: int = 0  # steps in eval mode, behind the first one in train mode
+    workers: int = 0
+    hidden: list[Finding] = field(default_factory=list)  # modules in plain lists
+    same: int = 0  # losses that were as the one before, to the last bit
+    last: float = math.nan
+    lost: int = 0  # the batch of the first loss that is not finite
+    stale: int = 0  # looks in which backward added to the gradients of the step before
+    fresh: int = 0
+    validated_training: int = 0
+    first_losses: list[float] = field(default_factory=list)
+    last_losses: deque[float] = field(default_factory=lambda: deque(maxlen=8))
+    seen: list[Step] = field(default_factory=list)
+    contents: list[tuple[int, ...]] = field(default_factory=list)
+    alike: int = 0  # looks in which all samples of the batch were the same
+    rows: int = 0
+    compared: int = 0  # samples of the looks whose targets were compared
+    constant: list[float | None] = field(default_factory=list)  # the one value of the targets of a look
+    standing: dict[Finding, int] = field(default_factory=dict)  # rules of the contract, and in how many looks
+    broken: str = ""  # the first batch with a value that is not finite
+    generator: str = ""  # of the data set, of which each worker has a copy
+    answers: str = ""  # what is to be said of answers that are all equal
+    scales: str = ""  # what is to be said of validation data of another size
+    constant_answer: str = ""  # what is to be said of a loss like that of a constant answer
+    anew: str = ""  # what is to be said of walks that begin with the same weights
+    drawn: str = ""  # what is to be said of samples that are never drawn
+    weights: dict[int, int] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
+    averages: list[str] = field(default_factory=list)  # what never changed
+    owned: set[str] | None = None  # parameters that an optimiser holds
+    larger: bool = False  # the loader has more samples than one batch
+    walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
+    ended: str = ""  # where the program ended itself in the middle
+    scaler: bool = False
+    scaled: str = ""  # what is to be said of gradients in the scale of a GradScaler
+
+    def see_rate(self, rate: float) -> None:
+        """Note the learning rate of a step."""
+        self.rises += rate > self.rate and bool(self.rate)
+        self.peak, self.rate = max(self.peak, rate), rate
+        self.faint += 0 < rate < FAINT * self.peak
+        self.low += 0 < rate < LOW * self.peak
+
+    def see_mode(self, training: bool) -> None:
+        """Note the mode of the model in a step."""
+        self.trained += training
+        self.evaled += not training and bool(self.trained)
+
+    def see_batch(self, found: Sequence[tuple[str, Tensor]]) -> None:
+        """Note whether the samples of a batch, or its targets, are all the same."""
+        first = found[0][1] if found else None
+        if first is not None and first.ndim >= 2 and first.shape[0] >= ENOUGH and first[0].numel() >= ENOUGH:
+            self.rows = first.shape[0]
+            self.alike += bool((first == first[:1]).all()) and not bool((first == first.flatten()[0]).all())
+        for name, tensor in found:
+            wrong = not_finite(tensor)
+            if wrong is not None and not self.broken:
+                self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {spot(wrong)}"
+        targets = targets_of(found)
+        if targets is not None and targets.ndim:
+            value = targets.flatten()[0]
+            self.compared += len(targets)
+            self.constant.append(float(value) if bool((targets == value).all()) else None)
+
+
+def targets_of(found: Sequence[tuple[str, Tensor]]) -> Tensor | None:
+    """Return the tensor of a batch that is compared with: the second of two, or one that is called so."""
+    if len(found) == 2 and [name for name, _ in found] == ["0", "1"]:
+        return found[1][1]
+    return next((t for name, t in found if name.rpartition(".")[2].lower().rstrip("s") in TARGETS), None)
+
+
+def sentences(told: Told, model: nn.Module) -> list[str]:
+    """Return what is to be said, the most telling first; nothing for a training that does what it should."""
+    first = [told.ended] if told.ended else []
+    if not told.batches:
+        return [*first, *_no_data(told)]
+    root = [*_steps(told, model), *_rates(told), *filter(None, [told.scaled])]
+    rest = [*_weights(told, model), *_modes(told), *_data(told), *_losses(told)]
+    return [*first, *root, *rest]
+
+
+def _no_data(told: Told) -> Iterator[str]:
+    if told.walks or not told.ended:
+        walks = f"{len(told.walks)} walks over the loader gave" if told.walks else "the training got"
+        sizes = f" (len(loader) is {told.walks[0][1]})" if told.walks and told.walks[0][1] is not None else ""
+        yield (
+            f"no batch was trained on: {walks} none{sizes}. Look at the path of the data, at filters, and at "
+            "drop_last with fewer samples than a batch"
+        )
+
+
+def _steps(told: Told, model: nn.Module) -> Iterator[str]:
+    """Say whether steps were made, and found gradients."""
+    if told.batches >= ENOUGH and not told.steps and told.owned is not None:
+        yield _stepless(told)
+    elif told.steps >= ENOUGH and told.bare == told.steps and told.owned:
+        why = "zero_grad() stands between backward() and step(), or step() before backward()"
+        if not told.left:
+            why += ", or backward() is missing, or the loss was made anew (torch.tensor, .item())"
+        yield f"none of {told.steps} optimiser steps found a gradient: {why}. Order: zero_grad, backward, step"
+    if told.steps >= ENOUGH and told.stale >= 2 and not told.fresh:
+        sizes = [math.hypot(*step.norms.values()) for step in told.seen if step.norms]
+        grew = f"; the norm of all gradients went from {sizes[0]:.3g} to {sizes[-1]:.3g}" if len(sizes) > 1 else ""
+        yield (
+            f"gradients are never set to zero: in {told.stale} of {told.stale} looks backward added to those of the "
+            f"step before{grew}. Call optimizer.zero_grad() after each step"
+        )
+    if told.zeroed >= 2 and told.zeroed == told.stale + told.fresh:
+        yield (
+            f"gradients came, and every one was 0 when the optimiser stepped, in all {told.zeroed} looks: zero_grad()"
+            " stands between backward() and step(). Order: zero_grad, backward, step"
+        )
+    if told.steps and told.batches >= LONG and told.thrown > HALF * told.followed:
+        yield (
+            f"in {told.thrown} of {told.followed} batches zero_grad() threw a gradient away that no step had used:"
+            f" {told.steps} steps were made. Is optimizer.step() outside of the loop over the batches?"
+        )
+
+
+def _rates(told: Told) -> Iterator[str]:
+    """Say what is wrong with the learning rate."""
+    if told.unrated >= ENOUGH and told.unrated >= HALF * told.steps:
+        which = "all" if told.unrated == told.steps else f"the last {told.unrated} of"
+        yield (
+            f"the learning rate was 0 in {which} {told.steps} steps: nothing moved. Look at the schedule: is it stepped"
+            " once a batch and made for epochs, or does it divide whole numbers?"
+        )
+    if told.faint >= ENOUGH and told.faint > HALF * told.steps:
+        yield (
+            f"the learning rate was below a millionth of its largest ({told.peak:g}) in {told.faint} of {told.steps}"
+            f" steps, {told.rate:.3g} in the last. Look at its schedule: is it stepped once a batch, made for epochs?"
+        )
+    elif told.low >= LONG and told.low > HALF * told.steps:
+        yield (
+            f"the learning rate was below a thousandth of its largest ({told.peak:g}) in {told.low} of {told.steps}"
+            f" steps, {told.rate:.3g} in the last: most of the training moved next to nothing. Is its schedule stepped"
+            " once a batch, and made for epochs?"
+        )
+    rising = told.rises >= 2 and told.rate == told.peak
+    if told.steps >= WARMED and rising and told.rate < HALF * told.initial:
+        yield (
+            f"the learning rate was still rising when the training ended, at {told.rate:.3g} of {told.initial:g}: its"
+            " warm-up is longer than the training. Is it counted in batches, and the schedule stepped once an epoch?"
+        )
+
+
+def _stepless(told: Told) -> str:
+    broken = [name for name, norm in told.left.items() if not math.isfinite(norm)]
+    if broken:
+        skips = "GradScaler skips each such step" if told.scaler else "such steps are skipped"
+        return (
+            f"no optimiser step was made in {told.batches} batches: the gradient of {', '.join(broken[:4])} is not "
+            f"finite, and {skips}. Look for a square root, logarithm or division at 0 behind it"
+        )
+    if not told.losses and not told.left:
+        return (
+            f"{told.batches} batches were taken and none was trained on: no loss, no gradient, no optimiser step. Look "
+            "for an `except` that swallows the error of each step, or a `continue` before the work"
+        )
+    made = "backward() has left gradients" if told.left else "no gradient is there"
+    return (
+        f"no optimiser step was made in {told.batches} batches ({made}). Is optimizer.step() missing, or does it wait "
+        "for more batches than an epoch has?"
+    )
+
+
+def _weights(told: Told, model: nn.Module) -> Iterator[str]:
+    """Say which parameters no step moves, and why."""
+    seen = [step for step in told.seen if step.norms]
+    if told.steps and told.owned is not None and len(told.seen) >= 2:
+        trainable = set.union(*(step.trainable for step in told.seen))
+        outside = sorted(trainable - told.owned)
+        if not told.owned:
+            yield (
+                "the optimiser holds none of the model's parameters: it moves those of another one. Make it from the "
+                "parameters that the model has now"
+            )
+        elif outside:
+            yield (
+                f"{grouped(model, _ordered(model, outside))}: trainable, and in no group of the optimiser, so it never "
+                "moves. Make the optimiser from the parameters that the model has now, or freeze it"
+            )
+        reached = {name for step in seen for name in step.norms}
+        without = sorted((trainable & told.owned) - reached)
+        if without and reached:
+            yield (
+                f"{grouped(model, _ordered(model, without))}: no gradient in {len(told.seen)} looks. Look for detach(),"
+                " no_grad() or an output that the loss does not use"
+            )
+    if len(seen) < 2:
+        return
+    flat = {n for n in set.union(*(set(s.norms) for s in seen)) if all(s.norms.get(n) == 0 for s in seen)}
+    alive = {n.removesuffix("weight") for s in seen for n, norm in s.norms.items() if norm > 0}
+    flat -= {n for n in flat if n.endswith("bias") and n.removesuffix("bias") in alive}  # two branches cancel it
+    if flat and not told.zeroed:
+        yield (
+            f"{grouped(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(seen)} looks. Look for"
+            " units that are dead (ReLU never above 0) or saturated, and for masks of zeros"
+        )
+    pushed = {n for s in seen for n, norm in s.norms.items() if n in s.owned and norm > 0 and math.isfinite(norm)}
+    moved = {name for step in seen for name in step.moved}
+    most = max(step.change for step in seen)
+    if pushed and (not moved & pushed or most < NOTHING):
+        norm = max(math.hypot(*step.norms.values()) for step in seen)
+        kinds = sorted({str(p.dtype).removeprefix("torch.") for n, p in model.named_parameters() if n in pushed})
+        how = "change no weight" if not moved & pushed else f"change weights by at most {most:.1g} of their size"
+        yield (
+            f"steps {how}, in all {len(seen)} looks: gradients of norm {norm:.3g} at most, weights in "
+            f"{', '.join(kinds)}. Look at the learning rate, at the limit of gradient clipping, and for bfloat16 or "
+            "float16 weights in which small updates are lost"
+        )
+    for name in told.averages if told.steps >= ENOUGH and moved else ():
+        yield (
+            f"{name} never changed while the model did: is its update (update_parameters) called, and is it what is "
+            "validated?"
+        )
+
+
+def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:
+    wanted = set(names)
+    return [name for name, _ in model.named_parameters() if name in wanted]
+
+
+def _modes(told: Told) -> Iterator[str]:
+    """Say what of the contract was violated in every look, and how validation was done."""
+    looks = len(told.seen)
+    if told.evaled >= ENOUGH:
+        yield (
+            f"{told.trained} steps were made in train mode and {told.evaled} in eval mode, behind the first of them:"
+            " no dropout, and BatchNorm that learns nothing. Call model.train() again after each validation"
+        )
+    for finding in told.hidden:
+        yield f"{finding.where}: {finding.got}. {finding.do}"
+    for finding, count in told.standing.items():
+        if looks >= 2 and count == looks:
+            yield f"{finding.where}: {finding.got}, in all {looks} steps that were looked at. {finding.do}"
+    if told.validated_training:
+        yield (
+            f"the model was in train mode in {told.validated_training} validation batches: dropout was on, BatchNorm "
+            "learned from the validation pages. Call model.eval() before, and model.train() after"
+        )
+
+
+def _data(told: Told) -> Iterator[str]:
+    """Say what is wrong with the batches that were looked at."""
+    if told.looks >= ENOUGH and told.larger and len(set(told.contents)) == 1 and told.contents[0]:
+        yield (
+            f"the same batch, to the last bit, in all {told.looks} looks, though the loader has more samples than one "
+            "batch. Look for next(iter(loader)) in the loop, a fixed index, or overfit_batches that was left on"
+        )
+    if told.looks >= ENOUGH and told.alike == told.looks:
+        yield (
+            f"all {told.rows} samples of a batch were the same, in all {told.looks} looks. Look at __getitem__: does it"
+            " use its index?"
+        )
+    yield from filter(None, (told.anew, told.drawn, told.answers if not told.alike else "", told.scales))
+    values = told.constant
+    known = [value for value in values if value is not None]
+    if len(values) >= ENOUGH and told.compared >= FEW and len(known) >= MOSTLY * len(values):
+        if len(set(known)) == 1 and len(known) == len(values):
+            yield (
+                f"every target was {known[0]:g} in all {len(values)} looks. Look at the file that they come from, and"
+                " for an integer type that cuts 0.9 to 0"
+            )
+        elif len(set(known)) > 1:
+            yield (
+                f"{len(known)} of {len(values)} batches that were looked at held targets of one value only, and not all"
+                " the same: the data is sorted and not shuffled. Use DataLoader(shuffle=True)"
+            )
+    if told.broken:
+        yield f"{told.broken}. Look at this sample; nan_to_num or a skipped step only hide it"
+    if told.generator:
+        yield (
+            f"the data set has a generator of its own ({told.generator}), and every worker begins with the same copy of"
+            " it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's global ones"
+        )
+    if not told.generator and _doubled(told):
+        yield (
+            f"the {told.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
+            " random numbers, or each walks over all of an iterable data set. Look at worker_init_fn, get_worker_info()"
+        )
+    whole = [size for _, size in told.walks]
+    if len(told.walks) >= 3 and all(size is not None and taken <= 1 < size for taken, size in told.walks):
+        yield (
+            f"each of {len(told.walks)} walks over the loader was left after its first batch, of {whole[0]}. Look for a"
+            " `break` that was left in, or next(iter(loader)) in the loop"
+        )
+
+
+def _doubled(told: Told) -> bool:
+    """Tell whether the first batches of the workers, which come in turn, are the same, and later ones are not."""
+    contents, workers = told.contents[:4], told.workers
+    if workers < 2 or len(contents) < 4 or not contents[0] or len(set(told.contents)) == 1:
+        return False
+    return len(set(contents[:workers])) == 1 and (workers > 2 or contents[2] == contents[3])
+
+
+def _losses(told: Told) -> Iterator[str]:
+    if told.constant_answer and not told.answers:
+        yield told.constant_answer
+    learned = told.last == 0 and any(told.first_losses)
+    if told.same >= LONG and not learned:
+        yield (
+            f"the last {told.same + 1} losses were {told.last:g}, the same to the last bit: what is computed does not "
+            "change. Look at units that are dead or saturated, and whether the loss uses the prediction"
+        )
+    if told.lost and not math.isfinite(told.last):
+        yield nonfinite_loss.sentence(told.last, told.lost, told.batches, told.first_losses)
+    if told.losses < 2 * len(told.first_losses) or not told.first_losses:
+        return
+    first, last = (sum(row) / len(row) for row in (told.first_losses, told.last_losses))
+    times, more = ROSE
+    if told.players <= 1 and math.isfinite(last) and last > first + more and last > times * abs(first):
+        yield f"the loss rose from {first:.4g} to {last:.4g}: the learning rate may be too large, or a sign is wrong"

@@ -1,0 +1,271 @@
+"""The recorded batches again: from their indices and random states, from their files, or by walking to their place."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import itertools
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.flight_record.ring_format import State
+from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.recorder import batch_store, iteration_log, rng_state, sample_names
+from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched, twin
+from ocrlab.debug.recorder.dataset_proxy import Order, Place, Tagged, Watched
+from ocrlab.debug.replay.child import stream_samples
+from ocrlab.errors import DataError
+
+Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
+
+
+class Feed:
+    """The batches of some recorded steps; each walk over `batches` gives those of the next recorded walk.
+
+    `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
+    step: the last batch comes once more, so that this step is not taken for the last one of an epoch; except where it
+    is, and the program `goes_on` to its validation, or to what is `behind` a walk that came to its end.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        flight: Path,
+        place: Place,
+        start: int,
+        ended: Callable[[], None],
+        *,
+        goes_on: bool = False,
+        behind: bool = False,
+    ) -> None:
+        self.flight, self.place, self.start, self.ended, self.goes_on = flight, place, start, ended, goes_on
+        self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
+        self.next = 0
+        self.behind = behind
+        self.is_behind = False  # behind the walk at hand the program goes on
+        self.is_short = False  # the data ended where the run was waiting for more
+        self.iterators: list[Any] = []
+        self.loader: Any = None  # the one whose samples are at hand
+        self.streamed: tuple[Step, bytes] | None = None  # the samples of a stream's batch
+        self.warned: list[str] = []
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches of the next walk; raises DataError where they cannot be made again."""
+        if self.next >= len(self.walks):
+            self.ended()
+            return
+        steps = self.walks[self.next]
+        self.next += 1
+        self.is_behind = self.behind and self.next >= len(self.walks) and _is_last(loader, steps[-1])
+        makers = {"raw": self._kept, "map": self._made, "walk": self._walked}
+        batch = None
+        for kind, group in itertools.groupby(steps, key=self._kind_of):
+            for batch in makers[kind](loader, list(group)):
+                yield batch
+        if self.next < len(self.walks) or self.goes_on:
+            return
+        self.is_behind |= self.is_short and _is_last(loader, steps[-1])
+        if not self.is_behind:
+            self.ended()
+            yield batch
+
+    def exited(self) -> dict[int, int]:
+        """Return the processes of workers that have ended by themselves, with their exit status, that of a signal
+        negative; what torch raises then may be about a pipe.
+        """
+        workers = [worker for iterator in self.iterators for worker in getattr(iterator, "_workers", ())]
+        return {int(one.pid): one.exitcode for one in workers if one.exitcode not in (None, 0, -signal.SIGTERM)}
+
+    def close(self) -> None:
+        """End the workers."""
+        for iterator in self.iterators:
+            end = getattr(iterator, "_shutdown_workers", None)
+            if end is not None:
+                end()
+
+    def apart(self, step: Step) -> Parts | None:
+        """Return the names of a batch's samples, and what puts a batch together of some of them; None where they cannot
+        be had one by one.
+        """
+        if _kind(step) == "map":
+            return parts(self.loader, step.order, step.loaded)
+        found = self.streamed
+        return (
+            stream_samples.parts(self.loader.collate_fn, found[1]) if found is not None and found[0] is step else None
+        )
+
+    def _kind_of(self, step: Step) -> str:
+        """Return what a batch is made from: from its file, where that is gone from what the record says of it."""
+        kind = _kind(step)
+        name = str(step.order.get("raw"))
+        if kind != "raw" or batch_store.has(self.flight, name):
+            return kind
+        walk = step.order.get("kind") == "walk" and "position" in step.order
+        if not walk and not isinstance(step.order.get("indices"), str):
+            return kind
+        gone = "batches that were kept raw are gone: they are made again from the data set, which may give others"
+        self.warned += [gone] if gone not in self.warned else []
+        return "walk" if walk else "map"
+
+    def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
+        for step in steps:
+            yield batch_store.read(self.flight, step.order["raw"])
+
+    def _made(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
+        """Load by index, in as many workers as then, each batch with the random states that were before it."""
+        if not can_be_watched(loader):
+            got = f"{type(loader).__name__} where a DataLoader was recorded"
+            raise DataError("The loader is not the one that was recorded", got=got)
+        self.loader = loader
+        orders = [Order(indices(step), step.loaded) for step in steps]
+        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
+        sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
+        copied.__dict__.update({sampler: orders, "persistent_workers": False})
+        if copied.num_workers:
+            copied.num_workers = min(copied.num_workers, len(orders))
+        iterator = iter(copied)
+        self.iterators.append(iterator)
+        for tagged in iterator:
+            yield tagged.data
+
+    def _walked(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
+        """Begin the walk as it began then, and leave out what came before the recorded batches."""
+        wanted = {int(step.order["position"]): step for step in steps}
+        rng_state.put(iteration_log.noted(self.flight, self.place.rank, self.start, steps[0].walk))
+        if can_be_watched(loader):
+            self.loader = loader
+            loader = stream_samples.keeping(loader, min(wanted))
+            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
+        iterator = iter(loader)
+        self.iterators.append(iterator)
+        for position in range(max(wanted) + 1):
+            step = wanted.get(position)
+            if step is not None and getattr(loader, "num_workers", 0) == 0:
+                rng_state.put(step.loaded)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                if step is not None and step.order.get("pending"):
+                    self.is_short = True
+                    return
+                raise DataError(
+                    "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
+                ) from None
+            if step is not None:
+                batch = batch.data if isinstance(batch, Tagged) else batch
+                if isinstance(batch, stream_samples.Beside):
+                    batch, self.streamed = batch.data, (step, batch.samples)
+                yield batch
+
+
+def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) -> Parts | None:
+    """Return the names of the samples of a batch that was loaded by its indices, and what puts a batch together of some
+    of them. All are loaded here, once, as they were; the random states are those of before then.
+    """
+    if loader is None or order.get("single", True) or not isinstance(order.get("indices"), str):
+        return None
+    chosen = ast.literal_eval(order["indices"])
+    with _states(states):
+        whole = getattr(loader.dataset, "__getitems__", None)
+        samples = list(whole(chosen)) if whole is not None else [loader.dataset[index] for index in chosen]
+        after = rng_state.take(cuda=False)
+    if len(samples) != len(chosen):
+        return None
+
+    def make(positions: Sequence[int]) -> Any:
+        with _states(after):  # it may draw: a mixture, a size
+            return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
+
+    own, called = sample_names.naming(loader.dataset), []
+    for position, index in enumerate(chosen):
+        carried: list[str] = []
+        with contextlib.suppress(Exception):  # a batch of one need not be possible
+            carried = sample_names.of_batch(make([position]))
+        called.append(carried[0] if len(carried) == 1 else own(index))
+    return called, make
+
+
+@contextlib.contextmanager
+def _states(states: Mapping[str, State]) -> Iterator[None]:
+    """Put the random states to others for a block."""
+    before = rng_state.take(cuda=False)
+    rng_state.put(states)
+    try:
+        yield
+    finally:
+        rng_state.put(before)
+
+
+def indices(step: Step) -> Any:
+    """Return the indices of a recorded batch; raises DataError where the record does not hold them."""
+    text = step.order.get("indices")
+    if not isinstance(text, str):
+        why = "they were too many for the ring" if step.left_out else "the loader gave none"
+        raise DataError(
+            f"The record of micro-batch {step.micro} has no sample indices",
+            got=why,
+            do="Record with recorder.batches=raw, or Recorder(batches='raw')",
+        )
+    return ast.literal_eval(text)
+
+
+def _is_last(loader: Any, step: Step) -> bool:
+    """Tell whether a batch was the last one of its loader, or nobody knows how many there are."""
+    try:
+        return int(step.order.get("position", -1)) + 1 >= len(loader)
+    except (TypeError, RuntimeError):  # a stream has no length
+        return True
+
+
+def _kind(step: Step) -> str:
+    if "raw" in step.order:
+        return "raw"
+    return "walk" if step.order.get("kind") == "walk" else "map"
+
+
+def fed(loader: Any, feed: Feed) -> Any:
+    """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
+    if can_be_watched(loader):
+        entry = Loader(loader, feed.place)
+        entry.feed = lambda: Turns(lambda: feed.batches(loader))
+        entry.start()
+        loader._ocrlab_entry = entry  # lives as long as the loader
+        return loader
+    return Fed(loader, feed)
+
+
+class Turns:
+    """An iterator of a loader that may keep it for all its walks, as with persistent workers, and begin it anew."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self.begin, self.inner = begin, begin()
+
+    def __iter__(self) -> Turns:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.inner)
+
+    def _reset(self, _loader: Any, first_iter: bool = False) -> None:
+        self.inner = self.begin()
+
+
+class Fed:
+    """In place of a loader that is not torch's."""
+
+    def __init__(self, loader: Any, feed: Feed) -> None:
+        self.loader, self.feed = loader, feed
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("loader", "feed"):
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.feed.batches(self.loader)

@@ -1,0 +1,391 @@
+"""Restore and feed: the program, started again as a replay, goes from a snapshot through the recorded steps.
+
+Which run, which steps and which cell of the matrix is in the job that OCRLAB_REPLAY names. Each loss is compared with
+the record, bit for bit; `out/result.json` is written after every step, and the process ends behind the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ocrlab import run_folder
+from ocrlab.debug.flight_record import notebook_cells, program_info, ring_writer
+from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.recorder import import_rng_state, rng_state, sample_names, snapshots
+from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched
+from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
+from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.debug.replay.child import file_sandbox, full_rerun, replay_plan, single_rank
+from ocrlab.debug.replay.child.batch_feed import Feed, fed, parts
+from ocrlab.debug.replay.tracing import tracer
+from ocrlab.debug.replay.tracing.tracer import Anew
+from ocrlab.errors import DataError
+from ocrlab.records import SCHEMA
+
+
+class Restored:
+    """One replay: the recorded steps, the state to begin with, and what came out."""
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        self.job = dict(job)
+        self.out, self.rank = Path(job["out"]).absolute(), int(job.get("rank", 0))
+        self.folder = Path(job["run"], "flight").absolute()
+        self.recorded = ring_writer.read(self._ring())
+        self.state = snapshots.read(Path(job["snapshot"])) if job.get("snapshot") else None
+        first = self.state["micro"] if self.state else 0
+        last = int(job["last_step"])
+        self.records = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
+        pending = replay_plan.pending(self.recorded, self.records, last, self.folder)
+        self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
+        # The batch of a validation from which on it is looked at, -1 for none of them.
+        self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
+        self.is_before = self.validated is not None and not self.recorded.steps  # of a validation before all training
+        if not self.whole and not self.is_before:
+            replay_plan.check(self.records, pending, first)
+        self.first_epoch = self.records[0].epoch if self.records and not self.whole else 0
+        self.writer = ring_writer.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
+        place = Place(self.out, self.rank, 0, 0)
+        self.waiting = len(pending)  # batches that the run never got
+        recorded = [*self.records, *pending]
+        goes_on = self.validated is not None
+        # It ended outside of its loop over the batches.
+        ours = bool(self.records) and not pending and last > self.records[-1].number
+        made = partial(full_rerun.Own, done=self.is_done) if self.whole else Feed
+        self.feeding = made(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
+        self.index = -1 - (self.records[0].micro if self.whole else 0)
+        self.now: Step | None = None
+        self.batch: Any = None
+        self.seen: float | None = None
+        self.tensor: Tensor | None = None  # the loss itself: its storage tells whose NaN it is
+        self.results: list[dict[str, Any]] = []
+        self.trace: Any = None
+        self.held: Any = None
+        self.is_loaded = self.is_finished = False
+        self.home = threading.get_ident()  # the thread of the loop
+        self.fetching: int | None = None  # the thread that has asked for the batch at hand
+        self.error: dict[str, Any] | None = None  # of the program; another thread may fetch batches behind it
+        self.is_ahead = False  # another thread does
+        self.writing = threading.Lock()
+
+    @classmethod
+    def asked(cls) -> Restored | None:
+        """Return the replay that this process is; None in a normal training, and in a replay for what the program
+        records before the run that is replayed. Raises what a job can have wrong.
+        """
+        job = program_info.job()
+        if job is None:
+            return None
+        notebook_cells.begins()
+        if single_rank.is_other(job):
+            if single_rank.asked:  # another rank, for which nobody waits
+                leave()
+            return None
+        return cls(job) if "nth" not in job or import_rng_state.counted() == job["nth"] else None
+
+    def _ring(self) -> Path:
+        wanted = self.job.get("start")
+        for path in ring_writer.find(self.folder):
+            rank, start = ring_writer.name_of(path)
+            if rank == self.rank and wanted in (None, start):
+                return path
+        raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
+
+    def start(self, model: Any, optimizers: Any) -> None:
+        """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
+        self.trace = tracer.Tracer(model, self.job, self.writer, optimizers=optimizers)
+        torch.save = _saving(torch.save)
+        if self.whole:
+            import_rng_state.put(self.folder, self.rank, self.recorded.start)
+
+    def feed(self, loader: Any) -> Any:
+        """Return a loader that gives the recorded batches."""
+        file_sandbox.fed()
+        return self.feeding.watched(loader) if isinstance(self.feeding, full_rerun.Own) else fed(loader, self.feeding)
+
+    def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
+        """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
+        file_sandbox.fed()
+        self._leave_step()
+        self._load()
+        for batch in self._fed(loader):
+            self._begin_in(loop, batch)
+            yield self.batch
+            self.end()
+        if self.feeding.is_behind:
+            self.trace.behind()
+
+    def _load(self) -> None:
+        """Load the snapshot into the parts of a hand-written loop, once."""
+        if not self.is_loaded and self.held is not None:
+            self.is_loaded = True
+            if self.state is not None:
+                self.held.load(self.state["state"])
+
+    def _begin_in(self, loop: Any, batch: Any) -> None:
+        step, now = self.begin(batch), loop.now
+        now.micro, now.number, now.epoch = step.micro, step.number, step.epoch
+
+    def steps(self, numbers: Iterable[Any], loop: Any) -> Iterator[Any]:
+        """Yield those of the `numbers` of a hand-written loop that the replay makes, from its snapshot on."""
+        self._load()
+        self._expect_one_more()
+        first = 0 if self.whole else self.records[0].micro if self.records else 0
+        for number in itertools.islice(numbers, first, None):
+            self.over()
+            self._begin_in(loop, None)
+            yield number
+            self.end()
+        self.over()
+
+    def next_step(self, loop: Any) -> None:
+        """Begin the next step of a loop that draws its batches by itself: it ends with the step of its optimizer."""
+        self._leave_step()
+        self._expect_one_more()
+        self.over()
+        self._begin_in(loop, None)
+
+    def _expect_one_more(self) -> None:
+        """Make one step more than was recorded where the run ended between two steps, of a loop without batches."""
+        if self.records and int(self.job["last_step"]) > self.records[-1].number:
+            self.waiting = 1
+
+    def _fed(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches. Where one cannot be loaded in a thread of the program, its loop may wait for ever."""
+        try:
+            yield from self.feeding.batches(loader)
+        except Exception as error:
+            if threading.get_ident() != self.home:
+                self.failed(error)
+                leave()
+            raise
+
+    def start_loop(self, held: Any) -> None:
+        """Get ready to replay a hand-written loop; an error that nobody catches is one of the replay, too."""
+        self.held, self.home = held, threading.get_ident()
+        usual = sys.excepthook
+
+        def uncaught(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+            self.failed(error)
+            usual(kind, error, traceback)
+
+        sys.excepthook = uncaught
+        self.start(held.models, held.optimizers)
+
+    def begin(self, batch: Any, micro: int | None = None) -> Step:
+        """Put the random states to those of the next recorded step; ends the process behind the last one.
+
+        `self.batch` is then what the step is to be made with.
+        """
+        self.index += 1
+        self.fetching = threading.get_ident()
+        self.seen = self.tensor = None
+        if self.index < 0:
+            self.now, self.batch = full_rerun.before(self.records, self.records[0].micro + self.index), batch
+            self.writer.begin(replace(self.now, phase="forward", time=time.time()))
+            return self.now
+        if self.index >= len(self.records):
+            self.over()
+            last = self.records[-1] if self.records else Step(-1, -1)
+            self.now = Step(last.number + 1, last.micro + 1, last.epoch, last.walk)
+        else:
+            self.now = self.records[self.index]
+            if micro is not None and micro != self.now.micro:
+                raise DataError("The program is at another step", got=f"micro-batch {micro}", need=self.now.micro)
+            if not self.whole:
+                rng_state.put(self.now.random)
+        more: dict[str, Any] = {"random": {}, "loaded": {}, "order": {}, "loss": None, "time": time.time()}
+        self.writer.begin(replace(self.now, phase="forward", **more))
+        now = self.now
+        anew = lambda: self.feeding.apart(now)  # noqa: E731
+        self.batch = self.trace.begin(batch, now.samples, now.number, now.micro, anew=anew)
+        return self.now
+
+    def over(self, *, leaving: bool = False) -> None:
+        """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
+        is `leaving` that.
+        """
+        if leaving and isinstance(self.feeding, full_rerun.Own):
+            self.feeding.left()
+        if leaving and self.feeding.is_behind:
+            self.trace.behind()
+        elif self.now is None and self.is_done():
+            self.finish()
+
+    def is_done(self) -> bool:
+        """Tell whether the recorded steps are done, and the batches that the run never got."""
+        return len(self.results) >= len(self.records) + (0 if self.feeding.is_short else self.waiting)
+
+    def phase(self, name: str) -> None:
+        """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
+        if name == "validation" and self.validated is None:
+            self.over(leaving=True)
+        self.writer.phase(name)
+
+    def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Anew | None = None) -> Any:
+        """Look at batch `number` of a validation behind the last step, from the one in which the run ended on.
+
+        Returns the batch that is to be validated.
+        """
+        if self.validated is None or len(self.results) < len(self.records) or not 0 <= self.validated <= number:
+            return batch
+        last = self.records[-1] if self.records else Step(0, -1)
+        micro = last.micro + 1 + number
+        return self.trace.begin(batch, samples, last.number, micro, phase="validation", anew=anew)
+
+    def validation(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches of a validation in a hand-written loop."""
+        if self.validated is not None and len(self.results) == len(self.records) - 1:
+            self._leave_step()  # it validates in the middle of its walk, behind the last step
+        watched = Loader(loader, Place(self.out, self.rank, 0, 1)) if can_be_watched(loader) else None
+        if watched is not None:
+            watched.start()
+        try:
+            for number, batch in enumerate(loader):
+                told = Loaded() if watched is None else watched.told()
+                anew = partial(parts, loader, told.base, rng_state.whole(told.states))
+                yield self.validate(batch, sample_names.of_batch(batch) or told.samples, number, anew)
+        finally:
+            if watched is not None:
+                watched.stop()
+
+    def loss(self, value: Any, scale: float = 1.0) -> None:
+        """Take the loss of this micro-batch."""
+        if isinstance(value, Tensor):
+            self.tensor = value
+            value = value.detach().item() if value.numel() == 1 else None
+        if value is not None:
+            self.seen = float(value) * scale
+            self.writer.loss(self.seen)
+
+    def end(self) -> None:
+        """Compare the loss with the record, and write down what is known so far."""
+        step = self.now
+        if step is None:
+            return
+        self.now = None
+        if self.index < 0:
+            return
+        self.trace.end(self.tensor if self.tensor is not None else self.seen)
+        self.tensor = None
+        self.results.append(
+            {
+                "number": step.number,
+                "micro": step.micro,
+                "loss": self.seen,
+                "recorded": step.loss,
+                "equal": same(self.seen, step.loss),
+                "samples": step.samples,
+            }
+        )
+        self._write(finished=False)
+
+    def failed(self, error: BaseException) -> None:
+        """Write down an error of the program: the fault has come again, or another one."""
+        if self.is_finished:
+            return
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch raises there for a worker that ended: in here
+        if self.trace is not None:
+            self.trace.failed(error, self.tensor if self.tensor is not None else self.seen)
+            self.trace.close()
+        self.error = run_folder.describe(error)
+        self.is_ahead = self.fetching not in (None, threading.get_ident())
+        self._write(finished=False)
+
+    def _leave_step(self) -> None:
+        """End a step in which the program has left its loop over the batches (break)."""
+        if self.now is not None:
+            self.end()
+
+    def finish(self) -> None:
+        """Write the result and end the process at once: nothing of the program behind the last step may run."""
+        self._leave_step()
+        self.is_finished = True
+        self.trace.close()
+        self._write(finished=True)
+        self.feeding.close()
+        leave()
+
+    def _write(self, *, finished: bool) -> None:
+        with self.writing:
+            exited = self.feeding.exited()
+            told = {
+                "schema": SCHEMA,
+                "steps": self.results,
+                "finished": finished,
+                "error": self.error,
+                "exited": list(exited),
+                "statuses": list(exited.values()),
+                "behind": self.feeding.is_behind and self.now is None and len(self.results) >= len(self.records),
+                "warnings": self.warnings(),
+                "ahead": self.is_ahead,
+            }
+            run_folder.write_json(self.out / "result.json", told, private=True)
+
+    def warnings(self) -> list[str]:
+        """Return what may make this replay another computation than the run was."""
+        left_out = [*self.state["left_out"], *self.state["state"].get("without_state", ())] if self.state else []
+        told = [*notebook_cells.warned, *self.feeding.warned]
+        told += [f"not in the snapshot: {what}" for what in left_out]
+        if single_rank.from_others:
+            told.append(
+                f"the program takes values of other ranks, which are not there: {', '.join(single_rank.from_others)}"
+            )
+        if (
+            self.state is None
+            and not (self.whole or self.is_before)
+            and not any(step.micro for step in self.records[:1])
+        ):
+            told.append("no snapshot: the weights are those that the program begins with")
+        return told
+
+
+def leave() -> NoReturn:
+    """End the process with status 0, past everything that waits to be run at its exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(0)
+
+
+def same(a: float | None, b: float | None) -> bool | None:
+    """Tell whether two losses are the same 64 bits, None where one is not known; NaN is the same as NaN."""
+    if a is None or b is None:
+        return None
+    return struct.pack("<d", a) == struct.pack("<d", b) or (a != a and b != b)
+
+
+def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what takes the place of torch.save: a file that is named is opened in Python, so that it goes to the
+    scratch folder of the replay; torch's own writer would open it in C++.
+    """
+
+    def save_apart(obj: Any, f: Any, *args: Any, **named: Any) -> None:
+        if not isinstance(f, str | os.PathLike):
+            save(obj, f, *args, **named)
+        elif file_sandbox.is_active():
+            with open(f, "wb") as file:
+                save(obj, file, *args, **named)
+        elif not _told:
+            _told.append(True)
+            say("this is a replay; files that the program saves with torch.save are not written")
+
+    return save_apart
+
+
+_told: list[bool] = []

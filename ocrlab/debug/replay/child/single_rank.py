@@ -1,0 +1,166 @@
+"""A replay of one rank of several: it has its own rank number and world size on torch's fake backend, and waits for no
+other rank. Nothing of this runs in a recorded training.
+
+The fake backend sends nothing. A collective is answered as if all ranks held the values of this one, and what only
+another rank knows (a received tensor) raises a RunError. Where the program starts its processes by itself (mp.spawn,
+Process), the replay starts the program, and the processes that are not the one to replay end where they would begin to
+be recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+import torch.distributed as dist
+
+from ocrlab.debug.flight_record import program_info
+from ocrlab.errors import RunError
+from ocrlab.run_folder import launcher
+from ocrlab.run_folder.launcher import Member, Ranks
+
+RECEIVES = ("recv", "irecv", "recv_object_list")
+OBJECTS = ("broadcast_object_list", "scatter_object_list")  # sent by another rank: not even their size is known
+asked: list[int] = []  # the ranks that groups of this process were made for
+from_others: dict[str, None] = {}  # functions by which the program took values of other ranks
+replaced: dict[str, Any] = {}  # torch's own functions
+
+
+def begin(job: Mapping[str, Any]) -> None:
+    """Have every process group of this process made on the fake backend, in the replay of one rank of several."""
+    if int(job.get("world") or 1) < 2 or not dist.is_available() or replaced:
+        return
+    count, local = torch.cuda.device_count(), os.environ.get("LOCAL_RANK", "0")
+    if local.isdecimal() and 0 < count <= int(local):  # fewer GPUs than the run had
+        os.environ["LOCAL_RANK"] = "0"
+    rank, world = int(job["rank"]), int(job["world"])
+    _replace("init_process_group", lambda real: _on_fake_backend(real, rank, world))
+    _replace("new_group", lambda real: lambda *args, **named: _without_backend(real, args, named))
+    _replace("monitored_barrier", lambda _real: lambda *_args, **_named: None)  # only gloo has one
+    for name in RECEIVES:
+        _replace(name, _refused)
+    for name in OBJECTS:
+        _replace(name, _left_alone)
+
+
+def _replace(name: str, made: Callable[[Any], Callable[..., Any]]) -> None:
+    """Replace a function of torch.distributed wherever a module of this process holds it."""
+    real = replaced[name] = getattr(dist, name)
+    ours = made(real)
+    for module in list(sys.modules.values()):
+        with contextlib.suppress(Exception):  # a module may compute its attributes
+            if module.__dict__.get(name) is real:
+                setattr(module, name, ours)
+
+
+def undo() -> None:
+    """Put torch's own functions back."""
+    for name, real in replaced.items():
+        ours = getattr(dist, name)
+        for module in list(sys.modules.values()):
+            with contextlib.suppress(Exception):
+                if module.__dict__.get(name) is ours:
+                    setattr(module, name, real)
+    replaced.clear()
+
+
+def _on_fake_backend(real: Callable[..., Any], rank: int, world: int) -> Callable[..., Any]:
+    """Return what takes the place of init_process_group: the rank and the world size are those that it would have had,
+    by its arguments or its environment, else `rank` and `world`.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeProcessGroup, FakeStore
+
+    options = getattr(FakeProcessGroup, "Options", None)
+    uniform = options is not None and hasattr(options(), "simulate_uniform_ranks")
+    if not uniform:  # torch 2.14 and older: a reduction has no result, which DDP's reducer asks for
+        _keep_own_gradients()
+
+    def init_process_group(*args: Any, **named: Any) -> None:
+        given = inspect.signature(real).bind(*args, **named).arguments
+        query = parse_qs(urlsplit(str(given.get("init_method") or "")).query)
+        known = {name: values[0] for name, values in query.items()}
+        known = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")} | known
+        number, size = int(given.get("rank", -1)), int(given.get("world_size", -1))
+        number = number if number >= 0 else int(known["rank"] if known["rank"].isdecimal() else rank)
+        size = size if size > 0 else int(known["world_size"] if known["world_size"].isdecimal() else world)
+        asked.append(number)
+        more: dict[str, Any] = {}
+        if uniform:
+            more["pg_options"] = options()
+            more["pg_options"].simulate_uniform_ranks = True
+        real("fake", rank=number, world_size=size, store=FakeStore(), **more)
+
+    return init_process_group
+
+
+def _keep_own_gradients() -> None:
+    """Have DDP take the gradients of this rank for the mean of all."""
+    usual = torch.nn.parallel.DistributedDataParallel.__init__
+
+    def completed(gradients: torch.Tensor) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(gradients)
+        return future
+
+    def made(model: Any, *args: Any, **named: Any) -> None:
+        usual(model, *args, **named)
+        model.register_comm_hook(None, lambda _state, bucket: completed(bucket.buffer()))
+
+    torch.nn.parallel.DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
+
+
+def _without_backend(real: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Make a group on the backend of the default group, whatever the program asked for."""
+    given = dict(inspect.signature(real).bind(*args, **named).arguments)
+    for name in ("backend", "pg_options", "device_id"):
+        given.pop(name, None)
+    return real(**given)
+
+
+def _refused(real: Callable[..., Any]) -> Callable[..., Any]:
+    def receive(*_args: Any, **_named: Any) -> Any:
+        from_others[real.__name__] = None
+        raise RunError(
+            f"Rank {dist.get_rank()} of {dist.get_world_size()} waits for a tensor of another rank in "
+            f"{real.__name__}, and {launcher.HOLDS}"
+        )
+
+    return receive
+
+
+def _left_alone(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what leaves a list of objects as it is where another rank sends them."""
+
+    def share(*args: Any, **named: Any) -> Any:
+        told = inspect.signature(real).bind(*args, **named)
+        told.apply_defaults()
+        group, source = told.arguments.get("group"), told.arguments.get("src")
+        if told.arguments.get("group_src") is not None:
+            source = dist.get_global_rank(group or dist.GroupMember.WORLD, told.arguments["group_src"])  # type: ignore[arg-type]
+        if (source or 0) == dist.get_rank():
+            return real(*args, **named)
+        from_others[real.__name__] = None
+        return None
+
+    return share
+
+
+def is_other(job: Mapping[str, Any]) -> bool:
+    """Tell whether this process is not the one that a replay is about."""
+    return job.get("started") not in (None, program_info.started())
+
+
+def member(flight: Path, rank: int, kind: str) -> Member:
+    """Return the record of how this rank ends, in a flight/; `ocrlab train` keeps its own, and one rank alone none."""
+    made = Member(Ranks(rank, program_info.world() if kind != "ocrlab train" else 1))
+    made.begin(watched=False)
+    made.keep(flight)
+    made.told.setdefault("end", None)  # of one rank it is only held
+    return made

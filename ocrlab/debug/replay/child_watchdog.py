@@ -1,0 +1,203 @@
+"""Who looks after a replay while it runs: what does not go on any more is looked into, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab import run_folder
+from ocrlab.debug.flight_record import replay_position, ring_writer
+from ocrlab.errors import OcrlabError
+from ocrlab.hardware.processes import process_tree, stack_dumps
+from ocrlab.records import from_json
+
+LOADS = "ocrlab/debug/recorder/dataset_proxy.py"  # on the stack of whoever loads
+LOADING = 3.0  # times longer that one sample may take to load
+LOOKS = 100  # places of a step that does not end: those of the last ten seconds
+SLOWER = 30.0  # times the longest time between two operators so far
+GRACE = 5.0  # seconds in which a program may end after that process of it which is replayed
+SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
+STACK_SECONDS = 2.0
+STACKS = 5  # more of a loop, of which one may be in anything that it calls
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
+
+
+class Guard(threading.Thread):
+    """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
+    keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too; of `several` ranks
+    one may wait for another before its first operator.
+    """
+
+    def __init__(
+        self, place: Path, patience: float, endless: float, *, loading: bool = False, several: bool = False
+    ) -> None:
+        super().__init__(daemon=True)
+        self.place, self.patience, self.endless, self.loading, self.several = place, patience, endless, loading, several
+        self.stuck: set[int] = set()  # processes that were in the program's own code, and loaded nothing
+        self.loaded: tuple[Any, float] = None, 0.0  # what the pages said last, and since when
+        self.over = threading.Event()
+        self.stacks, self.frame = "", ""
+        self.awaits = ""  # the line of the program that waited for another process, which may be another rank
+        self.process: process_tree.Process | None = None  # the one that is replayed
+        self.root = 0  # the first one of its program
+        self.gone: float | None = None  # since when it has ended
+        self.is_left = False  # its program waited for something that only another rank would do, and was ended
+        self.is_moving = False  # operators went on, and the step did not end
+        self.places: deque[dict[str, Any]] = deque(maxlen=LOOKS)  # in which they were
+
+    def run(self) -> None:
+        step, began = None, 0.0
+        while not self.over.wait(0.1):
+            last = replay_position.read(self.place / "trail.bin")
+            known = read_json(self.place / "trace.json")
+            now = time.monotonic()
+            if self._is_gone(now):
+                if now - (self.gone or now) > GRACE:
+                    self._leave()
+                    return
+                continue
+            if last is None or known.get("state") != "running":
+                if self.loading and self._is_stuck(now):
+                    return
+                if self.several and not known and is_still(self.place, self.endless):
+                    self._end(self.process.pid if self.process else 0)
+                    return
+                continue
+            if step != known.get("micro"):
+                step, began = known.get("micro"), now
+            self.places.append(last.place)
+            patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
+            self.is_moving = now - began > self.endless and now - last.time < patience
+            if self.is_moving or now - last.time > patience:
+                self._end(int(known.get("pid") or 0))
+                return
+
+    def _is_gone(self, now: float) -> bool:
+        """Tell whether the process that is replayed has ended, be it that its program goes on."""
+        if self.process is None:
+            with contextlib.suppress(OcrlabError, OSError):
+                self.process = one = process_tree.one(ring_writer.read(self.place / "ring.bin").pid)
+                self.gone = now if one is None else None
+                while one is not None and one.parent != os.getpid():
+                    one = process_tree.one(one.parent)
+                self.root = 0 if one is None else one.pid
+            return self.gone is not None
+        seen = process_tree.one(self.process.pid)
+        if seen is not None and seen.started == self.process.started and seen.state not in "ZX":
+            return False
+        self.gone = now if self.gone is None else self.gone
+        return True
+
+    def _leave(self) -> None:
+        """End what is left of a program whose replayed process has ended."""
+        for process in process_tree.descendants(self.root) if self.root and self.root != os.getpid() else ():
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, signal.SIGKILL)
+                self.is_left = True
+
+    def _is_stuck(self, now: float) -> bool:
+        """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
+        with contextlib.suppress(OcrlabError, OSError):
+            seen = ring_writer.read(self.place / "ring.bin")
+            said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
+            waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
+            if said != self.loaded[0] or waited:
+                self.loaded = said, now
+            lines = _loading([worker.pid for worker in seen.workers]) if waited else {}
+            if lines:
+                self._end(seen.pid)
+                self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
+                return True
+        return False
+
+    def _end(self, pid: int) -> None:
+        with contextlib.suppress(Exception):  # it is ended in any case
+            taken = stack_dumps.take(process_tree.descendants(pid)[:1], STACK_SECONDS)
+            self.stacks = stack_dumps.text(taken)
+            self.frame = next((frame for stack in taken for frame in _own_frames(stack)), "")
+            if self.is_moving:
+                self.frame = _loop([taken, *_stacks(pid)]) or self.frame
+            self.awaits = self.frame if taken and _is_for_others(taken[0]) else ""
+            run_folder.write_text(self.place / "stacks.txt", self.stacks, private=True)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _stacks(pid: int) -> Iterator[list[stack_dumps.Stack]]:
+    """Yield some more stacks of a process, for some seconds at most."""
+    end = time.monotonic() + STACK_SECONDS
+    for _ in range(STACKS):
+        if time.monotonic() > end:
+            return
+        time.sleep(random.uniform(0.01, 0.1))  # not in step with the loop
+        yield stack_dumps.take(process_tree.descendants(pid)[:1], STACK_SECONDS)
+
+
+def _loop(several: Sequence[Sequence[stack_dumps.Stack]]) -> str:
+    """Return the innermost line of the program's own that is in all of some stacks: a loop calls what else is seen."""
+    seen = [_own_frames(taken[0])[::-1] for taken in several if taken]
+    same = itertools.takewhile(
+        lambda frames: len({_function(frame) for frame in frames}) == 1, zip(*seen, strict=False)
+    )
+    return next((frames[-1] for frames in reversed(list(same))), "")
+
+
+def _function(frame: str) -> tuple[str, str]:
+    """Return the file and function of a line `file:number function`."""
+    place, _, function = frame.partition(" ")
+    return place.rpartition(":")[0], function
+
+
+def is_still(place: Path, longest: float) -> bool:
+    """Tell whether the newest step of a replay lasts longer than a step may."""
+    with contextlib.suppress(OcrlabError, OSError):
+        now = ring_writer.read(place / "ring.bin").now
+        return now is not None and time.time() - now.time > longest
+    return False
+
+
+def _loading(pids: Sequence[int]) -> dict[int, str]:
+    """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
+    with contextlib.suppress(Exception):
+        taken = stack_dumps.take([one for pid in pids for one in process_tree.descendants(pid)[:1]], STACK_SECONDS)
+        ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
+        return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
+    return {}
+
+
+def _is_for_others(stack: stack_dumps.Stack) -> bool:
+    """Tell whether a main thread waits in multiprocessing, other than for the workers of a loader."""
+    frames = [frame.file for thread in stack.threads[:1] for frame in thread.frames]
+    inner = " ".join(itertools.takewhile(is_foreign, frames))
+    return "/multiprocessing/" in inner and "/torch/utils/data/" not in inner
+
+
+def _own_frames(stack: stack_dumps.Stack) -> list[str]:
+    """Return the lines of a main thread that are the program's own, the innermost first; of a forked worker those of
+    what it loads, none where it waits.
+    """
+    frames = [frame for thread in stack.threads[:1] for frame in thread.frames if frame.line]
+    frames = list(itertools.takewhile(lambda frame: frame.function != "_worker_loop", frames))
+    return [f"{one.file}:{one.line} {one.function}" for one in frames if not is_foreign(one.file)]
+
+
+def is_foreign(file: str) -> bool:
+    """Tell whether a code file is of a package, of Python, or of this instrument."""
+    return bool(FOREIGN.search(file))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return from_json(path.read_bytes(), source=path.name)
+    except (OSError, OcrlabError):
+        return {}

@@ -1,0 +1,146 @@
+"""What NVIDIA's compute-sanitizer reports of a replay: which kernel, which line, which thread, which address.
+
+Source: the manual of Compute Sanitizer (options, and the reports of memcheck, racecheck, initcheck and synccheck).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from ocrlab.debug.replay import variants
+from ocrlab.debug.replay.trial import Outcome
+from ocrlab.debug.replay.variants import Cell
+
+LOGS = "sanitizer.{}.txt"  # one of each process
+MOST = 20  # reports that are kept, of those that differ
+LONGEST = 160  # characters of a kernel's name, which of a template may be thousands
+LIMIT = 8 << 20  # bytes that are read of a log
+PREFIX = re.compile(r"^={5,} ?")
+HEAD = re.compile(
+    r"^(?:Invalid __\w+__ .*|Out-of-range (?:Shared|Local|Address).*|Uninitialized __?\w+ .*|Barrier error detected.*"
+    r"|(?:Error: |Warning: )?(?:Race reported between|Potential \w+ hazard detected).*|Malloc/Free error.*"
+    r"|(?:Warp|Lane|Device|Cluster) (?:\w+ )?(?:Illegal|Invalid|Misaligned|Out-of-range|Stack|User Stack|Hardware).*)$",
+    re.IGNORECASE,
+)
+IN = r"(?: in (?P<file>[^\s:]+:\d+))?"
+AT = re.compile(rf"^at (?P<kernel>(?!0x)\S.*?)[+:]0x[0-9a-f]+{IN}$")
+AT_OLDER = re.compile(r"^at 0x[0-9a-f]+ in (?:(?P<file>[^\s:]+:\d+):)?(?P<kernel>.+)$")  # before 2022
+THREAD = re.compile(r"^by thread (?P<thread>\([\d, ]+\)) in block (?P<block>\([\d, ]+\))")
+ADDRESS = re.compile(r"^(?:Address|Access (?:at|to)) (?P<address>0x[0-9a-f]+(?: is .+?)?)\.?$")
+NEAREST = re.compile(r"^and is (?P<nearest>.+ the nearest allocation at 0x[0-9a-f]+ of size [\d,.]+ bytes)")
+IN_FILE = re.compile(r"^in (?P<file>[^\s:]+:\d+)$")
+OTHER = re.compile(r"^and (?:\w+ )+access at .+$")
+FAILED = re.compile(
+    r"Device not supported|Internal Sanitizer Error|Unable to (?:attach|load|launch|find|init)|No attachable process",
+    re.IGNORECASE,
+)
+NOTHING = "Target application terminated before first instrumented"
+
+Report = dict[str, Any]
+
+
+def placed(cell: Cell, place: Path) -> Cell:
+    """Return a cell whose tool writes what it reports into the folder of the cell; others as they are."""
+    if cell.name != variants.MEMCHECK.name:
+        return cell
+    tool, *options = cell.wrapper
+    found = shutil.which(tool) or tool  # the PATH of the replay is that of the run
+    return replace(cell, wrapper=(found, *options, "--log-file", str(place.absolute() / LOGS.format("%p"))))
+
+
+def heard(outcome: Outcome, place: Path) -> Outcome:
+    """Take into an outcome what the tool has reported. A report is a fault, also where the program went on after it; a
+    tool that did not run says nothing.
+    """
+    if outcome.cell.name != variants.MEMCHECK.name:
+        return outcome
+    texts = [text for path in sorted(place.glob(LOGS.format("*"))) if (text := _text(path))]
+    reports = [report for text in texts for report in parsed(text)]
+    if reports:
+        reports.sort(key=lambda report: report["what"].startswith("Warning"))
+        fault = outcome.fault or {}
+        fault = {"kind": "report", "phase": "reported"} if fault.get("kind") in (None, "hang") else fault
+        outcome.fault, outcome.broken = {**fault, "report": reports[:MOST]}, ""
+        return outcome
+    lines = [PREFIX.sub("", line).strip() for text in texts for line in text.splitlines()]
+    failed = next((line for line in lines if FAILED.search(line)), "")
+    if not failed and not any("ERROR SUMMARY" in text for text in texts):
+        failed = next((line for line in lines if NOTHING in line), "" if outcome.fault else "it wrote no report")
+    if failed:
+        outcome.fault, outcome.broken = None, outcome.broken or f"{outcome.cell.name}: {failed}"
+    return outcome
+
+
+def parsed(text: str) -> list[Report]:
+    """Return the reports in a log, those of one kind at one line of one kernel once, with how many there were."""
+    reports: list[Report] = []
+    is_open = False
+    for line in text.splitlines():
+        if not PREFIX.match(line):
+            continue  # the program's own
+        said = PREFIX.sub("", line).strip()
+        if HEAD.match(said):
+            reports.append(_begun(said))
+            is_open = True
+        elif not said or said.startswith(("Saved host backtrace", "Program hit")):
+            is_open = False
+        elif is_open:
+            _note(reports[-1], said)
+    merged: dict[tuple[str, ...], Report] = {}
+    for report in reports:
+        key = tuple(str(report.get(name)) for name in ("what", "kernel", "file", "other"))
+        merged.setdefault(key, {**report, "times": 0})["times"] += 1
+    return list(merged.values())
+
+
+def words(reports: list[Report]) -> str:
+    """Return the first of some reports in words, and how many more there are."""
+    report = reports[0]
+    told = str(report["what"])
+    told += f" in kernel `{report['kernel']}`" if report.get("kernel") else ""
+    told += f" at `{report['file']}`" if report.get("file") else ""
+    told += f" {report['other']}" if report.get("other") else ""
+    told += f", thread {report['thread']} of block {report['block']}" if report.get("thread") else ""
+    told += f", address {report['address']}" if report.get("address") else ""
+    told += f", {report['nearest']}" if report.get("nearest") else ""
+    more = int(report["times"]) - 1
+    told += f", {more} more like it" if more else ""
+    rest = len(reports) - 1
+    return told + (f", and {rest} other report{'s' if rest > 1 else ''}" if rest else "")
+
+
+def _begun(said: str) -> Report:
+    """Return a report that begins with a line; that of a race has its place there."""
+    what, between, place = said.rstrip(" :").partition(" access at ")
+    report: Report = {"what": what + between.removesuffix(" at "), "times": 1}
+    if place:
+        place, _, other = place.partition(" and ")  # in one line, as an older one has it
+        _note(report, f"at {place}")
+        report |= {"other": f"and {other}"} if other else {}
+    return report
+
+
+def _note(report: Report, said: str) -> None:
+    """Take a line into the report that it belongs to; only the first of each sort."""
+    for pattern in (AT, AT_OLDER, THREAD, ADDRESS, NEAREST, IN_FILE):
+        if match := pattern.match(said):
+            found = {name: value.strip() for name, value in match.groupdict().items() if value}
+            if "kernel" in found:
+                found["kernel"] = shorten(found["kernel"], LONGEST, placeholder=" ...")
+            report.update({name: value for name, value in found.items() if name not in report})
+            return
+    if OTHER.match(said) and "other" not in report:
+        report["other"] = said
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return ""

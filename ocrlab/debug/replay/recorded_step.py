@@ -1,0 +1,412 @@
+"""What is replayed: the run's last start, its recorded steps, the snapshot to begin with, how it is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import re
+import shutil
+import statistics
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab import run_folder
+from ocrlab.debug.diagnosis import load_input
+from ocrlab.debug.diagnosis.first_failed_rank import first
+from ocrlab.debug.flight_record import notebook_cells, program_info, ring_writer, training_findings
+from ocrlab.debug.flight_record.ring_writer import Flight, Step
+from ocrlab.debug.flight_record.snapshot_marker import is_whole
+from ocrlab.debug.flight_record.worker_status import refused_last
+from ocrlab.debug.replay import environment_diff
+from ocrlab.debug.replay.child import file_sandbox
+from ocrlab.debug.watch import error_hook
+from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
+from ocrlab.run_folder import launcher
+
+ASIDE = "_ocrlab_aside"
+ORDER = {"forward": 1, "backward": 2, "optimiser": 3, "validation": 4}  # of phases in a step
+VALIDATED = re.compile(r"validation batch (\d+)")
+CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
+
+
+@dataclass
+class Subject:
+    """One step of a run that can be made again; `step` is its record, None where its batch was still being loaded."""
+
+    run: Path
+    flight: Flight
+    program: dict[str, Any]
+    number: int
+    step: Step | None
+    snapshot: Path | None
+    ended: str  # success, failure, died, running, unknown
+    warnings: list[str] = field(default_factory=list)
+    is_whole: bool = False  # it is made again from the beginning of its program on, with the batches of its own loader
+    hides: bool = False  # what was written since the run began is not there until the program gets its first batch
+
+    @property
+    def samples(self) -> list[str]:
+        """The samples of the step, of all its micro-batches."""
+        steps = [step for step in self.flight.steps if step.number == self.number]
+        return [name for step in steps for name in step.samples]
+
+    @property
+    def went_on(self) -> bool:
+        """Whether this step went well, as far as the record tells: the run has made others after it."""
+        newest = self.flight.now or (self.flight.steps[-1] if self.flight.steps else None)
+        if self.step is None or newest is None or self.number >= newest.number:
+            return False
+        return self.step.loss is None or math.isfinite(self.step.loss)
+
+    @property
+    def validated(self) -> int | None:
+        """The batch of a validation in which the run ended behind its newest step, or before its first one, -1 where
+        that is not known; None where it ended elsewhere.
+        """
+        newest = self.flight.now
+        if newest is None and not self.flight.steps:
+            return _validated_first(self.flight)
+        if newest is None or newest.phase != "validation" or newest.number != self.number:
+            return None
+        batch = VALIDATED.match(self.flight.sample)
+        return int(batch[1]) if batch else -1
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the run ended with a batch on its way."""
+        is_stream = any(worker.order and "indices" not in worker.order for worker in self.flight.workers)
+        return self.step is None and (self.is_waiting or is_stream)
+
+    @property
+    def began_earlier(self) -> bool:
+        """Whether what failed may have begun in a step before: the run ended behind its loop, or its loss was bad."""
+        if self.step is None:
+            return bool(self.flight.steps) and not self.is_waiting and self.ended != "success"
+        return self.step.loss is not None and self.step.loss - self.step.loss != 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch was on its way that no step has got."""
+        done = {str(step.order.get("indices")) for step in self.flight.steps}
+        orders = [str(w.order.get("indices")) for w in self.flight.workers if w.loader == 0 and w.order.get("indices")]
+        return any(worker.failed for worker in self.flight.workers) or any(order not in done for order in orders)
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the run computed on a GPU, by what was recorded of it."""
+        steps = self.flight.steps[-1:]
+        return any(name.startswith("cuda") for step in steps for name in (*step.random, *step.memory))
+
+    @property
+    def world(self) -> int:
+        """How many ranks the run had, of which one is made again."""
+        environment = self.program.get("environment") or {}
+        told = [environment.get(name) for name in ("WORLD_SIZE", "SLURM_NTASKS")]
+        return max(int(number or 1) for number in (*told, self.program.get("world")))
+
+    @property
+    def nth(self) -> int:
+        """How many trainings the program had recorded before this one, which are made again without being looked at."""
+        return 0 if self.program.get("kind") == "ocrlab train" else int(self.program.get("nth") or 0)
+
+    @property
+    def started(self) -> list[int] | None:
+        """Which process it was of those that its program started by itself; of ours, which begins anew alone, None."""
+        ours = self.program.get("kind") == "ocrlab train"
+        return None if ours else [int(number) for number in self.program.get("started") or ()]
+
+    @property
+    def after(self) -> float:
+        """How many seconds these took."""
+        return float(self.program.get("after") or 0.0) if self.nth and not self.program.get("interactive") else 0.0
+
+    @property
+    def whole(self) -> float | None:
+        """How many seconds the run took up to its newest step; None where it cannot be made again from its beginning:
+        one rank of several, and a training of ours, whose snapshots hold all there is.
+        """
+        if not self.flight.steps or self.program.get("kind") == "ocrlab train":
+            return None
+        if self.world > 1 and not self.program.get("from_start"):
+            return None
+        return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0)) + self.after
+
+    @property
+    def distance(self) -> int:
+        """How many micro-batches are made again from the snapshot on."""
+        first = next((shot.micro for shot in self.flight.snapshots if shot.path == self.snapshot), 0)
+        return sum(first <= step.micro and step.number <= self.number for step in self.flight.steps)
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """The error that the run said it ended with, as `OSError: No space left`, and where: `checkpoint.py:44 save`;
+        nothing where it said none.
+        """
+        with contextlib.suppress(OcrlabError, OSError):
+            told = run_folder.status(self.run)
+            return _error(told.error if told.status == "failure" else None)
+        return _error((training_findings.end(self.run, self.flight.rank) or {}).get("error"))
+
+    @property
+    def seconds(self) -> float:
+        """What a recorded step takes: the median of the last ones, in which a validation counts little."""
+        times = [step.time for step in self.flight.steps[-20:]]
+        taken = [after - before for before, after in itertools.pairwise(times)]
+        return statistics.median(taken) if taken else 0.0
+
+
+def find(run: Path, number: int | None = None, rank: int | None = None) -> Subject:
+    """Return what `ocrlab replay RUN --step number` is about; None: the step that was being made when the run ended.
+
+    Of several ranks it is about one, `rank`; None: the one that failed first. Raises RunError where there is no record,
+    ConfigError for a step or a rank that it does not hold, DataError.
+    """
+    if not run.is_dir():
+        what = f"{run} is no folder" if run.exists() else f"There is no folder {run}"
+        raise RunError(what, need="a run folder, as runs/NAME", missing=not run.exists())
+    every = ring_writer.find(run)
+    given = f"--rank {rank}"
+    if rank is None:
+        rank = _guilty(run)
+        given = f"rank {rank}, the one to look at, which was ended before its first step"
+    paths = [path for path in every if ring_writer.name_of(path)[0] == rank]
+    if every and not paths:
+        known = sorted({ring_writer.name_of(path)[0] for path in every})
+        need = f"--rank N, one of {', '.join(map(str, known))}"
+        raise ConfigError(f"{run} has no record of rank {rank}", got=given, need=need)
+    if not paths:
+        ours = (run / "config.yaml").is_file()
+        raise RunError(
+            f"{run} has no flight record",
+            need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab's Recorder or recording()",
+            do="Run it again with recorder.on=true"
+            if ours
+            else "Put recording() of ocrlab.debug.recorder.lightning_callback into it",
+        )
+    found = _newest(paths)
+    program = program_info.read(run, rank)
+    if found is None:
+        found = ring_writer.read(paths[0])
+        streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
+        begun = any(worker.order for worker in found.workers) or streams or _validated_first(found) is not None
+        if number or not begun:
+            do = f"ocrlab diagnose {run} tells why it failed"
+            raise RunError(f"{run} was ended before its first step", do=do)
+        subject = Subject(run, found, program, 0, None, None, _ended(run, rank))
+        subject.warnings += _warnings(subject)
+        return subject
+    chosen = _chosen(found, number, _ended(run, rank))
+    step = next((step for step in found.steps if step.number == chosen), None)
+    before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
+    whole = [shot for shot in before if is_whole(shot.path)]
+    reachable = [shot for shot in whole if shot.micro >= found.steps[0].micro]
+    subject = Subject(run, found, program, chosen, step, None, _ended(run, rank))
+    if reachable:
+        subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
+    elif not any(step.micro == 0 for step in found.steps) and subject.whole is not None:
+        subject.is_whole = True
+    if program.get("from_start"):
+        subject.snapshot, subject.is_whole = None, True
+    elif not any(step.micro == 0 for step in found.steps):
+        raise ConfigError(
+            f"Step {chosen} cannot be reached again",
+            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in found.snapshots) or 'no step'}"
+            + (f", of them torn or gone: {', '.join(shot.path.name for shot in before)}" if before else ""),
+            need="a snapshot before it",
+            do=f"The newest steps can: ocrlab replay {run}",
+        )
+    subject.warnings += [f"{shot.path.name} is torn or gone" for shot in before if shot not in whole]
+    subject.warnings += _warnings(subject)
+    return subject
+
+
+def command(subject: Subject, job: Path) -> list[str]:
+    """Return the words that start the program again as a replay; raises RunError where it cannot be."""
+    program = subject.program
+    argv = [str(word) for word in program.get("argv") or ()]
+    if program.get("kind") == "ocrlab train" and _is_ours(argv):
+        return [sys.executable, "-m", "ocrlab.training.jobs.replay_step", str(job)]
+    if cells := _cells(subject):
+        return cells
+    if program.get("interactive") or len(argv) < 2 or argv[1] == "-":
+        raise RunError(
+            f"{subject.run} cannot be started again",
+            got="a notebook or a Python prompt" if program.get("interactive") else f"the command {' '.join(argv)!r}",
+            need="a program in a file",
+            do="Put the training into a script, or train with ocrlab train",
+        )
+    folder = str(program.get("cwd") or "")
+    script = next((word for word in argv[1:4] if word.endswith(".py")), None)
+    if script is not None and "-c" not in argv[1:4] and not Path(folder, script).is_file():
+        got, need = str(Path(folder, script)), "the script that the run was started with, where it was"
+        raise RunError(f"The program of {subject.run} is gone", got=got, need=need)
+    words = [_executable(subject), *argv[1:]]
+    return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
+
+
+def _executable(subject: Subject) -> str:
+    """Return the Python that the run was started with; raises RunError where it is gone."""
+    executable = str(subject.program.get("executable") or subject.program["argv"][0])
+    if not os.access(executable, os.X_OK):
+        raise RunError(f"The Python of {subject.run} is gone", got=executable, need="the one that it was run with")
+    return executable
+
+
+def _cells(subject: Subject) -> list[str]:
+    """Return the words that execute the cells of a notebook again, none where they were not kept; raises RunError."""
+    program = subject.program
+    found = (
+        notebook_cells.find(subject.run, subject.flight.rank, program.get("pid"))
+        if program.get("interactive")
+        else None
+    )
+    if found is None:
+        return []
+    path, told = found
+    if not told.get("cells"):
+        got = f"a notebook that has executed {int(told.get('size') or 0) / 1e6:.1f} MB of cells"
+        need = f"{notebook_cells.LIMIT / 1e6:.0f} MB of cells at most, or a program in a file"
+        raise RunError(f"{subject.run} cannot be started again", got=got, need=need)
+    words = [_executable(subject), "-m", "ocrlab.debug.replay.child.run_cells", str(path)]
+    folder = str(told.get("cwd") or program.get("cwd") or "")
+    return [*CHANGE_DIRECTORY, folder, *words] if Path(folder).is_dir() else words
+
+
+def environment(subject: Subject, job: Path) -> dict[str, str]:
+    """Return the environment of a replay: ours, with what the run had; a training of ours is made one process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))}
+    recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
+    recorded = launcher.outside(recorded) if subject.started else recorded
+    known = launcher.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
+    trackers = file_sandbox.tracker_variables(str(job.parent.absolute()))
+    found = {**kept, **recorded, **known, **trackers, "PYTHONFAULTHANDLER": "1", program_info.REPLAY: str(job)}
+    return found | _aside(subject, job.parent, found.get("PYTHONPATH"))
+
+
+def _aside(subject: Subject, place: Path, before: str | None) -> dict[str, str]:
+    """Return the variables that make each Python of a program put what it writes aside, in the folder of its replay;
+    they say when the run began.
+    """
+    first = place / "first"
+    first.mkdir(exist_ok=True)
+    shutil.copyfile(file_sandbox.__file__, first / f"{ASIDE}.py")
+    run_folder.write_text(first / "sitecustomize.py", error_hook.FIRST.replace(error_hook.MODULE, ASIDE))
+    began = f"{subject.program.get('time') or math.inf} {'hide' if subject.hides else 'note'} "
+    found = {file_sandbox.VARIABLE: str(place), file_sandbox.BEGAN: began + str((subject.run / "flight").absolute())}
+    return found | {"PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
+
+
+def _guilty(run: Path) -> int:
+    """Return the rank that failed first, as the verdict has it; what the ranks said of themselves knows no hang."""
+    with contextlib.suppress(OcrlabError, OSError):
+        named = first(load_input.folder(run))
+        if named is not None:
+            return named.rank
+    records = launcher.read(run / "flight")
+    return _behind(run) if records and not any(one.get("end") for one in records) else launcher.blamed(records)
+
+
+def _behind(run: Path) -> int:
+    """Return the rank that had come least far when all of them ended without a word: the others waited for it."""
+    reached: dict[int, tuple[int, int]] = {}
+    for path in ring_writer.find(run):
+        with contextlib.suppress(DataError):
+            if (now := ring_writer.read(path).now) is not None:
+                over = now.phase == "data"  # of the step before
+                reached.setdefault(
+                    ring_writer.name_of(path)[0], (now.micro + over, 0 if over else ORDER.get(now.phase, 0))
+                )
+    return min(reached, key=lambda rank: (reached[rank], rank), default=0)
+
+
+def _is_ours(argv: list[str]) -> bool:
+    """Tell `ocrlab train` from somebody's script that calls it: what that script does belongs to the run.
+
+    The child of a notebook is ours too, and its temporary folder is gone.
+    """
+    words = argv[1:]
+    if any("ocrlab.notebook import child" in word for word in words[:4]):
+        return True
+    return ("-m" in words[:4] and "ocrlab" in words[:5]) or any(Path(word).name == "ocrlab" for word in argv[:4])
+
+
+def _newest(paths: list[Path]) -> Flight | None:
+    """Return the newest record that holds steps; raises DataError where all there are cannot be read."""
+    damaged: list[DataError] = []
+    for path in paths:
+        try:
+            found = ring_writer.read(path)
+        except DataError as error:
+            damaged.append(error)
+            continue
+        if found.steps:
+            return found
+    if damaged:
+        raise damaged[0]
+    return None
+
+
+def _chosen(found: Flight, number: int | None, ended: str) -> int:
+    newest = found.now or found.steps[-1]
+    refused = refused_last(found.workers, found.steps[-1].time)  # somebody else may have asked for it than the loop
+    last = newest.number + int((newest.phase == "data" or refused) and ended != "success")
+    if number is None:
+        bad = next((step.number for step in found.steps if step.loss is not None and step.loss - step.loss != 0), None)
+        return last if bad is None else bad
+    held = [step.number for step in found.steps]
+    if not (number in held or number == last):
+        raise ConfigError(
+            f"Step {number} is not in the record",
+            got=f"steps {held[0]} to {last}",
+            need="one of them",
+            do="recorder.steps or Recorder(steps=...) keeps more",
+        )
+    return number
+
+
+def _error(told: dict[str, Any] | None) -> tuple[str, str]:
+    if not told or not told.get("type"):
+        return "", ""
+    text = " ".join(f"{told['type']}: {told.get('message') or ''}".split())
+    return text, str(told.get("your_code") or told.get("where") or "")
+
+
+def _validated_first(found: Flight) -> int | None:
+    """Return the batch of a validation in which a run ended before it had trained, -1 where that could not be loaded;
+    None where it had not begun one.
+    """
+    batch = VALIDATED.match(found.sample)
+    if batch:
+        return int(batch[1])
+    return -1 if found.workers and all(worker.loader for worker in found.workers) else None
+
+
+def _ended(run: Path, rank: int = 0) -> str:
+    """Return how a run ended, as its sentinel or its recorder has it."""
+    with contextlib.suppress(OcrlabError, OSError):
+        return run_folder.status(run).status
+    how = (training_findings.end(run, rank) or {}).get("how")
+    return {"success": "success", "failed": "failure"}.get(str(how), "unknown")
+
+
+def _warnings(subject: Subject) -> list[str]:
+    """Return what may make the replay differ from the run."""
+    found = []
+    program = subject.program
+    if subject.ended == "running":
+        found.append("the run still lives: what is replayed is its newest step")
+    if subject.flight.torn:
+        found.append(f"{subject.flight.torn} records of steps are torn")
+    found += environment_diff.found(subject.run, program, subject.samples)
+    if not Path(str(program.get("cwd") or ".")).is_dir():
+        found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
+    if subject.world > 1:
+        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
+        told = f"{told} gradients are its own, so that only the first step from the snapshot is exact"
+        told += "; the run spread its weights over the ranks, so that not even that is" if program.get("spread") else ""
+        found.append(f"{told}; --rank N takes another one")
+    return found

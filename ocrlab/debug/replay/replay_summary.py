@@ -1,0 +1,380 @@
+"""What a replay has found, in one sentence, a table and a record."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from ocrlab.debug.replay import compute_sanitizer, fault_match, variants
+from ocrlab.debug.replay.recorded_step import Subject
+from ocrlab.debug.replay.trial import Outcome
+from ocrlab.records import SCHEMA, finite
+
+NAMED = 4  # samples that a sentence names
+WIDEST = 160  # characters of a cell
+RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
+EVERY = "every sample of the batch does it alone, so that it is no one sample's"
+ELSEWHERE = "it comes again whichever sample of this batch is left: it need not be the fault of any"
+AHEAD = (
+    "its step and sample are not known, as the program fetches batches ahead of the steps that use them: put"
+    " rec.batches around its prefetcher, not inside of it"
+)
+MESSAGE = 240  # characters of an exception's first line
+
+
+def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
+    """Return the answer in one sentence: the first fault with place, sample and what makes it go away, or none."""
+    fault = decided(outcomes)
+    if fault is None:
+        return _well(subject, outcomes)
+    where = (
+        "a fault that comes again" if fault.get("ahead") else f"first fault at step {fault.get('step', subject.number)}"
+    )
+    parts = [f"{where}, {_place(fault)}", *_what(fault)]
+    if fault.get("ahead"):
+        return "; ".join([*parts, AHEAD]) + "."
+    parts += _samples(fault, outcomes)
+    parts += _around(subject, fault)
+    return "; ".join([*parts, *_apart(outcomes)]) + "."
+
+
+def _apart(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what tells the fault apart: where it goes away, where it stays, and where another one comes."""
+    shown, told = _shown(outcomes), contrasts(outcomes)
+    fault = shown.fault or {}
+    ways = [outcome.cell.way for outcome in told if outcome.fault is None and outcome.cell.way]
+    words = [f"goes away {_joined(ways)}"] if ways else []
+    words += [outcome.cell.aside for outcome in told if outcome.fault is None and outcome.cell.aside]
+    stays, otherwise = [], []
+    for outcome in told:
+        if outcome.fault is None or not outcome.cell.way:
+            continue
+        what = next(iter(_what(outcome.fault)), str(outcome.fault.get("kind")))
+        placed = all(one.cell.options.get("trace") for one in (shown, outcome))
+        if outcome.fault.get("report"):
+            otherwise.append(f"{outcome.cell.name} reports {what}")
+        elif outcome.fault.get("forward"):
+            line = short(str(outcome.fault["forward"]))
+            otherwise.append(f"{outcome.cell.name} names `{outcome.fault['node']}`, made in the forward at `{line}`")
+        elif fault_match.same(fault, outcome.fault, placed=placed):
+            stays.append(outcome.cell.way)
+        elif fault_match.is_race(outcome.fault):
+            otherwise.append(f"a race between streams is seen {outcome.cell.way}: {what}")
+        else:
+            path = outcome.fault.get("path") if placed else None
+            where = f" in `{path}`" if path and path != fault.get("path") else ""
+            otherwise.append(f"fails otherwise {outcome.cell.way}{where}: {what}")
+    return [*dict.fromkeys(words), *([f"stays {_joined(stays)}"] if stays else []), *otherwise]
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
+    """Return what the record shows of the steps before the fault: a loss that had risen, batches that were larger."""
+    number, steps = int(fault.get("step", subject.number)), subject.flight.steps
+    before = [step for step in steps if step.number < number]
+    losses = [(step.loss, step.number) for step in before if step.loss is not None and math.isfinite(step.loss)]
+    told = []
+    if fault.get("kind") == "nonfinite" and len(losses) > RISEN[0]:
+        least, at = min(losses)  # of one that may be 0 or below, a policy's, nothing follows
+        if least > 0 and all(loss > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
+            last, newest = losses[-1]
+            told.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
+    sizes = [len(step.samples) for step in before if step.samples]
+    now = next((len(step.samples) for step in steps if step.number == number), 0)
+    if sizes and 0 < now < statistics.mode(sizes) and fault.get("kind") == "exception":
+        told.append(
+            f"this batch has {now} sample{'s' if now > 1 else ''}, those before it had {statistics.mode(sizes)}"
+        )
+    return told
+
+
+def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Return the fault of the first cell that has one, of an earlier step where one was found; where some cells went
+    another way than the run, of one that did not. What a cell shows that has changed something is not the run's.
+    """
+    shown = [outcome for outcome in outcomes if outcome.fault is not None]
+    shown = [outcome for outcome in shown if outcome.cell.name not in variants.ALTERED] or shown
+    faults = [(outcome.fault, outcome.strays) for outcome in shown if outcome.fault is not None]
+    faults = [(fault, strays) for fault, strays in faults if not strays] or faults
+    order = lambda found: (int(found[0].get("step", 0)), variants.is_kept(found[0]))  # noqa: E731
+    return min(faults, key=order, default=(None, False))[0]
+
+
+def _shown(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the first cell that shows the fault, the first that says anything where none does."""
+    fault = decided(outcomes)
+    first = next((one for one in outcomes if not one.broken), outcomes[0])
+    return next((one for one in outcomes if fault is not None and one.fault is fault), first)
+
+
+def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the cells that say something about the fault: those after the one that showed it; and what had hidden it,
+    where it is shown only by the program as it was.
+    """
+    fault = decided(outcomes)
+    index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
+    way = outcomes[index].cell.way if index < len(outcomes) else ""
+    hidden = [one for one in outcomes[:index] if way == variants.AS_IT_WAS.way and one.fault is None and not one.strays]
+    told = [one for one in [*hidden, *outcomes[index + 1 :]] if not one.broken and not one.alone]
+    told = [one for one in told if "trace_from" not in one.cell.options and one.cell.way != way]
+    return [one for one in told if variants.says(one.cell, one.fault, fault)]
+
+
+def culprits(outcome: Outcome) -> tuple[list[str] | None, str]:
+    """Return the samples that fail by themselves and how that is known; None where nothing follows."""
+    bad, how = guilty(outcome)
+    return [outcome.names_of(position) for position in bad] or None, how
+
+
+def guilty(outcome: Outcome) -> tuple[list[int], str]:
+    """Return the positions of the samples that have the fault, and how that is known; none where nothing follows."""
+    single = [told for told in outcome.alone if len(told["samples"]) == 1]
+    bad = [told["samples"][0] for told in single if told["same"]]
+    everyone = set(range(outcome.count))
+    if bad and len(bad) == outcome.count:
+        return [], EVERY
+    if bad and not any(told["well"] for told in outcome.alone):
+        return [], "its samples cannot be tried one by one: parts of the batch fail in another way"
+    if bad:
+        rest = [told for told in outcome.alone if set(told["samples"]) == everyone - set(bad)]
+        return bad, "goes away without it" if rest and rest[-1]["well"] else ""
+    without = [told for told in outcome.alone if len(told["samples"]) == outcome.count - 1 > 1]
+    needed = [min(everyone - set(told["samples"])) for told in without if told["well"]]
+    if 0 < len(needed) < len(without):
+        return needed, "goes away without it, and needs company"
+    return [], "no sample of the batch does it alone" if single else ""
+
+
+def name_samples(fault: dict[str, Any], outcome: Outcome) -> bool:
+    """Write into a fault whose it is, as `outcome` shows it; tell whether samples are known now."""
+    bad, _ = guilty(outcome)
+    if bad:
+        fault["samples"], fault["names"] = bad, [outcome.names_of(position) for position in bad]
+    elif fault.get("samples") is None and outcome.count == 1 and variants.is_of_samples(fault):
+        fault["samples"], fault["names"] = [0], [outcome.names_of(0)]
+    return bool(bad)
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
+    """Return the table: cell, what came of it, seconds."""
+    table = [("cell", "what came of it", "s")]
+    for outcome in outcomes:
+        if outcome.broken:
+            what = f"not done: {outcome.broken}"
+        elif outcome.alone:
+            names, how = culprits(outcome)
+            what = f"{', '.join(names)} alone" + (f", {how}" if how else "") if names else how
+        elif outcome.fault is not None:
+            what = "; ".join([_place(outcome.fault), *_what(outcome.fault)])
+        else:
+            what = _losses(outcome)
+        table.append((outcome.cell.name, shorten(what, WIDEST, placeholder=" …"), f"{outcome.seconds:.1f}"))
+    return table
+
+
+def record(subject: Subject, outcomes: Sequence[Outcome], said: str, seconds: float) -> dict[str, Any]:
+    """Return everything as a JSON-ready record."""
+    fault = decided(outcomes)
+    cells = [
+        {
+            "cell": outcome.cell.name,
+            "fault": outcome.fault,
+            "steps": outcome.steps,
+            "alone": outcome.alone,
+            "not_done": outcome.broken or None,
+            "seconds": round(outcome.seconds, 2),
+        }
+        for outcome in outcomes
+    ]
+    told = {"schema": SCHEMA, "run": subject.run.name, "step": subject.number, "answer": said, "fault": fault}
+    told |= {"reproduced": fault is not None, "equal": _equal(outcomes), "samples": subject.samples}
+    told |= {"cells": cells, "warnings": warnings(subject, outcomes), "seconds": round(seconds, 2)}
+    return dict(finite(told))
+
+
+def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what may make the replay another computation than the run was, each once."""
+    told = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
+    if decided(outcomes) is not None and _equal(outcomes) is False:
+        told.append(_losses(_shown(outcomes)).removeprefix("no fault, but "))
+    if any(outcome.compiled for outcome in outcomes):
+        told.append("the model is compiled, and was run without torch.compile: its losses need not be equal")
+    return list(dict.fromkeys(told))
+
+
+def _place(fault: Mapping[str, Any]) -> str:
+    """Return phase, module and operator: `forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution``."""
+    parts = [f"a loop over {_joined(fault['phases'])}" if fault.get("phases") else str(fault.get("phase") or "forward")]
+    if fault.get("path"):
+        path = str(fault["path"]).replace("_orig_mod.", "")  # torch.compile's
+        times = f", call {fault['call']}" if fault.get("call") else ""
+        kind = f" ({fault['module']}{times})" if fault.get("module") else ""
+        parts.append(f"`{path}`{kind}")
+    elif fault.get("module"):
+        parts.append(f"the model ({fault['module']})")
+    elif fault.get("line"):
+        parts.append(f"`{short(str(fault['line']))}`")
+    if fault.get("node"):
+        parts.append(f"node `{fault['node']}`")
+    if fault.get("op"):
+        parts.append(f"op `{fault['op']}`")
+    elif fault.get("after") and not fault.get("node"):
+        parts.append(f"after op `{fault['after']}`")
+    if fault.get("inputs"):
+        inputs = fault["inputs"] if isinstance(fault["inputs"], list) else [fault["inputs"]]
+        parts.append(f"input {next((text for text in inputs if text.count(', ') > 1), inputs[0])}")
+    told = fault.get("kind") in ("crash", "hang") and fault.get("line") == fault.get("surfaced")
+    if fault.get("line") and (fault.get("path") or fault.get("module")) and not told:
+        parts.append(f"at `{short(str(fault['line']))}`")
+    return ", ".join(parts)
+
+
+def _what(fault: Mapping[str, Any]) -> list[str]:
+    """Return what went wrong there."""
+    kind = fault.get("kind")
+    if fault.get("report"):
+        return [compute_sanitizer.words(fault["report"])]
+    if kind == "nonfinite":
+        place = f" at {list(fault['index'])}" if fault.get("index") else ""
+        by = f", {fault['by']}" if fault.get("by") else ""
+        by += f", written in the step by {short(str(fault['written']))}" if fault.get("written") else ""
+        by += f", made while it was loaded by {short(str(fault['made']))}" if fault.get("made") else ""
+        early = ", before the step" if fault.get("before") and not str(fault.get("tensor")).startswith("input") else ""
+        return [f"{fault.get('value', 'NaN')} in {fault.get('tensor')}{place}{by}{early}"]
+    if kind in ("target", "index"):
+        pixel = f" at pixel {tuple(fault['pixel'])}" if fault.get("pixel") else f" at {list(fault.get('index') or ())}"
+        return [f"{fault.get('tensor')} is {fault.get('value')}{pixel}, allowed {fault.get('allowed')}"]
+    if kind == "crash":
+        if fault.get("status") is not None:
+            return [f"the process ended itself there, with status {fault['status']}{_surfaced(fault)}"]
+        if "status" in fault:
+            return [f"the process ended there{_surfaced(fault)}"]
+        return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
+    if kind == "hang":
+        return [f"it never returned{_surfaced(fault)}"]
+    told = str(fault.get("exception") or "").partition(" Hint: ")[0].strip().splitlines()
+    own = (" from weight", f" from {fault.get('path')} ")
+    given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
+    shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
+    changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
+    went_on = ["the program went on after it"] if fault.get("swallowed") else []
+    return [*([shorten(told[0].rstrip("."), MESSAGE, placeholder=" …")] if told else []), *changed, *shapes, *went_on]
+
+
+def _surfaced(fault: Mapping[str, Any]) -> str:
+    told = fault.get("line") == fault.get("surfaced") and not (fault.get("path") or fault.get("module"))
+    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") and not told else ""
+
+
+def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]:
+    alone = next((outcome for outcome in outcomes if outcome.alone), None)
+    if alone is not None:
+        names, how = culprits(alone)
+        if names:
+            how = how.replace("without it", "without them") if len(names) > 1 else how
+            return [_named(names) + (f", {how}" if how else "")]
+        elsewhere = alone.partial or (fault.get("op") and not fault.get("drawn"))
+        how = ELSEWHERE if how == EVERY and elsewhere else how
+        return [how] if how else []
+    if fault.get("everyone"):
+        return [f"it is no one sample's: in the middle their values are {fault['everyone']:.2g} here"]
+    names = fault.get("names")
+    if not names:
+        return [str(fault["batch"])] if fault.get("batch") else []
+    count = next((outcome.count for outcome in outcomes if outcome.fault is not None), 0)
+    if len(names) == count > 1:
+        return ["all samples of the batch"]
+    return [("probably " if fault.get("guessed") else "") + _named([str(name) for name in names])]
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{short(name)}`" for name in names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    if names[0].startswith(("sample ", "row ")):  # of a stream: a position, not a name
+        return shown.replace("`", "") + more
+    return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
+
+
+def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
+    """Return the answer where no cell has a fault."""
+    done = [outcome for outcome in outcomes if not outcome.broken]
+    if not done:
+        why = outcomes[0].broken.rstrip(".") if outcomes else "no time"
+        return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
+    losses = _losses(done[0], done)
+    times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
+    if subject.ended == "success" or subject.went_on:
+        return f"step {subject.number} was run again {times}: {losses}."
+    outside = ""
+    if subject.world > 1:
+        outside = (
+            f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
+        )
+    strayed = next((outcome.broken for outcome in outcomes if outcome.strayed), "")
+    outside += f"; {strayed}" if strayed else ""
+    error, where = subject.error
+    if error and not outside:
+        outside = f"; the run ended with {shorten(error, MESSAGE, placeholder=' …').rstrip('.')}"
+        outside += f", at `{short(where)}`" if where else ""
+    if subject.step is None:  # it may be that there was none
+        steps = done[0].steps
+        what = f"the steps up to {steps[-1]['number']} ran" if steps else "what comes before the first step ran"
+        losses = losses if steps else "no fault"
+        return f"could not be reproduced: {what} {times}, {losses}; nothing failed then{outside}."
+    return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
+
+
+def _losses(outcome: Outcome, others: Sequence[Outcome] = ()) -> str:
+    known = [step for step in outcome.steps if step.get("equal") is not None]
+    if not known:
+        return "no fault; the record holds no loss to compare with"
+    wrong = next((step for step in known if not step["equal"]), None)
+    if wrong is None:
+        last = known[-1]
+        many = f" in {len(known)} steps" if len(known) > 1 else ""
+        return f"no fault, loss equal bit for bit{many} ({last['loss']!r} at step {last['number']})"
+    why = "data, code or packages have changed, or an operator is not deterministic"
+    same = [other for other in others if other.cell.name in (variants.TRACED.name, variants.AS_IT_WAS.name)]
+    at = lambda step: (step.get("number"), step.get("micro"))  # noqa: E731
+    again = {step.get("loss") for other in same for step in other.steps if at(step) == at(wrong)}
+    if len(again) > 1:
+        of = f" (samples {', '.join(map(short, wrong['samples'][:NAMED]))})" if wrong.get("samples") else ""
+        why = f"each time it is another one: the data of that step{of} or an operator is not deterministic"
+    if outcome.compiled:
+        why = "the model is compiled, and was run without torch.compile"
+    elif outcome.world > 1 and wrong is not known[0]:
+        why = f"as it must: gradients are those of one rank, and the run took the mean over {outcome.world}"
+    told, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
+    return (
+        f"no fault, but the loss differs from the record at step {wrong['number']}: {told}, recorded {recorded}; {why}"
+    )
+
+
+def _equal(outcomes: Sequence[Outcome]) -> bool | None:
+    known = [step["equal"] for step in _shown(outcomes).steps if step.get("equal") is not None] if outcomes else []
+    return all(known) if known else None
+
+
+def agreement(outcomes: Sequence[Outcome]) -> str:
+    """Return in words how far a replay that shows a fault is the same computation as the run; nothing where none is."""
+    steps = _shown(outcomes).steps if decided(outcomes) is not None else []
+    count = sum(step.get("equal") is not None for step in steps)
+    if not count or not _equal(outcomes):
+        return ""
+    told = f"{count} losses are" if count > 1 else "loss is"
+    return f"the {told} equal to the record up to there, bit for bit"
+
+
+def short(text: str) -> str:
+    """Return a path or source line with the folder that we are in left out."""
+    here = f"{Path.cwd()}{os.sep}"
+    return text.replace(here, "")

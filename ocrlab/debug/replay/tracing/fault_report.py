@@ -1,0 +1,299 @@
+"""What the first fault of a traced step was: an exception, a NaN or Inf, or a target out of range, each with its place.
+
+A fault is a JSON-ready dict: kind (exception, nonfinite, target, index), text, phase, path, module, call, op, node,
+inputs, given (inputs with who made them), line, and of values: tensor, value, index, sample, pixel, allowed, by; of an
+exception: changed (what another operator has written over).
+`samples` are the positions in the batch that make it, None where the batch does not tell. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.replay.tracing.module_stack import Call, label
+from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth, bad, pointer, root
+from ocrlab.debug.replay.tracing.operator_trace import innermost, is_of_package
+from ocrlab.debug.replay.tracing.step_trace import Step
+from ocrlab.run_folder.exception_record import describe
+
+Fault = dict[str, Any]
+SPEAKS_OF_VALUES = re.compile(
+    r"\bnans?\b|\binfs?\b|infinit|non-?finite|not finite|isfinite|invalid numeric", re.IGNORECASE
+)
+SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
+GUARD = 3  # lines between a look at a value and the exception that it leads to
+OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "kept", "function")
+KEPT = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
+
+
+def of_exception(
+    step: Step, error: BaseException, batch: Any, count: int | None, loss: Tensor | None = None
+) -> Fault | None:
+    """Return the fault that an exception is, or the one that led to it: a bad value, an index out of range.
+
+    Of a program that ends itself (SystemExit) only a bad value is a fault, else None.
+    """
+    script_line = _scripted(str(error))
+    error = step.raised_in[0] if script_line and step.raised_in is not None else error  # what failed in TorchScript
+    told = describe(error)
+    place = _owned(step, _place(step, error), error)
+    latest = [step.values.latest] if step.values.latest else []
+    values = [*step.raised_of, *([step.gradient[1]] if step.gradient else []), *latest, *step.values.order]
+    values = [birth for birth in values if not birth.constant] or values
+    by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
+    message = f"{told['type']}: {told['message']}"
+    first = _first(error)
+    if first is not error:
+        cause = describe(first)
+        message = f"{cause['type']}: {cause['message']}".splitlines()[0] + f", raised again as {message}"
+    led = None if by_operator else _of_result(step, loss, batch, count)  # bad before the program has noticed it
+    if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
+        found = of_range(step, batch)
+    elif led is not None:
+        found = led
+    elif (by_operator and step.raised_of) or (values and (_guards(step, error) or SPEAKS_OF_VALUES.search(message))):
+        found = _led_to(step, values[0], batch, count)
+    elif isinstance(error, SystemExit):
+        return None
+    else:
+        found = {"kind": "exception", **{name: place[name] for name in KEPT if place.get(name)}, "samples": None}
+        found["line"] = script_line or place.get("line") or _own_line(error) or told["where"]
+        found["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
+        if not cuda_sticky_errors.of_cuda(error):
+            found["samples"] = _alone(step, error, count)
+    return {**found, "exception": message[:2000], "surfaced": _own_line(error) or told["where"]}
+
+
+def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
+    """Return the fault in what a step without an exception has computed, or None."""
+    found = _of_result(step, loss, batch, count)
+    if found is not None:
+        return found
+    if step.outside is not None and step.outside[0].role.startswith("target"):
+        return of_range(step, batch)
+    if step.before_step:
+        return of_birth(step, step.before_step[0])
+    return None
+
+
+def _of_result(step: Step, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
+    """Return the fault that the loss, a gradient or a weight shows by a bad value, None where all are finite."""
+    births = [birth for birth in step.values.order if not birth.constant]
+    birth = step.loss
+    if birth is None and loss is not None and bad(loss):
+        birth = step.values.of(loss) or next(iter(births), None)
+        if birth is None:
+            return {"kind": "nonfinite", "tensor": "loss", "samples": None}
+    if birth is not None:
+        return _led_to(step, birth, batch, count)
+    if step.gradient is not None:
+        return {**of_birth(step, step.gradient[1]), "reaches": f"gradient of {step.gradient[0]}"}
+    for name, parameter in step.parameters().items():
+        if bad(parameter.detach()):
+            birth = step.values.of(parameter.detach()) or next(iter(births), None)
+            if birth is not None:
+                return {**of_birth(step, birth), "reaches": f"weight {name}"}
+    return None
+
+
+def _scripted(message: str) -> str:
+    """Return the innermost line of the user's own in what TorchScript says; empty for any other exception."""
+    if "failed in the TorchScript interpreter" not in message.partition("\n")[0]:
+        return ""
+    places = [f"{found['file']}:{found['line']} {found['name']}" for found in SCRIPTED.finditer(message)]
+    return next((one for one in reversed(places) if not is_of_package(one)), "")
+
+
+def _guards(step: Step, error: BaseException) -> bool:
+    """Tell whether the program has raised where it had just looked at a bad value: `if loss.isnan(): raise`."""
+    (*read, at), (*raised, now) = (_parted(text) for text in (step.read, _own_line(error)))
+    return bool(step.read) and read == raised and 0 <= int(now) - int(at) <= GUARD
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    """Return file, function and number of a line `file:number function`; empty ones and 0 where there is none."""
+    place, _, function = text.partition(" ")
+    file, _, number = place.rpartition(":")
+    return (file, function, number) if number.isdigit() else ("", "", "0")
+
+
+def _changed_in_place(step: Step) -> str:
+    """Return the operator, with its line, that has changed what the node which raised wanted to read."""
+    node = step.backward.node
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            try:
+                getattr(node, name.removeprefix("_raw"))
+            except RuntimeError:
+                data = getattr(getattr(node, name), "data", None)  # torch 2.8 does not give it
+                return "" if data is None else step.written.get(pointer(data), "")
+    return ""
+
+
+def _led_to(step: Step, birth: Birth, batch: Any, count: int | None) -> Fault:
+    """Return the fault that a bad value is: the target out of range where the operator that made it was given one."""
+    first, outside = root(birth), step.outside
+    if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == first.place.get("op"):
+        return of_range(step, batch)
+    return of_birth(step, birth)
+
+
+def of_birth(step: Step, birth: Birth) -> Fault:
+    """Return the fault that the eldest of a line of bad tensors is."""
+    first = root(birth)
+    place = first.place if first.place.get("phase") != "before" else {**(first.used or {}), "phase": "forward"}
+    fault = {"kind": "nonfinite", **{name: place[name] for name in KEPT if place.get(name)}}
+    kind, _, name = first.tensor.partition(" ")
+    if first.used and first not in step.before_step and (first.put or kind in ("weight", "buffer", "constant")):
+        fault |= {name: first.used[name] for name in KEPT if first.used.get(name)}
+        fault["written"] = f"`{first.place.get('op')}` at {first.place.get('line')}"
+    if kind in ("weight", "buffer"):
+        owner = dict(_named(step)).get(name.rpartition(".")[0])
+        fault |= {"path": name.rpartition(".")[0], "module": label(owner) if owner is not None else ""}
+    fault |= {"tensor": first.tensor, "value": first.value, "shape": first.shape, "index": list(first.index)}
+    fault |= {"share": first.share, "by": first.by, "samples": first.samples, **first.where}
+    if place.get("phase") == "optimiser" and not step.dead and (rate := step.bad_rate()) is not None:
+        fault["by"] = f"the learning rate is {rate}"
+    fault["before"] = first in step.before_step
+    fault |= {"guessed": True} if first.guessed else {}
+    fault |= {"batch_before": first.batch} if first.batch else {}
+    return {**fault, "samples": None, "everyone": first.everyone} if first.everyone else fault
+
+
+def of_range(step: Step, batch: Any) -> Fault:
+    """Return the fault that the index or target out of range of a step is, with the sample and the pixel."""
+    assert step.outside is not None, "the caller has looked"
+    found, place = step.outside
+    shape, index, bad_ones = found.shape, found.index, found.mask
+    name = _in_batch(found.tensor, batch)
+    if name is not None:  # the loss may have flattened it
+        shape = tuple(dict(traced_batch.tensors(batch))[name].shape)
+        if shape != found.shape:
+            flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
+            index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
+            bad_ones = bad_ones.reshape(shape)
+    drawn = name is not None or step.outside_drawn  # else no dimension of it is of samples
+    told = traced_batch.where(index, shape, step.rows if drawn else None)
+    kind = "target" if found.role.startswith("target") else "index"
+    fault = {"kind": kind, **{name: place[name] for name in KEPT if place.get(name)}}
+    fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
+    fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
+    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if drawn else None
+    guessed = not traced_batch.is_sure(shape, step.rows) or (name is None and step.values.is_moved(found.given))
+    fault |= {"guessed": True} if fault["samples"] and guessed else {}
+    if name in step.owned:
+        fault |= {"sample": step.owned[name], "samples": [step.owned[name]], "guessed": False}
+    return fault
+
+
+def _in_batch(tensor: Tensor, batch: Any) -> str | None:
+    """Return the name of the tensor of a batch that another one was made of, by its values; None for none."""
+    for name, given in traced_batch.tensors(batch):
+        alike = given.numel() == tensor.numel() and given.dtype == tensor.dtype and given.device == tensor.device
+        if alike and bool((given.reshape(-1) == tensor.reshape(-1)).all()):
+            return name
+    return None
+
+
+def _place(step: Step, error: BaseException) -> Fault:
+    """Return where an exception was raised: in an operator, a module, a node of the graph, or between them."""
+    if step.raised_in is not None and _same(step.raised_in[0], error):
+        return step.raised_in[1]
+    if step.backward.now is not None:
+        node, made = step.backward.now
+        hooked = _hooked(step, error)
+        return {"phase": "backward", "node": node, **made, **hooked}
+    if step.modules.raised is not None and _same(step.modules.raised[0], error):
+        call = step.modules.raised[1]
+        inputs = [tensor for _, tensor in traced_batch.tensors([call.args, dict(call.kwargs)], "")]
+        place: Fault = {"phase": "loss" if call.is_loss else "forward", "path": call.path, "module": call.label}
+        place |= {"given": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
+        return place | ({"call": call.number} if call.number > 1 else {})
+    return {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
+
+
+def _owned(step: Step, place: Fault, error: BaseException) -> Fault:
+    """Return a place with the user's own operator as its op, where no operator of torch inside it has raised."""
+    raised = step.functions.raised
+    if raised is not None and _same(raised[0], error):
+        place = {**place, "function": raised[1]}
+    return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
+
+
+def _hooked(step: Step, error: BaseException) -> Fault:
+    """Return the module whose backward hook raised, from the frames of the exception."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        module = getattr(owner, "module", None)
+        if type(owner).__name__ == "BackwardHook" and isinstance(module, nn.Module):
+            return {"path": step.modules.name(module), "module": label(module)}
+    return {}
+
+
+def _own_line(error: BaseException) -> str:
+    """Return the innermost line of the user's own code that an exception went through."""
+    return innermost([(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)][::-1])
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the exception that another one was raised from, and that one from, at the beginning of the line."""
+    for _ in range(8):
+        if error.__cause__ is None:
+            break
+        error = error.__cause__
+    return error
+
+
+def _same(raised: BaseException, error: BaseException) -> bool:
+    """Tell whether two exceptions are one, also where C++ or somebody's `raise ... from` came between."""
+    line: BaseException | None = error
+    for _ in range(8):
+        if line is raised or (line is not None and type(line) is type(raised) and str(line) == str(raised)):
+            return True
+        line = line and (line.__cause__ or line.__context__)
+    return False
+
+
+def _named(step: Step) -> Iterator[tuple[str, nn.Module]]:
+    for one in step.roots:
+        yield from one.named_modules()
+
+
+@torch.no_grad()
+def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | None:
+    """Return which samples make a module raise when it gets them one by one; None where that does not tell.
+
+    The step is over, so that nothing which the module changes matters any more.
+    """
+    call = step.modules.raised[1] if step.modules.raised else None
+    if count == 1:
+        return [0]
+    if call is None or not count or not _same(step.modules.raised[0], error):  # type: ignore[index]
+        return None
+    given = [tensor for _, tensor in traced_batch.tensors([call.args, dict(call.kwargs)])]
+    if any(tensor.is_cuda or step.values.is_moved(tensor) for tensor in given):
+        return None
+    state, drawn = torch.get_rng_state(), random.getstate()
+    found = [position for position in range(count) if _raises(call, position, count, error, (state, drawn))]
+    return found if 0 < len(found) < count else None
+
+
+def _raises(call: Call, position: int, count: int, error: BaseException, states: tuple[Tensor, Any]) -> bool:
+    torch.set_rng_state(states[0])  # else a module that draws would raise for some of them by chance
+    random.setstate(states[1])
+    args = tuple(traced_batch.select(value, [position], count) for value in call.args)
+    kwargs = {name: traced_batch.select(value, [position], count) for name, value in call.kwargs.items()}
+    try:
+        call.module(*args, **kwargs)
+    except Exception as again:
+        return type(again) is type(error) or _same(again, error)
+    return False

@@ -1,0 +1,346 @@
+"""Where NaN and Inf of a replayed step were born: every tensor that holds one knows the operator that made it first.
+
+An Inf that never becomes a loss or a gradient is none of our business (masks of attention are made of -Inf), so that
+births are only noted; what is reported is decided when the step ends. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments import tensor_facts as looking
+from ocrlab.debug.replay.tracing.module_stack import kind
+
+KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+Part = tuple[int, int, int]  # of a storage: from this byte to that one, whose sample that is
+HUGE = 1e10  # of a number in float32 that nobody means to compute with
+CANCELLED = "overflow, Inf - Inf"
+SUMS = re.compile(r"mm|mv|dot|conv|linear|add|sub|sum|mean|norm|var|std|rnn|lstm|gru")  # operators that add up
+EMPTY = "softmax of a row that is all -Inf: nothing is left of it"
+MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar_tensor", "copy", "new_full", "lift")
+
+
+@dataclass
+class Birth:
+    """The first NaN or Inf of a line of tensors: the value, in which tensor, its place, whose samples, out of what."""
+
+    value: str  # NaN, +Inf, -Inf
+    tensor: str  # output, weight x.y, input ...
+    place: dict[str, Any]
+    shape: str
+    index: tuple[int, ...]
+    share: str  # how many values of how many
+    samples: list[int] | None
+    parent: Birth | None = None
+    constant: bool = False  # a mask of -Inf
+    put: bool = False  # not computed but written by somebody
+    by: str = ""  # how it came: log of 0, overflow ...
+    where: dict[str, Any] = field(default_factory=dict)
+    used: dict[str, Any] | None = None  # the first operator that made more of it
+    everyone: float | None = None  # the size of the values that all samples had, where that alone makes it
+    guessed: bool = False  # the samples, from a dimension that may be another one's
+    batch: dict[str, Any] = field(default_factory=dict)  # whose it is, where that is a batch before this one
+
+
+def bad(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds NaN or Inf, in one pass in most cases; False for what has no values."""
+    if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False  # nobody may read it; what it wraps comes by as the operators run
+    if tensor.is_meta or tensor.layout != torch.strided or not tensor.numel() or tensor.is_quantized:
+        return False
+    if tensor.dtype.itemsize == 1:
+        tensor = tensor.float()
+    with torch.no_grad():
+        wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
+        total = tensor.sum(dtype=wide)
+        if tensor.dtype.is_floating_point and math.isfinite(float(total)):
+            return False  # a sum of finite values may overflow, one with NaN or Inf is never finite
+        return not bool(torch.isfinite(tensor).all())
+
+
+def pointer(tensor: Tensor) -> int:
+    """Return where a tensor's storage lies, 0 for one that has none."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, AttributeError, TypeError):  # fake, sparse and wrapped tensors
+        return 0
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return from which byte of its storage a tensor reaches to which."""
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    steps = sum((int(size) - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (steps + 1) * tensor.itemsize if tensor.numel() else start
+
+
+def _owners(parts: Sequence[Part], tensor: Tensor) -> list[int] | None:
+    """Return whose sample a tensor is, or is a part of; None where that may be more than one's: windows overlap."""
+    start, end = extent(tensor)
+    exact = {sample for first, last, sample in parts if (first, last) == (start, end)}
+    around = {sample for first, last, sample in parts if first <= start and end <= last}
+    found = exact or around or {sample for _, _, sample in parts}
+    return list(found) if len(found) == 1 else None
+
+
+class Values:
+    """What is known of non-finite tensors in a step, by the storage they lie in."""
+
+    def __init__(self) -> None:
+        self.births: dict[int, Birth] = {}
+        self.order: list[Birth] = []  # all of them, the eldest first
+        self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
+        self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
+        self.count: int | None = None  # B
+        self.owners: dict[int, list[Part]] = {}
+        self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
+        self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
+        self.wholes: dict[int, tuple[int, int]] = {}  # from which byte to which the batch lies in a storage
+        self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
+        self.latest: Birth | None = None  # of the bad value that an operator has read last
+        self.older: dict[int, Birth] = {}  # of the batches before: what the program has kept of them
+
+    def begin(
+        self,
+        known: Mapping[int, str],
+        shapes: Iterable[tuple[int, ...]],
+        count: int | None,
+        usual: Iterable[tuple[str, ...]] = (),
+        owners: Mapping[int, list[Part]] | None = None,
+        wholes: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
+        """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
+        self.owners, self.wholes, self.moved = dict(owners or {}), dict(wholes or {}), set()
+        self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
+        self.known, self.shapes, self.count = dict(known), set(shapes), count
+        self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
+
+    def of(self, tensor: Tensor) -> Birth | None:
+        """Return the birth of what a tensor holds, if it holds any."""
+        return self.births.get(pointer(tensor))
+
+    def signs(self) -> set[tuple[str, ...]]:
+        """Return what the births of this step are known by in another one."""
+        return {_sign(birth) for birth in self.order}
+
+    def read(self, tensor: Tensor) -> bool:
+        """Take in that an operator reads one value, and tell whether it is bad: programs decide by one, and raise."""
+        birth = self.births.get(pointer(tensor)) if tensor.numel() == 1 else None
+        if birth is None or not bad(tensor):
+            return False
+        self.latest = birth
+        return True
+
+    def is_moved(self, tensor: Tensor) -> bool:
+        """Tell whether the rows of a tensor may lie in another order than the samples of the batch."""
+        count = self.count  # of words as of samples, which come first? Of pictures it is the samples
+        square = count is not None and tensor.dim() < 4 and tuple(tensor.shape[:2]) == (count, count)
+        return square or pointer(tensor) in self.moved or self._is_part(tensor)
+
+    def _is_part(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is a view of what was computed from the batch, too short for a row of each sample: that
+        of one sample, whose own rows (boxes, shots) may be as many as there are samples.
+        """
+        where = pointer(tensor)
+        if not self.count or tensor.layout != torch.strided or where not in self.drawn:
+            return False
+        start, end = extent(tensor)
+        first, last = self.wholes.get(where, (0, tensor.untyped_storage().nbytes()))
+        return (end - start) * self.count < (last - first) * (self.count - 1)
+
+    def result(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        place: dict[str, Any],
+        *,
+        moves: bool = False,
+    ) -> None:
+        """Take in what an operator has made, which `moves` rows or does not; in-place ones give the tensors that they
+        have changed.
+        """
+        changed = {pointer(tensor) for tensor in outputs}
+        if moves or any(pointer(tensor) in self.moved or self._is_part(tensor) for tensor in inputs):
+            self.moved |= {where for t in outputs if t.numel() > 1 and (where := pointer(t)) not in self.known}
+        else:
+            self.moved -= changed
+        if any(pointer(tensor) in self.drawn for tensor in inputs):
+            self.drawn |= {where for where in changed if not self.known.get(where, "").startswith(KEPT)}
+        else:
+            self.drawn -= changed
+        inputs = [given for given in inputs if (where := pointer(given)) not in changed or where in self.births]
+        for tensor in outputs:
+            where = pointer(tensor)
+            if not bad(tensor):
+                if where in self.births and tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.itemsize:
+                    del self.births[where]
+                continue
+            self._inherit(name, where, inputs, tensor, place)
+
+    def _inherit(self, name: str, where: int, inputs: Sequence[Tensor], tensor: Tensor, place: dict[str, Any]) -> None:
+        """Give a bad output the birth of a bad input; a NaN out of Infs, and what comes out of good inputs, is born."""
+        parents = [birth for given in inputs if (birth := self._source(given, place)) is not None]
+        nan = bool(torch.isnan(tensor).any())
+        same = next((birth for birth in parents if not nan or birth.value == "NaN"), None)
+        if same is not None:
+            self.births[where] = self.latest = same
+            if same.put and same.samples is not None and len(same.samples) == self.count:
+                self._refine(same, tensor)  # a buffer full of NaN, of which most was written over
+            if same.place is not place:
+                same.used = same.used or place
+            return
+        for parent in parents:
+            parent.used = parent.used or place
+        written = self.known.get(where, "output")
+        birth = self.new(tensor, written, place, parent=parents[0] if parents else None)
+        operator = name.rpartition("::")[2]
+        birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
+        birth.constant |= birth.put and birth.value == "-Inf"
+        birth.by = _how(operator, inputs, birth)
+        if birth.by in ("overflow", CANCELLED):
+            birth.everyone = next((size for given in inputs if (size := self._usual_size(given)) > HUGE), None)
+        self.births[where] = self.latest = birth
+
+    def _usual_size(self, tensor: Tensor) -> float:
+        """Return the largest value of the sample in the middle, 0 for a tensor that is not of samples."""
+        rows = self.count or 0
+        if not tensor.dim() or tensor.shape[0] != rows or rows < 2 or not tensor.is_floating_point() or bad(tensor):
+            return 0.0
+        return float(tensor.detach().reshape(rows, -1).abs().amax(1).median()) if tensor.numel() else 0.0
+
+    def _source(self, tensor: Tensor, place: dict[str, Any]) -> Birth | None:
+        """Return the birth of a bad input; of one that no operator has made, a birth of its own."""
+        where = pointer(tensor)
+        if where in self.births:
+            birth = self.births[where]
+            if not bad(tensor):
+                return None
+            if birth.used is None and birth.samples is None and tensor.dim():  # written through a view of one value
+                self._refine(birth, tensor)
+            return birth
+        if not bad(tensor):
+            return None
+        if (older := self._older(tensor)) is not None:
+            self.births[where] = older
+            return older
+        number = "constant" if tensor.dim() == 0 else "input"
+        birth = self.births[where] = self.new(tensor, self.known.get(where, number), place)
+        birth.constant |= birth.tensor == "constant" and birth.value == "-Inf"
+        return birth
+
+    def _older(self, tensor: Tensor) -> Birth | None:
+        """Return the birth in a batch before this one of what a tensor holds that nobody in this one has made."""
+        birth = self.older.get(pointer(tensor)) if pointer(tensor) not in self.known else None
+        same = birth is not None and (birth.value == "NaN") == bool(torch.isnan(tensor).any())  # else memory used anew
+        return birth if same else None
+
+    def handed_on(self, batch: dict[str, Any]) -> dict[int, Birth]:
+        """Return the births that the next batch may meet again; those of this one are from now on of `batch`."""
+        for birth in self.births.values():
+            birth.batch = birth.batch or batch
+        return {**self.older, **{where: birth for where, birth in self.births.items() if where not in self.known}}
+
+    def _refine(self, birth: Birth, tensor: Tensor) -> None:
+        """Say whose value it is, by the first operator that reads the whole tensor."""
+        whole = self.new(tensor, birth.tensor, birth.place)
+        self.order.pop()
+        if whole.samples is None:
+            return
+        birth.samples, birth.where, birth.index, birth.shape = whole.samples, whole.where, whole.index, whole.shape
+        birth.guessed = whole.guessed
+
+    def new(self, tensor: Tensor, name: str, place: dict[str, Any], parent: Birth | None = None) -> Birth:
+        """Return a birth for a tensor that is known to be bad."""
+        found = looking.first_bad(tensor)
+        assert found is not None, "the caller has looked"
+        mask = ~torch.isfinite(tensor.detach())
+        if name == "output":
+            shown = f"output {place.get('op') or place.get('node')}"
+        else:
+            shown = name
+        forward = place.get("phase") in ("forward", "loss")
+        own = name.startswith(KEPT) or pointer(tensor) not in self.drawn
+        own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
+        samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
+        share = f"{found.nan + found.inf} of {tensor.numel()} values"
+        guessed = samples is not None and (self.is_moved(tensor) or not traced_batch.is_sure(tensor.shape, self.count))
+        told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
+        if (parts := self.owners.get(pointer(tensor))) is not None:
+            samples, guessed = _owners(parts, tensor), False
+            told |= {"sample": samples[0]} if samples else {}
+        birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
+        birth.guessed = guessed
+        birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
+        self.order.append(birth)
+        return birth
+
+
+def _sign(birth: Birth) -> tuple[str, ...]:
+    """Return what the same birth in another step would be known by."""
+    return (
+        birth.value,
+        birth.tensor,
+        *(str(birth.place.get(name)) for name in ("phase", "path", "op", "node", "line")),
+    )
+
+
+def root(birth: Birth) -> Birth:
+    """Return where a line began: the eldest, masks of -Inf left aside where something else came of them."""
+    line = [birth]
+    while line[-1].parent is not None:
+        line.append(line[-1].parent)
+    return next((found for found in reversed(line) if not found.constant), birth)
+
+
+def _full_row(tensor: Tensor) -> bool:
+    """Tell whether some row of a tensor, along its last dimension, is all -Inf."""
+    return bool(tensor.dim() and tensor.numel() and tensor.is_floating_point() and (tensor == -math.inf).all(-1).any())
+
+
+def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
+    """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
+    operator = operator.strip("_")
+    if operator.startswith("ctc_loss") and birth.value == "+Inf" and birth.parent is None:
+        return "no way to align: a target needs more steps than its input has"
+    zeros = [tensor for tensor in inputs if tensor.numel() and not tensor.is_meta and bool((tensor == 0).any())]
+    if operator in ("log", "log2", "log10"):
+        return "log of 0" if birth.value != "NaN" else "log of a negative number"
+    if operator in ("mean", "var", "std") and birth.value == "NaN" and any(not tensor.numel() for tensor in inputs):
+        return f"{operator} of nothing"
+    if operator in ("var", "std") and birth.value == "NaN" and all(tensor.numel() == 1 for tensor in inputs):
+        return f"{operator} of one value"
+    if operator.startswith("weight_norm") and birth.value == "NaN" and zeros:
+        return "0 / 0, a row of the weight is all 0"
+    if operator in ("sqrt", "rsqrt") and birth.value == "NaN":
+        return f"{operator} of a negative number"
+    if operator in ("div", "reciprocal", "rsqrt") and zeros:
+        return "0 / 0" if birth.value == "NaN" else "division by 0"
+    if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
+        return "a negative number to a broken power"
+    if operator.endswith("softmax") and birth.value == "NaN" and any(_full_row(given) for given in inputs):
+        return EMPTY
+    if birth.parent is not None:
+        return f"out of {birth.parent.value}"
+    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:
+        small = "fp16" in birth.shape
+        return "overflow: more than fp16 can hold (65504)" if small else "overflow"
+    if birth.value == "NaN" and SUMS.search(operator) and any(map(_is_huge, inputs)):
+        return CANCELLED
+    return ""
+
+
+def _is_huge(tensor: Tensor) -> bool:
+    """Tell whether a tensor of finite numbers holds one that is too large to be meant."""
+    if not tensor.numel() or not tensor.is_floating_point() or tensor.is_meta or bad(tensor):
+        return False
+    return bool(tensor.detach().abs().max() > HUGE)

@@ -1,0 +1,187 @@
+"""Each sample of a batch by itself: the replaying process forks once for each, just before the step, and waits.
+
+What a sample does to its fork (a crash, an endless operator) harms nobody else, and no program is started again for it.
+One thread in each fork: a pool of threads does not survive fork(2). A fork ends with its micro-batch, by `leave`: what
+runs at the exit of a program would end the loader's workers, which are its parent's. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from ocrlab import run_folder
+from ocrlab.debug.flight_record import replay_position
+
+ALL = 45.0  # seconds after which no other part is tried
+MOST = 16  # samples that are tried one by one; of more the batch is halved first
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a part of a batch is made: `make` of the positions of its `count` samples, which have `names`."""
+
+    names: list[str]
+    count: int
+    make: Callable[[Sequence[int]], Any]
+    folder: str = ""  # in which its forks write
+    partial: bool = False  # something of the batch belongs to none of its samples, and stays whole
+
+    def place(self, out: Path) -> Path:
+        """Return the folder below `out` of its forks."""
+        return out / self.folder if self.folder else out
+
+
+def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]) -> tuple[Way, list[int]]:
+    """Fork for each part of a batch, in one way after the other until one tells whose the fault is; returns the way and
+    the part in the forks. Ends the process itself with status 0 when all have ended, `out/alone.json` written:
+    {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same", "well"}]}; `same` tells whether it
+    is the fault `like`, `well` that there was none at all.
+    """
+    try:
+        end = time.monotonic() + ALL
+        for number, way in enumerate(ways):
+            tried: list[dict[str, Any]] = []
+            part = _forked(seconds, out, way, like, tried, end)
+            if part is not None:
+                return way, part
+            telling = tells(tried, way.count)
+            if telling or not number:  # of two that tell nothing the first is the nearer to how batches are made
+                told = {"schema": 1, "count": way.count, "tried": tried, "partial": way.partial}
+                run_folder.write_json(out / "alone.json", told, private=True)
+            if telling:
+                break
+    except Exception as error:  # this process has not made the step, and must not go on with it
+        print(f"ocrlab replay: samples alone: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        leave(1)
+    leave(0)
+
+
+def tells(tried: Sequence[Mapping[str, Any]], count: int) -> bool:
+    """Tell whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
+    bad = [told for told in tried if told["same"] and len(told["samples"]) == 1]
+    without = [told for told in tried if told["well"] and len(told["samples"]) == count - 1 > 1]
+    return (0 < len(bad) < count and any(told["well"] for told in tried)) or (not bad and 0 < len(without) < count)
+
+
+def went_well(told: Mapping[str, Any]) -> bool:
+    """Tell whether a part had no fault at all. What has another one than the batch was no batch, and tells nothing of
+    its samples: offsets without their values, say.
+    """
+    return not (told["same"] or any(told.get(name) for name in ("fault", "signal", "hung", "exit_code")))
+
+
+def _forked(
+    seconds: float, out: Path, way: Way, like: Mapping[str, Any], tried: list[dict[str, Any]], end: float
+) -> list[int] | None:
+    """Return the part in a fork, None in the process itself when all forks have ended; fills `tried`."""
+    names, count, out = way.names, way.count, way.place(out)
+    for part in _parts(count, tried):
+        if time.monotonic() > end:
+            break
+        pid = os.fork()
+        if pid == 0:
+            torch.set_num_threads(1)
+            atexit.register(leave, 1)
+            return part
+        told = _wait(pid, seconds) | _found(place(out, part))
+        told |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
+        told["same"] = same(told, like)
+        tried.append({**told, "well": went_well(told)})
+    return None
+
+
+def leave(status: int) -> NoReturn:
+    """End a fork, or the process that has made them, without what else would run at its exit."""
+    os._exit(status)
+
+
+def place(out: Path, part: list[int]) -> Path:
+    """Return the folder of one part."""
+    return out / ("alone-" + "-".join(map(str, part[:8])) + (f"-and-{len(part) - 8}" if len(part) > 8 else ""))
+
+
+def same(told: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    """Tell whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
+    kind, found = like.get("kind"), told.get("fault") or {}
+    if kind == "hang":
+        place = told.get("place") or {}
+        inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
+        return bool(told["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
+    if kind == "crash":
+        ended = told["signal"] or (told["exit_code"] and not found)  # killed, or it has ended itself
+        return bool(ended) and _near(told.get("place") or {}, like)
+    if not found:
+        return not like and bool(told["hung"] or told["signal"] or told["exit_code"])
+    if like.get("exception") and found.get("exception"):
+        return _type(found) == _type(like) and _near(found, like)
+    return not like or found.get("kind") == kind
+
+
+def _near(found: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    return all(not found.get(name) or not like.get(name) or found[name] == like[name] for name in ("phase", "path"))
+
+
+def _type(fault: Mapping[str, Any]) -> str:
+    return str(fault["exception"]).partition(":")[0]
+
+
+def _parts(count: int, tried: list[dict[str, Any]]) -> Iterator[list[int]]:
+    """Yield what to try next, by what was tried: singles, or halves of many; then all without what does it alone.
+
+    Where no sample does it alone, each is left out once: it may need company, or a batch of one is no batch.
+    """
+    todo = [[position] for position in range(count)] if count <= MOST else _halves(range(count))
+    while todo:
+        part = todo.pop(0)
+        yield part
+        if tried[-1]["same"] and len(part) > 1:
+            todo = _halves(part) + todo
+    bad = {found["samples"][0] for found in tried if len(found["samples"]) == 1 and found["same"]}
+    if bad and len(bad) < count:
+        rest = [position for position in range(count) if position not in bad]
+        if len(rest) > 1:
+            yield rest
+    elif not bad and 2 < count <= MOST:
+        for left_out in range(count):
+            yield [position for position in range(count) if position != left_out]
+
+
+def _halves(part: Any) -> list[list[int]]:
+    middle = (len(part) + 1) // 2
+    return [half for half in (list(part[:middle]), list(part[middle:])) if half]
+
+
+def _wait(pid: int, seconds: float) -> dict[str, Any]:
+    """Wait for a fork; end it when its time is over."""
+    end, hung = time.monotonic() + seconds, False
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            name = signal.Signals(-code).name if code < 0 and not hung else None
+            return {"hung": hung, "signal": name, "exit_code": code if code >= 0 else None}
+        time.sleep(0.01)
+        if time.monotonic() > end and not hung:
+            hung = True
+            os.kill(pid, signal.SIGKILL)
+
+
+def _found(folder: Path) -> dict[str, Any]:
+    """Return what a fork has left: its fault, and its last place."""
+    last = replay_position.read(folder / "trail.bin")
+    try:
+        fault = json.loads((folder / "trace.json").read_bytes()).get("fault")
+    except (OSError, ValueError):
+        fault = None
+    return {"fault": fault, "place": last.place if last else None}

@@ -1,0 +1,55 @@
+"""Programs that fetch batches ahead of the step that uses them: `rec.batches` inside of a prefetcher.
+
+The batch of a step is then another one than the newest; it is known by its tensors, which operators are given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.replay.tracing.nonfinite_tracker import pointer
+
+MOST = 4  # batches that are fetched ahead and still known
+
+Fetched = tuple[Any, Sequence[str], Any]  # a batch, the names of its samples, what puts it together anew
+
+
+class Ahead:
+    """The newest batches, and `by` how many the program is ahead, as the step before has shown."""
+
+    def __init__(self) -> None:
+        self.fetched: list[Fetched] = []  # the newest first; held, so that their storages are no others' meanwhile
+        self.by = 0
+        self.thread = 0  # that has fetched
+
+    def used(self, batch: Any, names: Sequence[str], anew: Any) -> Fetched:
+        """Take in a batch that was fetched; returns the one that its step uses. One that the program has already got
+        cannot be made anew.
+        """
+        self.thread = threading.get_ident()
+        self.fetched = [(batch, names, anew), *self.fetched[:MOST]]
+        if not 0 < self.by < len(self.fetched):
+            return batch, names, anew
+        batch, names, _ = self.fetched[self.by]
+        return batch, names, None
+
+    def look(self, seen: set[int]) -> None:
+        """Take in which storages operators were given in the step at hand."""
+        self.by = self._by(seen)
+
+    def is_unknown(self, seen: set[int]) -> bool:
+        """Tell whether the step has used another batch than was thought, or may have, as another thread fetches."""
+        return self.thread != threading.get_ident() or self._by(seen) != self.by
+
+    def _by(self, seen: set[int]) -> int:
+        if self.fetched and not _storages(self.fetched[0][0]):
+            return self.by  # no tensors in it
+        touched = [by for by, (batch, _, _) in enumerate(self.fetched) if _storages(batch) & seen]
+        return self.by if not touched or self.by in touched else touched[0]
+
+
+def _storages(batch: Any) -> set[int]:
+    return {pointer(tensor) for _, tensor in traced_batch.tensors(batch)} - {0}

@@ -1,0 +1,349 @@
+"""One micro-batch of a replayed step under trace: which module, phase and operator it is in, and what was seen.
+
+Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ocrlab.debug.flight_record import replay_position
+from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.replay.tracing import index_checks as traced_ranges
+from ocrlab.debug.replay.tracing import row_order as traced_rows
+from ocrlab.debug.replay.tracing.autograd_functions import Functions
+from ocrlab.debug.replay.tracing.backward_trace import Backward
+from ocrlab.debug.replay.tracing.module_stack import Call, Modules, kind
+from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth, Part, Values, bad, extent, pointer
+from ocrlab.debug.replay.tracing.operator_trace import Operators, line
+
+SHOWN = 8  # inputs of an operator that are told
+LOSSES = (
+    "nll_loss",
+    "cross_entropy",
+    "mse_loss",
+    "l1_loss",
+    "huber_loss",
+    "kl_div",
+    "ctc_loss",
+    "soft_margin",
+    "db_loss",
+)
+
+Place = dict[str, Any]
+
+
+class Step:
+    """A micro-batch between `start` and `stop`; an error of its own is said once on stderr and ends the looking."""
+
+    def __init__(
+        self,
+        roots: Sequence[nn.Module],
+        optimizers: Sequence[Any],
+        about: Place,
+        page: replay_position.Writer,
+        ring: Any,
+    ) -> None:
+        self.roots, self.optimizers, self.about, self.page, self.ring = roots, optimizers, about, page, ring
+        self.modules = Modules(roots, self._entered, self._left)
+        self.backward = Backward(self._node, self._backward_began, self._backward_ended)
+        self.functions = Functions(self._own_op)
+        self.values = Values()
+        self.mode: Operators | None = None
+        self.handles: list[Any] = []
+        self.makers: dict[int, str] = {}  # storage -> who made what lies there
+        self.place: Place = {}
+        self.after_backward = self.blind = False
+        self.evaluates = False  # an evaluation may come in the middle of it, of which the loop says nothing
+        self.dead = False  # the CUDA context: nothing may be asked of it
+        self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
+        self.raised_of: list[Birth] = []  # what its inputs held
+        self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
+        self.outside_drawn = False  # it was computed from the batch
+        self.loss: Birth | None = None  # of what backward was called of, where that is bad
+        self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.moves = False  # the operator at hand puts the rows of the batch into another order
+        self.seen: set[int] = set()  # storages that operators were given
+        self.read = ""  # the line that has read a bad value last
+        self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
+        self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
+        self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
+        self.before_step: list[Birth] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
+
+    def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
+        """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
+        named = dict(traced_batch.tensors(batch))
+        known = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
+        known |= {pointer(tensor): name for name, tensor in self._weights()}
+        known.pop(0, None)
+        self.owned = traced_batch.owned(batch, count)
+        whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
+        self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
+        owners: dict[int, list[Part]] = {}
+        for name, sample in self.owned.items():  # may all be views of one tensor that holds the whole data
+            owners.setdefault(pointer(named[name]), []).append((*extent(named[name]), sample))
+        wholes: dict[int, tuple[int, int]] = {}
+        for tensor in named.values():
+            start, end = wholes.get(pointer(tensor)) or extent(tensor)
+            wholes[pointer(tensor)] = min(start, extent(tensor)[0]), max(end, extent(tensor)[1])
+        shapes = {tuple(p.shape) for p in self.parameters().values()}
+        self.values.begin(known, shapes, self.rows, usual, owners, wholes)
+        with torch.no_grad():
+            for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
+                if bad(tensor):
+                    birth = self.values.new(tensor, name, {"phase": "before"})
+                    self.values.births.setdefault(pointer(tensor), birth)
+                    self.before_step += [] if birth.constant else [birth]
+        self.modules.hook()
+        self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})
+        self.functions.hook()
+        self.handles = [register_optimizer_step_pre_hook(self._optimiser_began)]
+        self._tell({"phase": "forward", "op": "", "inputs": []})
+        self.mode = Operators(self)
+        self.mode.__enter__()
+
+    def stop(self) -> None:
+        """Take every hook away; may be called twice."""
+        mode, self.mode = self.mode, None
+        if mode is not None:
+            with contextlib.suppress(Exception):  # somebody else's mode was left above it
+                mode.__exit__(None, None, None)
+        self.modules.unhook()
+        self.backward.unhook()
+        self.functions.unhook()
+        while self.handles:
+            self.handles.pop().remove()
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of the model by name."""
+        return {name: parameter for root in self.roots for name, parameter in root.named_parameters()}
+
+    def bad_rate(self) -> float | None:
+        """Return the first learning rate that is NaN or Inf, None where all are finite."""
+        groups = [group for one in self.optimizers for group in getattr(one, "param_groups", ())]
+        rates = [float(group["lr"]) for group in groups if isinstance(group.get("lr"), float | int | Tensor)]
+        return next((rate for rate in rates if not math.isfinite(rate)), None)
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what the model and the optimiser keep from step to step, with its name in words."""
+        names = {}
+        for name, parameter in self.parameters().items():
+            names[id(parameter)] = name
+            yield f"weight {name}", parameter.detach()
+        for root in self.roots:
+            for name, buffer in root.named_buffers():
+                yield f"buffer {name}", buffer
+        for optimizer in self.optimizers:
+            for parameter, state in getattr(optimizer, "state", {}).items():
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, Tensor):
+                        yield f"optimiser's {key} of {names.get(id(parameter), 'a parameter')}", value
+
+    def swallowed(self) -> BaseException | None:
+        """Return the exception that has ended this step before its backward, though the program went on."""
+        if self.after_backward:
+            return None
+        raised = (self.raised_in, self.functions.raised, self.modules.escaped)
+        return next((found[0] for found in raised if found is not None), None)
+
+    # Operators: see traced_ops.Told.
+
+    def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
+        if self.blind or self.dead:
+            return
+        with self.guarded():
+            here = self.here(name)
+            place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
+            place["inputs"] = self.shapes(inputs)
+            where = {pointer(tensor) for tensor in inputs}
+            self.seen |= where
+            place["drawn"] = not where.isdisjoint(self.values.drawn)
+            place["kept"] = bool(inputs) and all(map(self._kept, inputs))
+            self.moves = place["drawn"] and not _capturing() and traced_rows.moves(name, args, kwargs, self.rows)
+            self._tell(place)
+            if self.backward.depth == 0 and torch.is_grad_enabled():
+                self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
+            for tensor in inputs:
+                self.read = place["line"] if self.values.read(tensor) else self.read
+            if self.outside is None and not _capturing():
+                found = traced_ranges.first(name, args, kwargs)
+                if found is not None:
+                    self.outside = (found, {**place, "given": self.sources(inputs)})
+                    self.outside_drawn = pointer(found.given) in self.values.drawn
+
+    def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
+        if self.blind or self.dead:
+            return
+        with self.guarded():
+            self.page.done()
+            if changed and not _capturing():
+                self.values.result(name, inputs, changed, self.place, moves=self.moves)
+                if name.endswith("_"):
+                    told = f"`{name}` at {self.place.get('line')}"
+                    self.written.update((pointer(tensor), told) for tensor in changed)
+                who = self._who(name)
+                self.makers.update((where, who) for tensor in changed if (where := pointer(tensor)))
+
+    def raised(self, error: BaseException, inputs: list[Tensor]) -> None:
+        with self.guarded():
+            if self.dead:  # the device has failed earlier, and every call says so now
+                return
+            self.raised_in = (error, {**self.place, "given": self.sources(inputs)})
+            self.raised_of = [birth for tensor in inputs if (birth := self.values.of(tensor)) is not None]
+
+    # Where the step is.
+
+    def here(self, operator: str = "") -> Place:
+        """Return where the step is now: phase, module, what that is, node of the graph."""
+        now, call = self.backward.now, self.modules.top
+        own: Place = {"function": self.functions.top} if self.functions.top else {}
+        if self.backward.depth and now is not None:
+            node, made = now
+            return {"phase": "backward", "node": node, **made, **own}
+        place: Place = {"phase": self._phase(operator), **own}
+        if call is not None:
+            place |= {"path": call.path, "module": call.label}
+            place |= {"call": call.number} if call.number > 1 else {}
+        return place
+
+    def _phase(self, operator: str) -> str:
+        call = self.modules.top
+        if self.backward.depth:
+            return "backward"
+        if self.is_evaluating():
+            return "validation"
+        if call is not None:
+            loss = call.is_loss or any(found.is_loss for found in self.modules.stack)
+            leaf = next(call.module.children(), None) is None
+            named = any(word in operator for word in LOSSES) and not leaf
+            return "loss" if loss or named else "forward"
+        if self.after_backward:
+            return "optimiser"
+        return "loss" if self.modules.outermost else "forward"
+
+    def is_evaluating(self) -> bool:
+        """Tell whether the model is in eval() and makes no graph: an evaluation of a loop that does not say so."""
+        return self.evaluates and not torch.is_grad_enabled() and not any(root.training for root in self.roots)
+
+    def _who(self, operator: str) -> str:
+        path, module = self.place.get("path"), self.place.get("module")
+        return f"{path or 'the model'} ({module}), `{operator}`" if module else f"`{operator}`"
+
+    def sources(self, inputs: Sequence[Tensor]) -> list[str]:
+        """Return of each tensor its shape and who made it: a module, a weight, the batch; weights last."""
+        told = []
+        for tensor in sorted(inputs, key=self._kept)[:SHOWN]:
+            where = pointer(tensor)
+            name = self.values.known.get(where)
+            who = name if self._kept(tensor) else self.makers.get(where) or name
+            told.append(f"{kind(tensor)} from {who}" if who else kind(tensor))
+        return told
+
+    def shapes(self, inputs: Sequence[Tensor]) -> list[str]:
+        """Return shape and number format of each tensor, weights last: an operator may take its bias first."""
+        return [kind(tensor) for tensor in sorted(inputs, key=self._kept)[:SHOWN]]
+
+    def _kept(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is a weight, or what else is kept from step to step."""
+        return not self.values.known.get(pointer(tensor), "input").startswith("input")
+
+    def _tell(self, place: Place) -> None:
+        self.place = place
+        self.page.at({**self.about, **place})
+        if self.ring is not None:
+            self.ring.phase(place["phase"])
+            self.ring.op(f"{place.get('path', '')} {place.get('op', '')}".strip())
+
+    def _entered(self, call: Call) -> None:
+        with self.guarded():
+            if len(self.modules.stack) == 1:
+                self.after_backward = False  # another forward pass begins
+            place = {**self.here(), "op": "", "inputs": [kind(t) for t in _first(call)], "entered": True}
+            if self.backward.depth == 0:
+                self.backward.mark({"path": call.path, "module": call.label})
+            self._tell(place)
+
+    def _left(self, call: Call) -> None:
+        with self.guarded():
+            self._wait()
+            if self.backward.depth == 0:
+                top = self.modules.top
+                above = {"path": top.path, "module": top.label} if top else {}
+                self.backward.mark({**above, "left": {"path": call.path, "module": call.label}})
+            self._tell({**self.here(), "op": "", "inputs": [], "after": call.path})
+
+    def _wait(self) -> None:
+        """Wait for kernels that torch's dispatcher has not seen: one that fails is the fault of where the step is."""
+        if torch.cuda.is_initialized() and not self.dead and not _capturing():
+            self.place = {name: value for name, value in self.place.items() if name not in ("op", "inputs", "line")}
+            torch.cuda.synchronize()
+
+    def _own_op(self) -> None:
+        with self.guarded():
+            self._wait()
+            self._tell({**self.here(), "op": "", "inputs": []})
+
+    def _node(self, name: str, made: Place) -> None:
+        with self.guarded():
+            self._wait()
+            self._tell({**self.here(), "op": "", "inputs": []})
+
+    def _backward_began(self, tensors: Any) -> None:
+        self.after_backward = False
+        with self.guarded():
+            for _, tensor in traced_batch.tensors(tensors):
+                if self.loss is None and not self.dead and not _capturing() and bad(tensor):
+                    self.loss = self.values.of(tensor)
+
+    def _backward_ended(self, leaves: bool) -> None:
+        self.after_backward = leaves
+        with self.guarded():
+            self._look_at_gradients()
+            self._tell({**self.here(), "op": "", "inputs": []})
+
+    def _optimiser_began(self, *_: Any) -> None:
+        with self.guarded():
+            self._look_at_gradients()
+            self._tell({**self.here(), "op": "", "inputs": []})
+
+    def _look_at_gradients(self) -> None:
+        if self.gradient is not None or self.dead or _capturing():
+            return
+        for name, parameter in self.parameters().items():
+            if parameter.grad is not None and bad(parameter.grad):
+                birth = self.values.of(parameter.grad)
+                birth = birth or self.values.new(parameter.grad, f"gradient of {name}", {"phase": "backward"})
+                self.gradient = (name, birth)
+                return
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Keep an error of the instrument from the training that it looks at."""
+        try:
+            yield
+        except Exception as error:
+            if cuda_sticky_errors.of_cuda(error):  # by what ran last; the program will hear of it at its next call
+                self.raised_in = self.raised_in or (error, dict(self.place))
+                self.dead = True
+            elif not self.blind:
+                print(f"ocrlab replay: tracing stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            self.blind = True
+
+
+def _first(call: Call) -> list[Tensor]:
+    values = [value for _, value in traced_batch.tensors([call.args, dict(call.kwargs)], "")]
+    return values[:SHOWN]
+
+
+def _capturing() -> bool:
+    """Tell whether a CUDA graph is being captured: then no value may be read."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

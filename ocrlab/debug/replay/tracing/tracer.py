@@ -1,0 +1,283 @@
+"""Tracing inside a replaying process: every module and operator of the last step, and where its first fault is.
+
+Where the step is goes to `out/trail.bin` before each operator, so that it is known after a crash too; what was found is
+in `out/trace.json`. Shapes: B samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab import run_folder
+from ocrlab.debug.flight_record import replay_position
+from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments.compiled_modules import is_compiled
+from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins
+from ocrlab.debug.replay.tracing import fault_report as traced_faults
+from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+from ocrlab.debug.replay.tracing.fault_report import Fault
+from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth
+from ocrlab.debug.replay.tracing.per_sample_forks import Way
+from ocrlab.debug.replay.tracing.prefetched_batches import Ahead
+from ocrlab.debug.replay.tracing.step_trace import Step
+from ocrlab.debug.replay.tracing.variant_switches import prepare
+
+Anew = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
+
+
+@contextlib.contextmanager
+def traced(
+    model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
+) -> Iterator[Tracer]:
+    """Trace the last step of a replay around a block; an exception that leaves it is placed, then goes on."""
+    trace = Tracer(model, job, ring, optimizers=optimizers)
+    try:
+        yield trace
+    except BaseException as error:
+        trace.failed(error)
+        raise
+    finally:
+        trace.close()
+
+
+class Tracer:
+    """What `traced` yields; `begin` and `end` stand around each micro-batch. Nothing of it raises or draws numbers."""
+
+    def __init__(
+        self, model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
+    ) -> None:
+        cell = job.get("cell") or {}
+        prepare(cell)
+        self.out = Path(job["out"])
+        self.on = bool(cell.get("trace"))
+        self.first = int(cell.get("trace_from", job["last_step"]))
+        self.positions: list[int] | None = cell.get("samples")
+        self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
+        self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
+        self.swallowed = bool(cell.get("swallowed"))  # exceptions after which the program goes on are faults too
+        self.is_fork = self.is_behind = False
+        self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
+        self.ring = ring
+        self.roots = [model] if isinstance(model, nn.Module) else list(model)
+        self.compiled = any(is_compiled(root) for root in self.roots)
+        self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        self.page: replay_position.Writer | None = None
+        self.step: Step | None = None
+        self.batch: Any = None
+        self.names: list[str] = []
+        self.count: int | None = None
+        self.about: dict[str, Any] = {}
+        self.anew: Anew | None = None
+        self.phase = ""
+        self.older: dict[int, Birth] = {}  # what the batches before have made of NaN and Inf, and the program may keep
+        self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
+        self.ahead = Ahead()
+
+    def begin(
+        self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Anew | None = None
+    ) -> Any:
+        """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
+
+        Returns the batch without what the cell leaves out, the same object unless it is of tuples or made anew: `anew`
+        returns the names of its samples and what puts a batch together of some of them, or None. `phase` is said of a
+        fault in place of forward, loss ... where the batch is none of a step: validation.
+        """
+        self._leave(0)
+        self._stop()
+        self.is_behind = False
+        if not self.on:
+            return batch
+        used, names, anew = self.ahead.used(batch, names, anew)
+        if number < self.first - 1:
+            return batch
+        with _harmless():
+            self.names, self.anew = [str(name) for name in names], anew
+            if number >= self.first and self.micro in (None, micro):
+                used, batch = (self._narrow(used), batch) if self.ahead.by else [self._narrow(used)] * 2
+            self.batch, self.count = used, traced_batch.size(used, self.names)
+            self.about, self.phase = {"step": number, "micro": micro}, phase
+            if self.page is None:
+                self.out.mkdir(parents=True, exist_ok=True)
+                self.page = replay_position.Writer(self.out / "trail.bin")
+            if number >= self.first:
+                self._write("running", None)
+            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.older, self.step.evaluates = self.older, batch is None
+            self.step.start(used, self.count, self.usual)
+        return batch
+
+    def behind(self) -> None:
+        """Look on behind the last batch, where the program may meet the NaN and Inf again that it has kept of steps."""
+        if not self.on or not self.older or self.page is None or self.is_fork:
+            return
+        with _harmless():
+            self.batch, self.count, self.anew, self.is_behind = None, None, None, True
+            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.older = self.older
+            self.step.start(None, None, self.usual)
+
+    def _narrow(self, batch: Any) -> Any:
+        """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
+        count = traced_batch.size(batch, self.names)
+        if self.alone is not None:
+            ways, again = [], self._again(batch)
+            if again is not None:
+                ways.append(again)
+            if count and not self._is_reordered(again):
+                cut = lambda positions: traced_batch.narrow(batch, positions, count)  # noqa: E731
+                names = self.names if len(self.names) == count else []
+                ways.append(Way(names, count, cut, partial=traced_batch.is_partial(batch, count)))
+            if ways:
+                return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
+        if count and self.positions is not None:
+            batch = traced_batch.narrow(batch, self.positions, count)
+            self.names = [self.names[p] for p in self.positions if p < len(self.names) == count]
+        return batch
+
+    def _part(self, way: Way, positions: list[int]) -> Any:
+        """Return, in a fork, the part of the batch that it is for."""
+        self.is_fork, self.positions = True, positions
+        self.out, self.alone, self.page = traced_alone.place(way.place(self.out), positions), None, None
+        self.names = [way.names[p] for p in positions if p < len(way.names)]
+        self.anew = None
+        try:
+            return way.make(positions)
+        except Exception:  # it cannot be put together: that is another fault
+            traced_alone.leave(1)
+
+    def _again(self, batch: Any) -> Way | None:
+        """Return how the batch is put together of its samples, None where that gives another one."""
+        with contextlib.suppress(Exception):
+            found = self.anew() if self.anew is not None else None
+            if found is not None and traced_batch.same(found[1](range(len(found[0]))), batch):
+                return Way(found[0], len(found[0]), found[1], "anew")
+        return None
+
+    def _is_reordered(self, way: Way | None) -> bool:
+        """Tell whether samples lie in the batch in another order than their names have."""
+        with contextlib.suppress(Exception):
+            return way is not None and way.names == self.names and traced_batch.reorders(way.make, way.count)
+        return False
+
+    def _origins(self, fault: Fault) -> list[str]:
+        """Return the names of a fault's samples by how its batch was put together, [] where that does not tell; takes
+        the samples away where a sort has given them another order than their names have.
+        """
+        rows, count = fault.get("samples"), self.count
+        if not rows or not count or (self.step is not None and self.step.dead):
+            return []
+        way = self._again(self.batch)
+        if self._is_reordered(way):
+            fault |= {"samples": None}
+            return []
+        found = None
+        with contextlib.suppress(Exception):
+            if way is not None and (way.names == self.names or len(self.names) != count):
+                found = row_origins.of_rows(rows, self.batch, count, way.names, way.make)
+        if found is None and self.names and len(self.names) != count:
+            return [traced_batch.beside(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
+        return [traced_batch.of_part(name, str(fault.get("tensor") or "")) for name in found or ()]
+
+    def end(self, loss: Tensor | float | None = None) -> None:
+        """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
+        step = self.step
+        if step is None:
+            return self._leave(0)
+        step.stop()
+        with _harmless(), torch.no_grad():
+            fault = traced_faults.of_values(step, _value(loss), self.batch, self.count)
+            error = step.swallowed() if fault is None and self.swallowed else None
+            if error is not None:
+                fault = traced_faults.of_exception(step, error, self.batch, self.count)
+                fault = fault and {**fault, "swallowed": True}
+            if fault is None:
+                self.usual |= step.values.signs()
+            if self.about["step"] >= self.first:
+                self._write("done", fault)
+        self._stop()
+        self._leave(0)
+
+    def failed(self, error: BaseException, loss: Tensor | float | None = None) -> None:
+        """Place an exception that ends the replay, after `loss` where that was known; after a sticky CUDA error no
+        tensor is touched.
+        """
+        step = self.step
+        if step is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+            step.stop()
+            with _harmless():
+                value = None if step.dead else _value(loss)
+                fault = traced_faults.of_exception(step, error, self.batch, self.count, value)
+                if not self.is_behind or "batch_before" in (fault or {}):  # else it is no step's
+                    self._write("failed", fault)
+            self._stop()
+        self._leave(1)
+
+    def close(self) -> None:
+        """Take every hook away."""
+        self._stop()
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+
+    def _leave(self, status: int) -> None:
+        """End a fork for one sample: it was for this micro-batch."""
+        if self.is_fork:
+            traced_alone.leave(status)
+
+    def _stop(self) -> None:
+        if self.step is not None:
+            self.step.stop()
+            self.ahead.look(self.step.seen)
+            names = self.names if len(self.names) == self.count else []
+            self.older = self.step.values.handed_on({**self.about, "names": names, "phase": self.phase})
+        self.step = None
+
+    def _write(self, state: str, fault: Fault | None) -> None:
+        """Write what is known, whole or not at all; a fault that was found in an earlier micro-batch stays."""
+        if fault is not None:
+            before = fault.pop("batch_before", None)  # the program had kept what an earlier batch made
+            called = [] if before else self._origins(fault)
+            if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
+                with _harmless():
+                    fault["made"] = dataset_nonfinite_line.maker(self.anew, str(fault.get("value")))
+            of = before or {**self.about, "names": self.names, "phase": self.phase}
+            fault = {**of, **fault, "names": called or _names(of["names"], fault, None if before else self.batch)}
+            fault |= {"phase": of["phase"]} if of["phase"] else {}
+            fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.seen) else {}
+        said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
+        said |= {"compiled": self.compiled, "count": self.count}
+        run_folder.write_json(self.out / "trace.json", said, private=True)
+        if fault is not None:
+            self.on = False  # the first one is what was asked for
+
+
+def _names(names: Sequence[str], fault: Fault, batch: Any) -> list[str] | None:
+    """Return the names of a fault's samples, `sample 3 of the batch` where they have none, and the batch has none."""
+    positions, tensor = fault.get("samples"), str(fault.get("tensor") or "")
+    if positions is None:
+        return None
+    within = tensor.rpartition(" ")[2]
+    nameless = lambda p: traced_batch.beside(batch, within, p) or f"sample {p} of the batch"  # noqa: E731
+    called = [names[p] if p < len(names) else nameless(p) for p in positions]
+    return [traced_batch.of_part(name, tensor) for name in called]
+
+
+def _value(loss: Tensor | float | None) -> Tensor | None:
+    return loss.detach() if isinstance(loss, Tensor) else None if loss is None else torch.tensor(float(loss))
+
+
+@contextlib.contextmanager
+def _harmless() -> Iterator[None]:
+    """Keep an error of the instrument from the training that it looks at."""
+    try:
+        yield
+    except Exception as error:
+        print(f"ocrlab replay: tracing failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,229 @@
+"""The cells of a replay's matrix: what each changes, what it would tell, and which one is worth running next.
+
+Sources: the CUDA C++ programming guide (CUDA_LAUNCH_BLOCKING), PyTorch's notes on CUDA semantics
+(PYTORCH_NO_CUDA_MEMORY_CACHING), its CUDA stream sanitizer (TORCH_CUDA_SANITIZER), NVIDIA's Compute Sanitizer.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.replay import fault_match
+
+LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")
+LIBRARY_NODES = re.compile(r"^(?:Conv|Cudnn|\w*BatchNorm|\w*[Mm]mBackward|\w*Pool)")  # of the graph of torch
+EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
+LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
+BEHIND = "after the last batch"  # in place of a phase
+HALF = re.compile(r"\b(?:bf16|fp16)\b")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to run the step again: its name, the way in words, options for the process, and variables."""
+
+    name: str
+    way: str  # goes away ..., stays ..., fails otherwise ...; none where it says no such thing
+    options: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+    aside: str = ""  # what else is said where the fault goes away
+
+
+TIMING = "it depends on timing"
+TRACED = Cell("traced", "when every operator is looked at", {"trace": True}, aside=TIMING)
+AS_IT_WAS = Cell("as it was", "as the program was")
+VALIDATION = Cell("whole validation", "", {"trace": True, "validate": 0}, aside="it was there before the validation")
+ALONE = "samples alone"  # its seconds come from the traced cell
+FP32 = Cell("fp32", "in fp32", {"trace": True, "fp32": True})
+THREAD = Cell("one thread", "with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
+MKLDNN = Cell("mkldnn off", "without oneDNN", {"trace": True, "mkldnn": False})
+ANOMALY = Cell("anomaly mode", "under anomaly mode", {"trace": True, "anomaly": True})
+BLOCKING = Cell(
+    "CUDA_LAUNCH_BLOCKING=1", "with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}, (), TIMING
+)
+SYNC = Cell("synchronised", "with a synchronise after each module", {"sync": True})
+CPU = Cell(
+    "on the CPU",
+    "on the CPU",
+    {"trace": True, "config": {"trainer.accelerator": "cpu"}},
+    {"CUDA_VISIBLE_DEVICES": ""},
+)
+CUDNN = Cell("cuDNN off", "without cuDNN", {"trace": True, "cudnn": False})
+CACHING = Cell("no caching allocator", "without the caching allocator", {}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+SANITIZER = Cell(
+    "stream sanitizer", "under the stream sanitizer", {}, {"TORCH_CUDA_SANITIZER": "1"}, aside="no race is seen"
+)
+MEMCHECK = Cell(
+    "compute-sanitizer",
+    "under compute-sanitizer",
+    {},
+    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},  # else a wild access lies within the allocator's own blocks
+    ("compute-sanitizer", "--target-processes", "all", "--error-exitcode", "86", "--report-api-errors", "no"),
+    "compute-sanitizer reports nothing",
+)
+OTHERWISE = (FP32, THREAD, MKLDNN, ANOMALY, SYNC, CPU, CUDNN, CACHING, SANITIZER, MEMCHECK)
+ALTERED = frozenset(cell.name for cell in OTHERWISE)  # in which another fault may come first, which is not the run's
+SLOW = (CPU.name, SANITIZER.name, MEMCHECK.name)  # a hang there may only be slowness
+
+
+def alone(seconds: float, fault: Mapping[str, Any] | None = None) -> Cell:
+    """Return the cell in which each sample of the micro-batch of a fault is tried by itself, `seconds` for each."""
+    like = {name: value for name, value in (fault or {}).items() if name in ("kind", "phase", "path", "exception")}
+    options = {"trace": True, "alone": seconds, "micro": (fault or {}).get("micro"), "like": like, "threads": 1}
+    return Cell(ALONE, "", options, {"OMP_NUM_THREADS": "1"})
+
+
+def earlier(number: int, seconds: float) -> Cell:
+    """Return the cell that looks for what had spoilt the weights before step `number`, and for exceptions that the
+    program has swallowed; a recorded step took `seconds`.
+    """
+    (least, most), (whole, times) = EARLIER, LOOKING
+    steps = min(most, max(least, int(whole / times / max(seconds, 1e-3))))
+    options = {"trace": True, "trace_from": max(0, number - steps), "swallowed": True}
+    return Cell("steps before", "", options)
+
+
+def widened(before: Cell) -> Cell:
+    """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
+    return replace(TRACED, options=before.options)
+
+
+def begun(cell: Cell) -> Cell:
+    """Return the same cell, run from the program's beginning on."""
+    return replace(cell, name=f"{cell.name}, from the beginning")
+
+
+def hidden(cell: Cell) -> Cell:
+    """Return the same cell, begun without what was written since the run began."""
+    return replace(cell, name=f"{cell.name}, without later files")
+
+
+def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
+    """Tell whether a program failed at a step behind which the record has others: so it was not what had failed.
+
+    `ended` is the micro-batch in which an exception ended it, where one did: a NaN may be noticed later than it arose.
+    """
+    if (fault.get("kind") != "exception" and ended is None) or fault.get("swallowed"):
+        return False
+    micro, number = fault.get("micro") if ended is None else ended, fault.get("step")
+    return any(
+        step.micro > micro if micro is not None else number is not None and step.number > number for step in steps
+    )
+
+
+def is_kept(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a value was bad when the first operator saw it and is none of the batch: the program had kept it."""
+    return fault.get("kind") == "nonfinite" and fault.get("tensor") == "input"
+
+
+def spoilt(fault: Mapping[str, Any]) -> bool:
+    """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
+    fault is an earlier one.
+    """
+    if fault.get("phase") == BEHIND:
+        return True
+    return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+
+
+def first(cuda: bool) -> list[Cell]:
+    """Return the cells that come first: where it happens. On a GPU operators are waited for where they are traced."""
+    return [BLOCKING, AS_IT_WAS] if cuda else [TRACED]
+
+
+def contrasts(fault: Mapping[str, Any], cuda: bool) -> list[Cell]:
+    """Return what may tell a fault apart, the most telling cell first; empty where its place already answers."""
+    kind, half = fault.get("kind"), is_half(fault)
+    if kind in ("target", "index", "data") or fault.get("before"):
+        return []  # a value that was wrong before anything was computed is wrong everywhere
+    if kind == "nonfinite":
+        unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
+        first = [*([FP32] if half else []), *([ANOMALY] if unplaced else [])]
+        return first + [cell for cell in _on_gpu(fault) if cell not in first] if cuda else first
+    if cuda:
+        return _on_gpu(fault)
+    if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
+        return [MKLDNN, THREAD]
+    return [FP32] if half and kind == "crash" else []
+
+
+def _on_gpu(fault: Mapping[str, Any]) -> list[Cell]:
+    """Return the matrix of a GPU: first the CPU, then what the operator suggests. A kernel that dies in a library asks
+    for less of that library, one of the user's own for its memory to be looked at.
+    """
+    tools = [MEMCHECK] if shutil.which(MEMCHECK.wrapper[0]) else []
+    precise = [FP32] if is_half(fault) else []
+    ended, op = fault_match.of_cuda(fault), str(fault.get("op") or "")
+    library = op.startswith("aten::") and LIBRARY_OPS.search(op)
+    library = library or (not op and LIBRARY_NODES.search(str(fault.get("node") or "")))
+    if ended in fault_match.LIBRARY or (dies_on_gpu(fault) and library):
+        return [CPU, CUDNN, *precise, *tools, SYNC, CACHING, SANITIZER]
+    if ended:
+        return [CPU, *tools, CACHING, SYNC, SANITIZER, CUDNN, *precise]
+    return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
+
+
+def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault is one that nearly always goes away on a CPU, so that this alone explains nothing."""
+    return bool(fault_match.of_cuda(fault)) or fault.get("kind") == "crash"
+
+
+def settles(cell: Cell, fault: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+    """Tell whether nothing more is to be asked about a fault, as a cell has `found` none, or what a kernel refused."""
+    if found is not None and (found.get("report") or fault_match.is_race(found)):
+        return True
+    if cell.name == CPU.name and dies_on_gpu(fault):
+        return found is not None and bool(fault_match.of_cuda(fault)) and fault_match.names_value(found)
+    return found is None
+
+
+def is_half(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault lies where numbers of 16 bits are computed with."""
+    return bool(HALF.search(" ".join([*map(str, fault.get("inputs") or ()), str(fault.get("shape") or "")])))
+
+
+def says(cell: Cell, found: Mapping[str, Any] | None, shown: Mapping[str, Any] | None = None) -> bool:
+    """Tell whether a cell was what it is called, and says something about the fault that was `shown`.
+
+    A program that casts by itself computes in 16 bits with fp32 too, and one that asks for a GPU does nothing without.
+    """
+    if found is None:
+        return True
+    if cell.name == CPU.name and fault_match.wants_gpu(found):
+        return False
+    if cell.name in SLOW and found.get("kind") == "hang" and shown is not None and shown.get("kind") != "hang":
+        return False
+    return cell.name != FP32.name or not is_half(found)
+
+
+def is_of_samples(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
+    that all samples have.
+    """
+    if (
+        fault.get("ahead")
+        or is_kept(fault)
+        or (fault.get("kept") and fault.get("kind") == "nonfinite")  # made of nothing but weights
+        or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
+    ):
+        return False
+    return fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
+
+
+def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
+    """Tell whether trying each sample by itself would say more: the fault does not show whose it is."""
+    if (
+        cuda
+        or count < 2
+        or (fault.get("kind") == "target" and not fault.get("guessed"))
+        or (fault.get("phase") in ("validation", BEHIND) and fault.get("micro") is None)  # its batch was never ours
+        or not is_of_samples(fault)
+    ):
+        return False
+    samples: Sequence[int] | None = fault.get("samples")
+    return samples is None or len(samples) == count or bool(fault.get("guessed"))

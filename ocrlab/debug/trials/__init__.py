@@ -1,0 +1,1 @@
+"""One watched run of a program, for replay, bisect and memory fit."""

@@ -1,0 +1,160 @@
+"""One short run in a watched child, and how it ended: in the failure that is looked for, in another, or well."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+
+from ocrlab.debug.diagnosis import evidence, final_exception, load_input, measured_facts
+from ocrlab.debug.diagnosis.verdict_files import EXCEPTION
+from ocrlab.debug.watch.supervisor import Ended, Options, watch
+from ocrlab.errors import DataError
+from ocrlab.records import Cause, Incident, Verdict
+
+Command = tuple[list[str], dict[str, str]]  # words, and environment variables: to be set, or unset where empty
+Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits), some pages or all, and its folder
+SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
+LONGEST = 120  # characters of what is said of a failure
+REPLAYED = re.compile(r"\breplay(?:-\d+)?\.json$")
+HANG, SLOW = "hang", "over its time"
+LOG_LIMIT = 1 << 20  # bytes of output kept of a run
+LAST_WORDS = 100  # characters of the last line of a program that ends itself without an exception
+# The same fault surfaces under another name where it happens in the main process instead of a worker, or is seen late.
+ALIKE = (
+    ("loader.worker_crash", "native.segv", "native.abort", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE"),
+    ("loader.worker_killed", "host.oom_kill", "host.alloc_fail", "SIGKILL"),
+    ("kernel.illegal_address", "kernel.launch_failure", "kernel.cascade", "kernel.math_library", "data.index_range"),
+    ("gpumem.capacity", "gpumem.fragmentation", "gpumem.leak", "gpumem.raw_alloc"),
+)
+VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|'[^']*/[^']*'|(?:/[\w.-]+)+")
+PARENTHESES = re.compile(r"\[[#, ]*\]")
+# torch says it in three ways, by who notices first: with one process, with several, with the exit status.
+WORKER = re.compile(r"DataLoader worker \(pid.*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds.
+
+    `causes` are those of its verdict, with how sure each is.
+    """
+
+    what: str
+    told: str
+    seconds: float
+    causes: tuple[tuple[str, float], ...] = ()
+
+
+def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Probe:
+    """Run the command that `start(place)` returns, under watch, and say how it ended; `place` is a new folder.
+
+    Its output stays in `place`/output.txt, and of a failure the incident; the rest is removed. A signal that reached us
+    meanwhile has ended the program: KeyboardInterrupt or SystemExit goes on from here.
+    """
+    place.mkdir(parents=True, mode=0o700)
+    command, env = start(place)
+    run = place / "run"
+    silence = max(SILENCE[0], min(SILENCE[1], timeout / 2))
+    began = time.monotonic()
+    with (place / "output.txt").open("wb") as file:
+
+        def keep(_stream: int, data: bytes) -> None:
+            if file.tell() < LOG_LIMIT:
+                file.write(data)
+
+        options = Options(run, silence=silence, timeout=timeout, on_hang="kill")
+        ended = watch(command, options, output=keep, env=_environment(env))
+    seconds = time.monotonic() - began
+    incident = _incident(ended, run)
+    _remove(place, ["output.txt", *(["run"] if ended.verdict else [])])
+    if incident.facts.get("ended_by") == "user":
+        raise KeyboardInterrupt
+    if incident.facts.get("ended_by") == "outside":
+        raise SystemExit(ended.exit_status)
+    if ended.status == "success":
+        return Probe("", "passed", seconds)
+    if ended.verdict is None:
+        return Probe(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
+    causes = tuple((cause.id, cause.confidence) for cause in ended.verdict.causes)
+    return Probe(*fingerprint(ended.verdict, incident), seconds, causes)
+
+
+def alike(one: str, other: str) -> bool:
+    """Tell whether two fingerprints stand for the same failure."""
+    return one == other or any(one in group and other in group for group in ALIKE)
+
+
+def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
+    """Return what makes a failure the same one again, and the words for it.
+
+    It is the hang, the cause's id, the exception with numbers and paths left out, the signal, or the exit status.
+    """
+    if verdict.status in ("hung", "suspected"):
+        name = verdict.causes[0].id if verdict.causes else "no progress"
+        return (SLOW, "not done in its time") if measured_facts.moved(incident) else (HANG, f"a hang ({name})")
+    known = verdict.causes[0] if verdict.causes else None
+    if known and known.confidence >= 0.5 and known.id != "ext.signal":
+        line = words(known)
+        return known.id, f"{known.id}: {line}" if line else known.id
+    thrown = final_exception.find(evidence.pages(incident))
+    if thrown is not None:
+        text = thrown.own.text.strip()
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], short(text)
+    if verdict.signal:
+        return verdict.signal, f"killed by {verdict.signal}"
+    status = f"exit status {verdict.exit_code}"
+    said = next(
+        (page.text.strip().rpartition("\n")[2].strip() for page in evidence.pages(incident) if page.text.strip()), ""
+    )
+    return status, f"{status} after `{said[:LAST_WORDS]}`" if said else status
+
+
+def words(cause: Cause) -> str:
+    """Return the line of evidence that says best what failed: an exception's, else the program's, else a replay's."""
+    lines = [line.text for line in cause.evidence if not REPLAYED.search(line.file)]
+    raised = [text for text in lines if EXCEPTION.match(text.strip())]
+    return next((short(text) for text in [*raised, *lines, *(line.text for line in cause.evidence)]), "")
+
+
+def short(text: str) -> str:
+    """Return the beginning of a text on one line, with a mark where it was cut."""
+    told = shorten(text, LONGEST, placeholder=" …")
+    return told if told != "…" else f"{text.strip()[: LONGEST - 1]}…"  # one long word
+
+
+def recorded(run: Path) -> tuple[str, str] | None:
+    """Return the fingerprint and the words of the failure that a run folder holds, None where it holds none."""
+    try:
+        incident = load_input.folder(run)
+    except DataError:
+        return None
+    from ocrlab.debug.diagnosis.classify import classify
+
+    verdict = classify(incident)
+    return None if verdict.status == "log" else fingerprint(verdict, incident)
+
+
+def _incident(ended: Ended, run: Path) -> Incident:
+    if ended.verdict is not None:
+        with contextlib.suppress(DataError):
+            return load_input.folder(ended.folder or run)
+    return Incident(ended.status, ended.exit_code, ended.signal)
+
+
+def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in {**os.environ, **changes}.items() if value or name not in changes}
+
+
+def _remove(place: Path, kept: Sequence[str]) -> None:
+    """Remove all that a program left in a folder but the named things."""
+    for left in place.iterdir():
+        if left.name not in kept:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()

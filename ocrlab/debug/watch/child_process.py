@@ -1,0 +1,166 @@
+"""The program that is watched, as its guard tells of it: started, stopped, ended, and how to send it a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ocrlab.hardware.processes import process_tree
+from ocrlab.run_folder import watcher_link
+
+GUARD = Path(__file__).with_name("reaper.py")
+SWEEPS = 50  # looks for what is left when the guard was killed: what forks meanwhile is found by the next one
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
+
+
+class Refused(Exception):
+    """The operating system does not execute the command; `status` is what a shell would answer."""
+
+    def __init__(self, command: Sequence[str], number: int) -> None:
+        super().__init__(f"{command[0]}: {os.strerror(number)}")
+        self.status = NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+
+
+@dataclass
+class Child:
+    """A running program behind its guard. `code` is its exit code, negative for a signal, None while it runs."""
+
+    pid: int
+    guard: subprocess.Popen[bytes]
+    control: socket.socket
+    started: float = field(default_factory=time.monotonic)
+    code: int | None = None
+    ended: float | None = None  # monotonic
+    empty: bool = False  # it and all that came from it are gone
+    stopped: int | None = None  # the signal that stopped it
+    guard_lost: bool = False
+    mark: str = ""  # NAME=VALUE in the environment of all that comes from it, and of nothing else
+    peak_bytes: int | None = None  # of resident memory
+    exits: list[dict[str, Any]] = field(default_factory=list)  # of its own accord, not by us
+    ending: bool = False  # signals went to everyone
+
+    def signal(self, number: int, *, everyone: bool = False) -> None:
+        """Send a signal to the program's group, or to every process that came from it."""
+        self.ending |= everyone
+        with contextlib.suppress(OSError):
+            self.control.send(f"{'all' if everyone else 'group'} {int(number)}".encode())
+        if number == signal.SIGCONT:
+            self.stopped = None
+
+    def listen(self) -> None:
+        """Take in what the guard has to say; a guard that is gone took the program with it."""
+        with contextlib.suppress(BlockingIOError):
+            while not self.empty:
+                text = self._receive()
+                verb, *numbers = text.split()
+                if verb == "exit":
+                    self._ended(*map(int, numbers))
+                elif verb == "stopped" and int(numbers[0]) == self.pid:
+                    self.stopped = int(numbers[1])
+                elif verb == "empty":
+                    self.empty = True
+
+    def _receive(self) -> str:
+        try:
+            text = self.control.recv(64).decode()
+        except ConnectionError:
+            text = ""
+        if text:
+            return text
+        self.guard_lost = self.code is None
+        if self.guard_lost:
+            self.code, self.ended = -signal.SIGKILL, time.monotonic()
+            self._end_family()
+        return "empty"
+
+    def _end_family(self) -> None:
+        """Kill what the program has left, found by session and environment, as its reaper no longer can."""
+        for _ in range(SWEEPS):
+            left = [
+                process.pid
+                for process in process_tree.snapshot().values()
+                if process.state != "Z" and self._is_ours(process)
+            ]
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                return
+            time.sleep(0.02)
+
+    def _is_ours(self, process: process_tree.Process) -> bool:
+        if process.session in (self.pid, self.guard.pid):
+            return True
+        try:
+            return self.mark.encode() in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    def _ended(self, pid: int, code: int, peak_kb: int) -> None:
+        main = pid == self.pid
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else None
+        known = {"pid": pid, "role": "main" if main else "other"}
+        if not self.ending:
+            self.exits.append({**known, "exit_code": code if code >= 0 else None, "signal": name})
+        if main:
+            self.code, self.ended, self.peak_bytes = code, time.monotonic(), peak_kb * 1024
+
+
+def start(
+    command: Sequence[str],
+    streams: Sequence[int | IO[bytes]],
+    env: Mapping[str, str],
+    *,
+    pty: bool = False,
+    screen: int = -1,
+    scratch: str = "",
+) -> Child:
+    """Start a command behind a guard; `streams` are its stdin, stdout and stderr. Raises Refused, OSError.
+
+    With `pty` one of the streams is a terminal and becomes the controlling one; `screen` is the user's own terminal, to
+    be given back as it was when the watcher is killed. `scratch` is a folder that the guard removes then.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    kept = [theirs.fileno(), *([os.dup(screen)] if screen >= 0 else [])]  # 0, 1 and 2 are the program's
+    how = [str(kept[0]), "pty" if pty else "pipes", str(kept[-1]) if screen >= 0 else "-1", scratch]
+    try:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARD), *how, *command],
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            env=dict(env),
+            pass_fds=kept,
+            start_new_session=True,
+        )
+    finally:
+        theirs.close()
+        if screen >= 0:
+            os.close(kept[-1])
+    verb, _, number = ours.recv(64).decode().partition(" ")
+    if verb != "started":
+        ours.close()
+        guard.wait()
+        if verb == "refused":
+            raise Refused(command, int(number))
+        raise OSError(errno.ECHILD, f"the guard of the program ended at once, with status {guard.returncode}")
+    ours.setblocking(False)
+    return Child(int(number), guard, ours, mark=f"{watcher_link.FOLDER}={env.get(watcher_link.FOLDER)}")
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Tell whether a process is deaf to a signal (proc(5), status); False where nobody may know."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return bool(int(status.split("SigIgn:")[1].split()[0], 16) >> (number - 1) & 1)
+    return False

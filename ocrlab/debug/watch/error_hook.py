@@ -1,0 +1,120 @@
+"""How `ocrlab watch` gets to hear of errors that a program hides: inside.py on its PYTHONPATH, and what that wrote."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import re
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrlab.hardware.processes import signal_names
+
+INSIDE = Path(__file__).with_name("injected_error_hook.py")
+HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
+ENDING = "-errors.txt"  # as inside.py has it
+ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins what is said between its tracebacks
+CUT = re.compile(r"multiprocessing/resource_sharer\.py\", line \d+, in detach")  # the sender of a tensor has gone
+UNEXPECTED = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]{1,200})\) exited unexpectedly")
+LONGEST = 1 << 20  # bytes of a process's file that are read
+# Python imports one sitecustomize: after ours comes the one that it would have imported. Any Python may read this.
+FIRST = f'''import os, sys
+_here = os.path.dirname(os.path.abspath(__file__))
+if sys.version_info >= (3, 10) and "{MODULE}" not in sys.modules:
+    try:
+        import {MODULE}
+    except Exception:
+        pass
+sys.path[:] = [_place for _place in sys.path if os.path.abspath(_place or os.curdir) != _here]
+_ours = sys.modules.pop("sitecustomize", None)
+try:
+    import sitecustomize
+except ImportError as _error:
+    if getattr(_error, "name", "sitecustomize") != "sitecustomize":
+        raise
+finally:
+    sys.modules.setdefault("sitecustomize", _ours)
+'''
+
+
+def environment(scratch: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that make each Python of a program tell of its errors; none where that cannot be written."""
+    place, before = scratch / HOOK, given.get("PYTHONPATH")
+    try:
+        place.mkdir()
+        shutil.copyfile(INSIDE, place / f"{MODULE}.py")
+        (place / "sitecustomize.py").write_text(FIRST, encoding="ascii")
+    except OSError:
+        return {}
+    return {"PYTHONPATH": f"{place}{os.pathsep}{before}" if before else str(place)}
+
+
+def read(scratch: Path) -> list[dict[str, Any]]:
+    """Return what the processes of a program have written of their errors, the oldest first; never raises."""
+    found: list[dict[str, Any]] = []
+    for file in sorted(scratch.glob(f"*{ENDING}")):
+        with contextlib.suppress(OSError), file.open("rb") as opened:
+            lines = opened.read(LONGEST).decode("utf-8", "replace").splitlines()
+            found += [one for one in map(_record, lines) if one]
+    return sorted(found, key=lambda one: float(one["time"]))
+
+
+def texts(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, str]:
+    """Return errors.txt, where a program that failed has hidden its first error; else nothing. Never raises."""
+    with contextlib.suppress(Exception):  # records of a torn file may lack anything
+        from ocrlab.debug.diagnosis import hidden_errors
+
+        text = hidden_errors.told(records, log, main)
+        return {ERRORS: text} if text else {}
+    return {}
+
+
+def suspected(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, str]:
+    """Return the fact `silent`: which handler may have taken the first error, by the source; never raises."""
+    with contextlib.suppress(Exception):
+        from ocrlab.debug.diagnosis import hidden_errors
+
+        told = hidden_errors.suspected(records, log, main)
+        return {"silent": told} if told else {}
+    return {}
+
+
+def hid(incident: Path) -> str:
+    """Return in a sentence what had hidden the first error, of an incident that is written; empty if nothing had."""
+    with contextlib.suppress(OSError):
+        lines = (incident / ERRORS).read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line.removeprefix(OURS).rstrip(":") for line in lines if line.startswith(OURS)), "")
+    return ""
+
+
+def swallowed(records: Sequence[dict[str, Any]]) -> str:
+    """Return a sentence about errors that a program which did well has swallowed again and again; never raises."""
+    with contextlib.suppress(Exception):
+        from ocrlab.debug.diagnosis import hidden_errors
+
+        return hidden_errors.swallowed(records)
+    return ""
+
+
+def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
+    """Return how the data workers have ended of which the output only says that they did, as in `Incident.facts`."""
+    named = {int(number) for found in UNEXPECTED.finditer(log) for number in re.findall(r"\d+", found[1])}
+    every = {pid: code for one in records if one["kind"] == "children" for pid, code in one["ended"]}
+    cut = CUT.search(log) is not None  # whoever has left ends the others by SIGTERM, which therefore tells nothing
+    ended = {pid: code for pid, code in every.items() if pid in named or (cut and code < 0 and code != -signal.SIGTERM)}
+    return [
+        {"pid": pid, "role": "worker", "exit_code": code if code >= 0 else None, "signal": signal_names.of_exit(code)}
+        for pid, code in ended.items()
+    ]
+
+
+def _record(line: str) -> dict[str, Any]:
+    try:
+        one = ast.literal_eval(line)
+        return one if isinstance(one, dict) and {"kind", "pid", "time"} <= set(one) else {}
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {}

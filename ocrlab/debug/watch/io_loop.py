@@ -1,0 +1,391 @@
+"""One program under watch: its streams, its signals, its silence, and its end, in one loop that never blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ocrlab.debug.watch import child_process as children
+from ocrlab.debug.watch import clean_exit_hints, pseudo_terminal
+from ocrlab.debug.watch.child_process import Child
+from ocrlab.debug.watch.hang_detector import Quiet
+from ocrlab.debug.watch.memory_tracker import Memory
+from ocrlab.debug.watch.output_stream import CHUNK, Call, Ring, Sink, holds, is_open
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+LINGER = 2.0  # seconds that what a program leaves behind may go on after it ended well; after a failure none
+GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+TWICE = 0.5  # seconds within which two SIGTERMs are one: timeout(1) signals its child, and then its whole group
+DRAIN = 1.0  # seconds that a stream may stay open when nobody of ours is left to write to it
+GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a dead disk cannot be killed
+PIPE_SIZE = 1 << 20
+F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
+OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
+VAIN, AGAIN = 1.0, 10.0  # seconds: until a Ctrl-C was in vain, which is said; then within which another one ends it
+LITTLE, RECENT = 1024, 0.1  # bytes, seconds: a program that says little, and often, is read a few lines at a time,
+NAP, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
+KEYS_PENDING = 1 << 16
+
+
+@dataclass
+class Session:
+    """A running program with all that is open for it."""
+
+    quiet: Quiet
+    output: Callable[[int, bytes], None] | None = None
+    ring: Ring = field(default_factory=Ring)
+    memory: Memory = field(default_factory=Memory)
+    selector: selectors.BaseSelector = field(default_factory=selectors.PollSelector)
+    terminal: pseudo_terminal.Terminal | None = None
+    sinks: dict[int, Sink | Call] = field(default_factory=dict)  # by stream: 1 and 2
+    sources: dict[int, int] = field(default_factory=dict)  # of the program's output: descriptor -> stream
+    paused: set[int] = field(default_factory=set)
+    keys: bytearray = field(default_factory=bytearray)  # typed, and not yet taken by the program
+    came: list[int] = field(default_factory=list)  # signals
+    handlers: dict[int, Any] = field(default_factory=dict)
+    wake: tuple[int, int] | None = None
+    terms: int = 0  # SIGTERMs passed on
+    asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
+    insisted: bool = False  # somebody ended it by one Ctrl-C after the other
+    doubted: float | None = None  # when a Ctrl-C will have been in vain, if the program still goes on
+    warned: float = -AGAIN  # when it was said that another Ctrl-C ends it
+    ending: float | None = None  # when SIGTERM went to everyone
+    killed: float = 0.0  # when SIGKILL last did
+    drained: float | None = None  # when nothing was left to write any more
+    child: Child | None = None
+
+    def start(self, command: list[str], env: Mapping[str, str], scratch: Path) -> Child:
+        """Start the program; raises Refused and OSError."""
+        for stream in (1, 2):
+            self.sinks[stream] = Call(stream, self.output) if self.output else Sink(stream)
+        self.terminal = None if self.output else pseudo_terminal.open_pair()
+        streams, ours = self._streams()
+        screen = self.terminal.screen if self.terminal else -1
+        try:
+            pty = self.terminal is not None
+            self.child = children.start(command, streams, env, pty=pty, screen=screen, scratch=str(scratch))
+        finally:
+            for descriptor in ours:
+                os.close(descriptor)
+        self._listen()
+        self.selector.register(self.child.control, selectors.EVENT_READ, self.child.listen)
+        for descriptor in self.sources:
+            self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
+        if self.terminal:
+            self.terminal.enter()
+            if self.terminal.keyboard:
+                self.selector.register(0, selectors.EVENT_READ, self._type)
+        return self.child
+
+    def step(self, wait: float) -> None:
+        """Wait for something to happen, `wait` seconds at most, and pass it on."""
+        if self.doubted is not None:
+            wait = min(wait, max(0.0, self.doubted - time.monotonic()))
+        ready = [key.data for key, _mask in self.selector.select(wait)]
+        streams = sorted((one for one in ready if isinstance(one, int)), key=lambda one: self.sources.get(one, 0))
+        for descriptor in streams:
+            self._read(descriptor)
+            if descriptor is not streams[-1]:
+                self._catch_up(descriptor)
+        for act in ready:
+            if not isinstance(act, int):
+                act()
+        if self.came or (self.child and self.child.stopped):
+            self._signals()
+        if self.doubted is not None and time.monotonic() >= self.doubted:
+            self._warn()
+        if self.paused or any(sink.pending for sink in self.sinks.values()) or self.keys:
+            self._balance()
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether anything of the program is left, or anything that it wrote and we did not pass on."""
+        if self.child is None or not self.child.empty:
+            return True
+        if self.terminal:
+            self.terminal.close_slave()
+        pending = self.paused or any(sink.pending for sink in self.sinks.values())
+        if pending:  # a reader that is slow gets everything; who is in a hurry asks twice
+            return self.terms < 2
+        self.drained = self.drained or time.monotonic()
+        return bool(self.sources) and time.monotonic() - self.drained < DRAIN
+
+    def end(self, now: float) -> None:
+        """Ask every process of the program to end, and soon make it; called again and again until nothing is left."""
+        child = self.child
+        if child is None or child.empty:
+            return
+        if self.ending is None:
+            self.ending = now
+            child.signal(signal.SIGTERM, everyone=True)
+            child.signal(signal.SIGCONT, everyone=True)
+        elif now - self.ending > GRACE + GIVE_UP:
+            child.empty = True
+        elif now - self.ending > GRACE and now - self.killed > 0.1:
+            self.killed = now
+            child.signal(signal.SIGKILL, everyone=True)
+
+    @property
+    def ended_by(self) -> str | None:
+        """Who ended the program, where it ended by a signal that came through us or soon after it."""
+        number, when = self.asked
+        child = self.child
+        if not number or child is None or child.code is None or child.ended is None:
+            return None
+        if child.code in (-number, 128 + number) or child.ended - when < OBEYED:
+            return "user" if number == signal.SIGINT else "outside"
+        return None
+
+    @property
+    def lost(self) -> str:
+        """What is to be told of output that could not be written; empty where all of it could."""
+        return next((clean_exit_hints.lost(stream, sink.lost) for stream, sink in self.sinks.items() if sink.lost), "")
+
+    def say(self, text: str) -> None:
+        """Write a few lines of ours to stderr, after what the program wrote so far."""
+        ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
+        data = (text.rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
+        if self.ring.middle and (self.terminal or self.ring.stream == 2):  # behind a progress bar
+            data = ending.encode() + data
+        self.sinks[2].put(data)
+
+    def close(self) -> None:
+        """Give back the terminal and the signal handlers, and close everything; what is left is killed."""
+        if self.terminal:
+            undo = self.terminal.undo()
+            if undo:
+                self.sinks[self.terminal.screen].put(undo)
+            self.terminal.leave()
+            self.terminal.close_slave()
+            self.sources.setdefault(self.terminal.master, 0)
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        if self.wake:
+            signal.set_wakeup_fd(-1)
+            for descriptor in self.wake:
+                os.close(descriptor)
+        for descriptor in self.sources:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        for sink in self.sinks.values():
+            sink.close()
+        self.selector.close()
+        self.memory.close()
+        if self.child:
+            self.child.control.close()  # the guard ends whatever is left when it sees that
+            self.child.guard.wait()
+
+    def _streams(self) -> tuple[list[int], list[int]]:
+        """Return the program's stdin, stdout and stderr, and those of them that are ours to close."""
+        term, made = self.terminal, []
+        if term and term.keyboard:
+            streams = [term.slave]
+        elif self.output or not is_open(0):
+            made.append(os.open(os.devnull, os.O_RDONLY))
+            streams = [made[0]]
+        else:
+            streams = [0]
+        for stream in (1, 2):
+            if term and os.isatty(stream):
+                streams.append(term.slave)
+                self.sources[term.master] = term.screen
+                continue
+            reading, writing = os.pipe()
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(reading, F_SETPIPE_SZ, PIPE_SIZE)
+            os.set_blocking(reading, False)
+            self.sources[reading] = stream
+            streams.append(writing)
+            made.append(writing)
+        return streams, made
+
+    def _read(self, descriptor: int) -> None:
+        """Take in what the program wrote and pass it on."""
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: the last process has let go of the terminal
+            data = b""
+        stream = self.sources[descriptor]
+        if not data or self.sinks[stream].gone:
+            self._drop(descriptor)
+            return
+        self.ring.add(stream, data)
+        self.memory.heard(data)
+        if self.terminal and descriptor == self.terminal.master:
+            self.terminal.note(data)
+        now = time.monotonic()
+        if len(data) < LITTLE and now - self.quiet.since < RECENT:
+            time.sleep(TYPED if self.terminal else NAP)
+        self.quiet.moved(now, "output")
+        self.sinks[stream].put(data)
+
+    def _catch_up(self, descriptor: int) -> None:
+        """Read what has heaped up in stdout before stderr is read: what was printed first stands first."""
+        for _ in range(PIPE_SIZE // CHUNK):
+            if descriptor not in self.sources or not holds(descriptor):
+                return
+            self._read(descriptor)
+
+    def _drop(self, descriptor: int) -> None:
+        """Close a stream that has ended, or that nobody wants any more: the program then sees SIGPIPE or EIO."""
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(descriptor)
+        self.paused.discard(descriptor)
+        self.sources.pop(descriptor)
+        if not self.terminal or descriptor != self.terminal.master:
+            os.close(descriptor)
+
+    def _balance(self) -> None:
+        """Write what is pending; a stream whose reader is slow is not read on until that has caught up."""
+        for stream, sink in self.sinks.items():
+            registered = sink.descriptor >= 0 and sink.descriptor in self.selector.get_map()
+            sink.flush()
+            if sink.pending and not registered:
+                self.selector.register(sink.descriptor, selectors.EVENT_WRITE, sink.flush)
+            elif not sink.pending and registered:
+                self.selector.unregister(sink.descriptor)
+            for source in [source for source, of in self.sources.items() if of == stream]:
+                if sink.full and source not in self.paused:
+                    self.selector.unregister(source)
+                    self.paused.add(source)
+                elif source in self.paused and not sink.full:
+                    self.selector.register(source, selectors.EVENT_READ, source)
+                    self.paused.discard(source)
+        self._send_keys()
+
+    def _type(self) -> None:
+        """Pass on what was typed."""
+        assert self.terminal is not None, "keys come from a terminal"
+        try:
+            data = os.read(0, 4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or len(self.keys) > KEYS_PENDING:
+            self.selector.unregister(0)
+            return
+        if self.terminal.interrupts(data):
+            self._interrupted()
+        self.keys += data
+        self.quiet.moved(time.monotonic(), "keys")
+        self._send_keys()
+
+    def _send_keys(self) -> None:
+        if self.keys and self.terminal:
+            with contextlib.suppress(OSError):
+                del self.keys[: os.write(self.terminal.master, self.keys)]
+
+    def _listen(self) -> None:
+        """Take over the signals that we pass on, in the main thread; those that are switched off stay so (nohup)."""
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            self.came.append(number)
+
+        try:
+            reading, writing = os.pipe()
+            for descriptor in (reading, writing):
+                os.set_blocking(descriptor, False)
+            signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        except ValueError:  # not the main thread: the program around us owns the signals
+            os.close(reading)
+            os.close(writing)
+            return
+        self.wake = (reading, writing)
+        self.selector.register(reading, selectors.EVENT_READ, lambda: os.read(reading, 512))
+        for number in (*PASSED_ON, *OURS):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self.handlers[number] = signal.signal(number, note)
+
+    def _signals(self) -> None:
+        """Pass on the signals that came, and follow the program where Ctrl-Z has stopped it."""
+        child = self.child
+        assert child is not None, "signals come after the start"
+        while self.came:
+            number = self.came.pop(0)
+            if number == signal.SIGWINCH:
+                if self.terminal:
+                    self.terminal.resize()
+            elif number == signal.SIGTSTP:
+                child.signal(signal.SIGSTOP)
+                self._sleep()
+            elif number == signal.SIGCONT:
+                self._wake()
+            else:
+                self._pass_on(number)
+        if child.stopped in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU) and self.terminal:
+            child.stopped = None
+            self._sleep()
+
+    def _pass_on(self, number: int) -> None:
+        assert self.child is not None, "signals come after the start"
+        if number == signal.SIGTERM == self.asked[0] and time.monotonic() - self.asked[1] < TWICE:
+            return
+        if number == signal.SIGINT:
+            self._interrupted()
+        self.asked = number, time.monotonic()
+        self.terms += number == signal.SIGTERM
+        if self.terms > 1:
+            self.ending = self.ending or time.monotonic() - GRACE
+            self.child.signal(signal.SIGKILL, everyone=True)
+        else:
+            self.child.signal(number)
+
+    def _interrupted(self) -> None:
+        """Take note of a Ctrl-C, which is passed on; the next one after it was said to be in vain ends the program.
+
+        Two at once are both the program's: many take the second for "now", and one that is typed blindly ends nothing.
+        """
+        assert self.child is not None, "keys and signals come after the start"
+        now = time.monotonic()
+        soon = self.asked[0] == signal.SIGINT and now - self.asked[1] <= VAIN
+        self.asked = signal.SIGINT, now
+        if now - self.warned <= AGAIN and not self._editing:
+            self.insisted = True
+            self.end(now)
+        else:
+            self.doubted = now if soon or children.ignores(self.child.pid, signal.SIGINT) else now + VAIN
+
+    def _warn(self) -> None:
+        """Say that a Ctrl-C was in vain, and what ends the program."""
+        assert self.child is not None, "keys and signals come after the start"
+        self.doubted = None
+        if self.child.code is None and self.ending is None and not self._editing:
+            self.warned = time.monotonic()
+            self.say(f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it")
+
+    @property
+    def _editing(self) -> bool:
+        """Tell whether the program waits for a line that somebody types: Ctrl-C only empties that."""
+        pid = self.child.pid if self.child else 0
+        return self.terminal is not None and self.terminal.keyboard and self.terminal.asking(pid)
+
+    def _sleep(self) -> None:
+        """Stop as the program did, with the terminal as the shell wants it, and go on with it later."""
+        raw = self.terminal is not None and self.terminal.raw
+        if self.terminal:
+            self.terminal.leave()
+        began = time.monotonic()
+        old = signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # without a shell above us this does not stop anybody
+        os.kill(0 if raw else os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, old)
+        self.quiet.since += time.monotonic() - began
+        self._wake()
+
+    def _wake(self) -> None:
+        assert self.child is not None, "signals come after the start"
+        if self.terminal:
+            self.terminal.enter()
+        self.child.signal(signal.SIGCONT)

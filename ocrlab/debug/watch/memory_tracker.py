@@ -1,0 +1,135 @@
+"""The memory of a watched program from outside: how much all its processes held, and who held the GPUs when it ran out.
+
+What a process that was killed cannot tell any more is kept here, in about two hundred samples however long it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.hardware import cgroup
+from ocrlab.hardware.gpu_monitor import Stream
+from ocrlab.hardware.processes import process_tree
+
+EVERY = (0.1, 0.05, 10.0)  # seconds at least, share of the time so far, seconds at most
+BUDGET = 0.003  # of a core that samples may take: on a machine with thousands of processes one takes 20 ms
+GROUP_EVERY = 8  # samples after which a limit of the control group is looked for again where there was none
+MOST = 400  # samples; of more, every second one is dropped
+PATIENCE = 2.0  # seconds that the driver has to say who holds the cards, when the program has ended already
+OUT = re.compile(rb"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
+DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")
+INFINITE = float("inf")
+SPACE = re.compile(r"^Max address space\s+(\d+) ", re.MULTILINE)
+FIELD = re.compile(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", re.MULTILINE)
+
+
+@dataclass
+class Memory:
+    """Samples of a program since it started, and the cards at its first out-of-memory message."""
+
+    seconds: list[float] = field(default_factory=list)
+    tree: list[int] = field(default_factory=list)
+    shm: list[int] = field(default_factory=list)
+    processes: list[dict[str, Any]] = field(default_factory=list)  # as they were last seen alive
+    group: dict[str, int] | None = None
+    space: float = INFINITE  # the least address space that one of them may have (RLIMIT_AS)
+    due: float = 0.0  # seconds after the start of the next sample
+    asked: Stream | None = None
+
+    def wait(self, passed: float) -> float:
+        """Return how many seconds are left until the next sample, `passed` seconds after the start."""
+        return max(0.0, self.due - passed)
+
+    def look(self, passed: float, pid: int) -> None:
+        """Take a sample of a process and all below it, if it is time to."""
+        if passed < self.due:
+            return
+        least, share, most = EVERY
+        begun = time.thread_time()
+        self._sample(passed, pid)
+        took = time.thread_time() - begun
+        self.due = passed + max(min(max(least, share * passed), most), took / BUDGET)
+
+    def _sample(self, passed: float, pid: int) -> None:
+        family = process_tree.descendants(pid)
+        held: list[dict[str, Any]] = [
+            {"pid": one.pid, "role": one.role, "name": one.name, **_status(one.pid)} for one in family
+        ]
+        held = [one for one in held if one.get("rss")]
+        if not held:
+            return
+        self.processes = held
+        self.seconds.append(round(passed, 2))
+        self.tree.append(sum(one["anonymous"] for one in held) + max(one["shared"] for one in held))
+        self.shm.append(_used("/dev/shm"))
+        if self.group or len(self.seconds) % GROUP_EVERY == 1:
+            self.group = cgroup.memory_use(pid).value or self.group
+        self.space = min(self.space, *(_space(one["pid"]) for one in held))
+        if len(self.seconds) > MOST:
+            for kept in (self.seconds, self.tree, self.shm):
+                del kept[1:-1:2]
+
+    def heard(self, data: bytes) -> None:
+        """Take note of what the program printed: at its first out-of-memory message ask who holds the cards."""
+        if self.asked is None and OUT.search(data) and any(os.path.exists(path) for path in DRIVER):
+            self.asked = Stream(3600.0)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known, each key only where it is: memory, gpus, address_space_bytes."""
+        told: dict[str, Any] = {}
+        if self.seconds:
+            told["memory"] = {"seconds": self.seconds, "tree": self.tree, "shm": self.shm, "group": self.group}
+            told["memory"]["processes"] = self.processes[:32]
+        if self.space != INFINITE:
+            told["address_space_bytes"] = int(self.space)
+        if self.asked is not None:
+            self.asked.came.wait(PATIENCE)
+            found = self.asked.latest()
+            told["gpus"] = found.value or {"missing": found.missing}
+            for card in (found.value or {}).get("cards", ()):
+                for one in card.get("processes", ()):
+                    one["ours"] = one["pid"] in {process["pid"] for process in self.processes}
+        return told
+
+    def close(self) -> None:
+        """End the child that asks the driver."""
+        if self.asked is not None:
+            self.asked.close()
+
+
+def _status(pid: int) -> dict[str, int]:
+    """Return resident, anonymous and shared bytes; /proc/PID/status never waits, smaps_rollup does."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    found = {name: int(count) * 1024 for name, count in FIELD.findall(text)}
+    if "VmRSS" not in found:
+        return {}
+    return {
+        "rss": found["VmRSS"],
+        "anonymous": found.get("RssAnon", found["VmRSS"]),
+        "shared": found.get("RssShmem", 0),
+    }
+
+
+def _space(pid: int) -> float:
+    """Return how much address space a process may have; a program may have limited itself, or a worker of it."""
+    try:
+        found = SPACE.search(Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return INFINITE
+    return float(found[1]) if found else INFINITE
+
+
+def _used(folder: str) -> int:
+    try:
+        return shutil.disk_usage(folder).used
+    except OSError:
+        return 0

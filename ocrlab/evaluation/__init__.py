@@ -1,0 +1,1 @@
+"""From probability maps to scored polygons, and from polygons to figures."""

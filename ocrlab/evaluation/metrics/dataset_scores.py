@@ -1,0 +1,39 @@
+"""The pages of one evaluation by name: the figures of all, their interval, and the pages one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ocrlab.evaluation.metrics.page_scores import PageScores, interval, summary
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Every page that was judged, by name, how many were left out, and the seconds that it took."""
+
+    pages: Mapping[str, PageScores]
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def record(self) -> dict[str, float]:
+        """Return the figures over all pages as `summary` names them, `hmean@0.5_low` and `_high`, skipped, seconds."""
+        low, high = interval(list(self.pages.values()))
+        ends = {"hmean@0.5_low": low, "hmean@0.5_high": high}
+        return {**summary(self.pages.values()), **ends, "skipped": float(self.skipped), "seconds": self.seconds}
+
+    def rows(self) -> list[dict[str, str | float]]:
+        """Return one row a page, in order: its name, its boxes (`truth`, `detections`, both that count), its figures.
+
+        `missed` and `false` are counted boxes without a partner at IoU 0.5.
+        """
+        rows: list[dict[str, str | float]] = []
+        for name, one in self.pages.items():
+            truth, found, matched = one.iou.cared_truth, one.iou.cared_detections, one.iou.matched(0.5)
+            boxes = {"truth": truth, "detections": found, "missed": truth - matched, "false": found - matched}
+            rows.append({"page": name, **boxes, **one.figures()})
+        return rows
+
+    def worst(self, count: int = 5) -> list[dict[str, str | float]]:
+        """Return the `count` rows of lowest hmean@0.5, then of lowest CLEval, worst first."""
+        return sorted(self.rows(), key=lambda row: (row["hmean@0.5"], row["cleval_hmean"], row["page"]))[:count]

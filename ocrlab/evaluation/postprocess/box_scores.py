@@ -1,0 +1,113 @@
+"""What the probability map says: which pixels are text, and how sure the map is of a shape.
+
+Shapes: h w map pixels, N shapes, P points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.errors import ShapeError
+
+Map = NDArray[np.float32]
+
+ONE = np.float32(1).view(np.uint32)  # its bits; those of all other numbers in 0..1 are smaller, of -0 and NaN larger
+AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
+
+
+def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Return a mask of 0 and 1, 1 where a contiguous map is above `threshold`, and which pixel (x, y) is its first.
+
+    The mask ends where the text does, on all sides, since OpenCV reads each of its pixels twice; without text it has
+    no pixel. Raises ShapeError if the map holds NaN or anything outside 0..1.
+    """
+    (height, width), limit = probability.shape, np.float32(threshold)
+    mask, filled, columns = np.empty((height, width), np.bool_), np.zeros(height, np.bool_), np.zeros(width, np.bool_)
+    if loops:
+        fine = loops.above(probability, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
+        fine = fine or bool(((probability >= 0) & (probability <= 1)).all())  # there is a -0
+    else:
+        fine, rows = True, AT_ONCE // probability.shape[1] + 1
+        for start in range(0, len(probability), rows):
+            part = probability[start : start + rows]
+            np.greater(part, limit, out=mask[start : start + rows])
+            fine &= part.view(np.uint32).max() <= ONE or bool(((part >= 0) & (part <= 1)).all())
+    if not fine:
+        raise ShapeError(
+            "The probability map holds values that are no probabilities",
+            got=f"{int(np.isnan(probability).sum())} NaN, {int((probability < 0).sum())} below 0, "
+            f"{int((probability > 1).sum())} above 1",
+            need="float32 in 0..1",
+            do="Apply the sigmoid of the head, and look for NaN in its weights",
+        )
+    if not loops:
+        mask.any(axis=1, out=filled)
+        mask.any(axis=0, out=columns)
+    if not filled.any():
+        return np.zeros((0, 0), np.uint8), (0, 0)
+    (top, bottom), (left, right) = ends(filled), ends(columns)
+    return mask.view(np.uint8)[top:bottom, left:right], (left, top)
+
+
+def ends(flags: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the place of the first flag that is set, and the one after the last."""
+    return int(flags.argmax()), len(flags) - int(flags[::-1].argmax())
+
+
+def box_scores(probability: Map, boxes: NDArray[np.float32], loops: ModuleType | None) -> NDArray[np.float64]:
+    """Return the mean probability (N,) inside convex quads (N, 4, 2), their borders included.
+
+    As published, corners are cut to whole pixels, and what lies outside the map does not count.
+    """
+    last = np.array(probability.shape[::-1], np.int32) - 1
+    first = np.clip(np.floor(boxes.min(axis=1)), 0, last).astype(np.int32)
+    corners = (boxes - first[:, None].astype(np.float32)).astype(np.int32)  # cut towards the first pixel, not towards 0
+    means = np.full(len(boxes), np.nan)
+    if loops:
+        loops.box_means(probability, corners + first[:, None], means)
+    for i in np.flatnonzero(np.isnan(means)):  # partly outside the map, where OpenCV draws lines a little differently
+        x, y = first[i]
+        right, bottom = np.clip(np.ceil(boxes[i].max(axis=0)), 0, last).astype(np.int32)
+        means[i] = inside(probability[y : bottom + 1, x : right + 1], corners[i])
+    return means
+
+
+def polygon_scores(
+    probability: Map, polygons: Sequence[NDArray[np.int32]], loops: ModuleType | None
+) -> NDArray[np.float64]:
+    """Return the mean probability (N,) inside polygons (P, 2) of whole pixels of the map, their borders included."""
+    means = np.full(len(polygons), np.nan)
+    if loops and polygons:
+        loops.polygon_means(probability, *flat(polygons), means)
+    for i in np.flatnonzero(np.isnan(means)).tolist():
+        x, y, width, height = cv2.boundingRect(polygons[i])
+        means[i] = inside(probability[y : y + height, x : x + width], polygons[i], (-x, -y))
+    return means
+
+
+def flat(polygons: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return all points (T, 2) of at least one polygon, and where each starts in them, and the last ends: (N + 1,)."""
+    return np.concatenate(polygons), np.cumsum([0, *map(len, polygons)], dtype=np.int64)
+
+
+def inside(window: Map, points: NDArray[np.int32], move: tuple[int, int] = (0, 0)) -> float:
+    """Return the mean of a window of the map inside a polygon (P, 2), in pixels of the window once moved by `move`."""
+    mask = np.zeros(window.shape, np.uint8)
+    cv2.fillPoly(mask, [points], 1, offset=move)
+    return cv2.mean(window, mask)[0]  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def kernels() -> ModuleType | None:
+    """Return the compiled loops, or None without numba; imported late, because numba alone takes longer than ocrlab."""
+    try:
+        return import_module("ocrlab.evaluation.postprocess.numba_kernels")
+    except ImportError:
+        return None

@@ -1,0 +1,162 @@
+"""What a detector found, ours or another's, read back to be scored against annotated pages.
+
+    FOLDER of NAME.txt, res_NAME.txt or gt_NAME.txt    ICDAR text, one file a page, as competitions take it in
+    FOLDER of NAME.json, or one FILE.json              predictions as `ocrlab predict` writes them
+    FILE.jsonl                                         the same, one page a line
+
+NAME is that of the image, without its ending. An ICDAR line may end with a confidence or a text. Where a folder has
+both for a page, JSON is taken: it has the size of the page. A page that could not be predicted (`error` in its JSON) is
+left out, as one that cannot be read is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ocrlab.data.annotations import read_text
+from ocrlab.data.formats.icdar import read_icdar
+from ocrlab.data.formats.reader import Index, Sample
+from ocrlab.errors import DataError
+from ocrlab.evaluation.metrics.dataset_scores import Scored
+from ocrlab.evaluation.metrics.page_scores import PageScores, judge
+from ocrlab.records import from_json
+
+PREFIXES = ("res_", "gt_")  # as the Robust Reading Competition names them
+NEED = '{"image": NAME, "detections": [{"polygon": [[x, y], ...]}]}'
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was found on one page: polygons, however broken, and their texts where there are any."""
+
+    file: Path
+    polygons: Sequence[Any]
+    texts: Sequence[str] | None
+    size: tuple[int, int] | None  # width and height of the image in pixels, where the file says
+    failed: bool = False  # the page could not be read when it was predicted
+
+
+def score(index: Index, predictions: dict[str, Predicted]) -> Scored:
+    """Judge predictions by name against the pages of a split.
+
+    Raises DataError if a page has no prediction, a prediction no page, or another image size than its page.
+    """
+    start = time.perf_counter()
+    names = {_nfc(sample.name): sample for sample in index.samples}
+    predictions = _in_full(predictions, names)
+    left_out = {_nfc(problem.file.stem) for problem in index.problems if problem.file is not None}
+    strangers = sorted(predictions.keys() - names.keys() - left_out)
+    if strangers:
+        near = difflib.get_close_matches(strangers[0], names, n=1)
+        do = f"The nearest page is {near[0]}" if near else f"The pages are named like {next(iter(names))}"
+        raise DataError("These predictions belong to no page of the split", got=_few(strangers), do=do)
+    missing = [name for name in names if name not in predictions]
+    if missing:
+        do = "A page on which nothing was found needs a prediction, too, without detections"
+        raise DataError("These pages have no prediction", got=_few(missing), need="one for each page", do=do)
+    judged = {
+        sample.name: _judge(sample, predictions[name]) for name, sample in names.items() if not predictions[name].failed
+    }
+    if not judged:
+        raise DataError("No page was predicted", got="an error for each page", need="one page with detections or none")
+    return Scored(judged, len(index.problems) + len(names) - len(judged), time.perf_counter() - start)
+
+
+def _in_full(predictions: dict[str, Predicted], names: Iterable[str]) -> dict[str, Predicted]:
+    """Return predictions by the names that pages have: with folders, where only one page ends in what was said."""
+    names = list(names)
+    ends = Counter(PurePosixPath(name).name for name in names)
+    known = {PurePosixPath(name).name: name for name in names if ends[PurePosixPath(name).name] == 1}
+    known |= {name: name for name in names}
+    return {known.get(name) or known.get(PurePosixPath(name).name, name): page for name, page in predictions.items()}
+
+
+def _judge(sample: Sample, found: Predicted) -> PageScores:
+    if found.size is not None and found.size != (sample.width, sample.height):
+        got, need = (f"{width} x {height} pixels" for width, height in (found.size, (sample.width, sample.height)))
+        raise DataError(f"{found.file} is of another image than {sample.image}", got=got, need=need)
+    return judge(sample.polygons, sample.ignored, sample.texts, found.polygons, found.texts)
+
+
+def read(path: Path) -> dict[str, Predicted]:
+    """Return the predictions in a folder or a file by page; raises DataError naming the file that is no prediction."""
+    path = path.expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
+        texts, jsons = ([file for file in files if file.suffix.lower() == ending] for ending in (".txt", ".json"))
+        alone = {file.stem for file in texts} - {file.stem for file in jsons}
+        if not (texts or jsons) or (jsons and alone):
+            got = f"{len(texts)} .txt and {len(jsons)} .json" + (f", none for {_few(sorted(alone))}" if alone else "")
+            need = "a .txt for each page, or a .json for each page"
+            raise DataError(f"{path} is no folder of predictions", got=got, need=need)
+        return _by_name(_page(file) for file in jsons) if jsons else _by_name(_icdar(file) for file in texts)
+    if not path.is_file():
+        need = "a folder of .txt or .json, or a .jsonl"
+        raise DataError(f"There are no predictions at {path}", need=need, missing=True)
+    if path.suffix.lower() == ".jsonl":
+        lines = enumerate(read_text(path).split("\n"), 1)
+        return _by_name(_prediction(line, path, f"{path}:{number}") for number, line in lines if line.strip())
+    if path.suffix.lower() != ".json":
+        raise DataError(f"{path} is no prediction", need="a .jsonl, a .json, or a folder of .txt or .json")
+    return _by_name([_page(path)])
+
+
+def _by_name(pages: Iterable[tuple[str, Predicted]]) -> dict[str, Predicted]:
+    found: dict[str, Predicted] = {}
+    for name, page in pages:
+        if _nfc(name) in found:
+            raise DataError(f"Page {name!r} is predicted twice", got=str(page.file), need="one prediction a page")
+        found[_nfc(name)] = page
+    return found
+
+
+def _icdar(file: Path) -> tuple[str, Predicted]:
+    boxes = read_icdar(file)
+    name = next((file.stem.removeprefix(one) for one in PREFIXES if file.stem.startswith(one)), file.stem)
+    texts = boxes.texts if any(boxes.texts) and not all(map(_confidence, boxes.texts)) else None
+    return name, Predicted(file, boxes.polygons, texts, None)
+
+
+def _confidence(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _page(file: Path) -> tuple[str, Predicted]:
+    return _prediction(read_text(file), file, str(file))
+
+
+def _prediction(text: str, file: Path, place: str) -> tuple[str, Predicted]:
+    """Return the name of the page and what was found on it, from one JSON object."""
+    found = from_json(text, source=place)
+    image, detections = found.get("image"), found.get("detections")
+    failed = "error" in found and detections is None
+    detections = [] if failed else detections
+    if not isinstance(image, str) or not isinstance(detections, list):
+        raise DataError(f"{place} is no prediction", got=json.dumps(found)[:80], need=NEED)
+    if not all(isinstance(one, dict) and "polygon" in one for one in detections):
+        raise DataError(f"{place} has a detection without a polygon", need=NEED)
+    width, height = found.get("width"), found.get("height")
+    size = (width, height) if isinstance(width, int) and isinstance(height, int) else None
+    texts = [str(one.get("text") or "") for one in detections]
+    polygons = [one["polygon"] for one in detections]
+    name = str(PurePosixPath(image).with_suffix("")) if image else ""
+    return name, Predicted(file, polygons, texts if any(texts) else None, size, failed)
+
+
+def _nfc(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,50 @@
+"""The fault lab: programs that really fail, as a user's would; only ever run in a child: python -m ocrlab.fault_lab NAME.
+
+Nothing here is imported by what diagnoses, and nothing of what diagnoses is known here. torch is imported inside a
+fault, where it needs it. A function is named after what its program wants to do: its name is in the stack.
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import ModuleType
+
+from ocrlab.fault_lab import (
+    checkpoint,
+    compilation,
+    data,
+    dataloader,
+    dataloader_limits,
+    deadlocks,
+    disk,
+    distributed,
+    gpu,
+    healthy,
+    imports,
+    memory,
+    native_code,
+    notebook,
+    numerics,
+    resource_limits,
+    shared_memory,
+    signals,
+    tracker,
+)
+from ocrlab.fault_lab.fault import Fault
+
+CPU: tuple[ModuleType, ...] = (
+    imports,
+    data,
+    dataloader,
+    dataloader_limits,
+    native_code,
+    memory,
+    shared_memory,
+    resource_limits,
+    disk,
+    checkpoint,
+)
+CPU += (deadlocks, numerics, distributed, tracker, notebook, signals, compilation)
+FAULTS: dict[str, Fault] = {
+    fault.name: fault for fault in itertools.chain(*(family.FAULTS for family in (*CPU, gpu, healthy)))
+}

@@ -1,0 +1,236 @@
+"""Samples that cannot be read, labels that do not fit, batches that cannot be stacked."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from ocrlab.fault_lab.fault import Fault
+from ocrlab.fault_lab.setup import drop_root, folder
+
+
+def jpeg(path: Path, size: tuple[int, int] = (320, 480)) -> Path:
+    """Write a picture that cannot be compressed much, so that a cut goes through its pixels."""
+    from PIL import Image
+
+    Image.frombytes("RGB", size, random.Random(0).randbytes(size[0] * size[1] * 3)).save(path, quality=90)
+    return path
+
+
+def open_pages(paths: list[Path]) -> list[Any]:
+    from PIL import Image
+
+    return [Image.open(path).convert("RGB") for path in paths]
+
+
+def read_html_as_page() -> None:
+    place = folder()
+    pages = [jpeg(place / "0001.jpg"), place / "0002.jpg"]
+    pages[1].write_text("<html><head><title>503 Service Unavailable</title></head></html>")
+    open_pages(pages)
+
+
+def read_half_a_page() -> None:
+    page = jpeg(folder() / "0001.jpg")
+    page.write_bytes(page.read_bytes()[:9000])
+    open_pages([page])
+
+
+def to_grey() -> None:
+    import cv2
+
+    page = folder() / "0001.png"
+    page.write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 600)
+    cv2.cvtColor(cv2.imread(str(page)), cv2.COLOR_BGR2GRAY)
+
+
+def read_maps() -> None:
+    import numpy as np
+
+    place = folder() / "maps.npz"
+    np.savez(place, shrink=np.zeros((400, 400)), threshold=np.ones((400, 400)))
+    place.write_bytes(place.read_bytes()[:100_000])
+    with np.load(place) as maps:
+        maps["shrink"].sum()
+
+
+class Pages:
+    """A data set as people write it: a list of files and a list of labels."""
+
+    def __init__(self, place: Path, count: int = 8) -> None:
+        self.images = [place / f"{index:04d}.jpg" for index in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index].read_bytes()
+
+
+def train_on(dataset: Any, workers: int = 0, **options: Any) -> int:
+    """Go through a data set once, as an epoch does."""
+    from torch.utils.data import DataLoader
+
+    seen = 0
+    for batch in DataLoader(dataset, batch_size=4, num_workers=workers, **options):
+        seen += len(batch)
+    return seen
+
+
+def epoch_over_folder() -> None:
+    train_on(Pages(folder() / "train"))
+
+
+def epoch_over_private_folder() -> None:
+    import torch.utils.data  # before root is dropped: nobody may not read every place that Python is installed in
+
+    place = folder()
+    for page in Pages(place).images:
+        page.write_bytes(b"page")
+        page.chmod(0o000)
+    place.chmod(0o755)
+    drop_root()
+    torch.utils.data.get_worker_info()
+    train_on(Pages(place))
+
+
+def read_labels() -> None:
+    label = folder() / "0001.json"
+    label.write_text('{"shapes": [{"points": [[12, 40], [98, 40]], "label": "TOTAL"},\n')
+    json.loads(label.read_text())
+
+
+def read_label_lines() -> None:
+    label = folder() / "gt_0001.txt"
+    label.write_text("377,117,463,117,465,130,378,130,Genaxis Theatre\n493,115,519,115,519;131,493,131,[06]\n")
+    for line in label.read_text().splitlines():
+        points = [float(value) for value in line.split(",", 8)[:8]]
+        assert len(points) == 8
+
+
+def read_boxes() -> None:
+    label = folder() / "0001.txt"
+    label.write_text("0 0.51 0.44 0.20 0.10\n\n1 0.13 0.72\n")
+    for line in filter(None, label.read_text().split("\n")):
+        kind, x, y, width, height = line.split()
+        assert float(width) * float(height) > 0, (kind, x, y)
+
+
+def classify_fields() -> None:
+    import torch
+
+    head = torch.nn.Linear(16, 5)
+    loss = torch.nn.CrossEntropyLoss()
+    for labels in ([0, 1, 4, 2], [3, 3, 5, 1]):
+        loss(head(torch.randn(4, 16)), torch.tensor(labels)).backward()
+
+
+def embed_text() -> None:
+    import torch
+
+    alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+    embed = torch.nn.Embedding(len(alphabet), 8)
+    for word in ("total", "24.90"):
+        embed(torch.tensor([ord(letter) - ord("a") if letter.isalpha() else 36 for letter in word]))
+
+
+class Crops:
+    """Crops of text as tensors; each knows only its own size."""
+
+    sizes = ((32, 100), (32, 100), (32, 140), (32, 100))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return torch.zeros(3, *self.sizes[index])
+
+
+def epoch_over_crops() -> None:
+    train_on(Crops(), workers=1)
+
+
+class Readable(Pages):
+    """Pages of which those that cannot be read are left out, as somebody once found clever."""
+
+    def __getitem__(self, index: int) -> Any:
+        return None if index == 4 else index
+
+
+def epoch_over_readable() -> None:
+    train_on(Readable(folder()), workers=1)
+
+
+class Fields(Pages):
+    """Pages with their fields; one page was labelled by another department."""
+
+    def __getitem__(self, index: int) -> Any:
+        fields = {"total": 12.5, "date": 20240101} if index != 5 else {"sum": 12.5}
+        return fields["total"]
+
+
+def epoch_over_fields() -> None:
+    train_on(Fields(folder()))
+
+
+class Polygons(Pages):
+    """Polygons of each page as one tensor; a blank page has none."""
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return torch.stack([torch.rand(4, 2) for _ in range(3 if index else 0)])
+
+
+def epoch_over_polygons() -> None:
+    train_on(Polygons(folder()))
+
+
+class Lines(Pages):
+    """Pages with a list of labels that lost its last entries."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.labels = [0, 1, 0, 1, 1, 0]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.labels[index]
+
+
+def epoch_over_lines() -> None:
+    train_on(Lines(folder()))
+
+
+def score_masks() -> None:
+    import torch
+
+    mask = torch.zeros(2, 1, 16, 16)
+    mask[:, :, 4:8] = 255.0
+    probability = torch.sigmoid(torch.randn(2, 1, 16, 16))
+    torch.nn.functional.binary_cross_entropy(probability, mask)
+
+
+CORRUPT = ("data.corrupt", "data.sample")
+FAULTS = (
+    Fault("corrupt_image", "opens a page that is an error page", "failed", CORRUPT, read_html_as_page, ("PIL",)),
+    Fault("truncated_image", "decodes a JPEG that was cut", "failed", CORRUPT, read_half_a_page, ("PIL",)),
+    Fault("unreadable_image", "converts what imread returned", "failed", (*CORRUPT, "io.missing"), to_grey, ("cv2",)),
+    Fault("truncated_npz", "loads maps from a cut archive", "failed", CORRUPT, read_maps),
+    Fault("missing_image", "reads a folder that is not there", "failed", ("io.missing",), epoch_over_folder),
+    Fault("private_image", "reads pages of another user", "failed", ("io.permission",), epoch_over_private_folder),
+    Fault("label_json_cut", "parses a cut JSON label", "failed", ("data.annotation", "data.corrupt"), read_labels),
+    Fault("label_number", "reads a number that is none", "failed", ("data.annotation",), read_label_lines),
+    Fault("label_columns", "reads a box of too few numbers", "failed", ("data.annotation",), read_boxes),
+    Fault("class_id", "a class id past the last", "failed", ("data.index_range", "data.annotation"), classify_fields),
+    Fault("token_id", "embeds a letter that has no row", "failed", ("data.index_range",), embed_text),
+    Fault("ragged_batch", "stacks crops of two widths", "failed", ("data.sample",), epoch_over_crops),
+    Fault("none_sample", "a sample that is None", "failed", ("data.sample",), epoch_over_readable),
+    Fault("missing_key", "a page without a total", "failed", ("data.sample", "data.annotation"), epoch_over_fields),
+    Fault("empty_page", "stacks no polygons", "failed", ("data.sample", "data.annotation"), epoch_over_polygons),
+    Fault("short_labels", "fewer labels than pages", "failed", ("data.sample", "data.annotation"), epoch_over_lines),
+    Fault("mask_255", "BCE of a mask of 255", "failed", ("data.annotation", "data.index_range"), score_masks),
+)

@@ -1,0 +1,315 @@
+"""What only a GPU can do wrong; each runs where there is one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ocrlab.fault_lab.fault import Fault
+
+KERNELS = r"""
+extern "C" __global__ void copy(float *to, const float *from, int shift) {
+    to[threadIdx.x] = from[threadIdx.x + ((long long)shift << 32)];
+}
+extern "C" __global__ void scale(float *to, int stride) {
+    int at = (threadIdx.x + 1) * stride * 4;
+    to[at] *= 2.0f;
+}
+extern "C" __global__ void load4(float *to, const char *from) {
+    *(float4 *)to = *(const float4 *)(from + 4);
+}
+extern "C" __global__ void check(float *to) {
+    if (to[threadIdx.x] == 0.0f) asm volatile("trap;");
+}
+extern "C" __global__ void apply(float *to, int operation) {
+    to[threadIdx.x] = ((float (*)(float))(long long)operation)(to[threadIdx.x]);
+}
+extern "C" __global__ void settle(float *to) {
+    volatile float *flag = to;
+    while (*flag == 0.0f) { }
+}
+extern "C" __global__ void mix(float *to) {
+    float row[128];
+    #pragma unroll
+    for (int i = 0; i < 128; ++i) row[i] = to[threadIdx.x + 16 * i];
+    __syncthreads();
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 128; ++i) sum = sum * row[(i * 37) % 128] + row[i];
+    to[threadIdx.x] = sum;
+}
+"""
+
+
+def kernel(name: str) -> Callable[..., None]:
+    """Return one of the kernels, compiled for this GPU by NVRTC; the wheel brings it."""
+    import torch
+
+    made: Callable[..., None] = torch.cuda._compile_kernel(KERNELS, name)
+    return made
+
+
+def launch(name: str, *more: Any, block: int = 32) -> None:
+    """Run a kernel over a small tensor of zeros, and look at the sum, where an error surfaces."""
+    import torch
+
+    to = torch.zeros(4096, device="cuda")
+    kernel(name)(grid=(1, 1, 1), block=(block, 1, 1), args=[to, *more])
+    print(f"sum {to.sum().item():.1f}")
+
+
+def copy_pages() -> None:
+    import torch
+
+    launch("copy", torch.ones(4096, device="cuda"), 1 << 16)
+
+
+def scale_pages() -> None:
+    launch("scale", 1 << 27)
+
+
+def load_pages() -> None:
+    import torch
+
+    launch("load4", torch.ones(4096, device="cuda"))
+
+
+def check_pages() -> None:
+    launch("check")
+
+
+def apply_pages() -> None:
+    launch("apply", 0x1234567)
+
+
+def mix_pages() -> None:
+    launch("mix", block=1024)
+
+
+def copy_many() -> None:
+    import torch
+
+    launch("copy", torch.ones(4096, device="cuda"), 0, block=2048)
+
+
+def settle_pages() -> None:
+    launch("settle")
+
+
+def settle_beside() -> None:
+    import torch
+
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        kernel("settle")(grid=(1, 1, 1), block=(1, 1, 1), args=[torch.zeros(1, device="cuda")])
+    torch.cuda.synchronize()
+
+
+def classify() -> None:
+    import torch
+
+    head = torch.nn.Linear(16, 5).cuda()
+    for labels in ([0, 1, 4, 2], [3, 3, 5, 1]):
+        loss = torch.nn.functional.cross_entropy(head(torch.rand(4, 16).cuda()), torch.tensor(labels).cuda())
+        loss.backward()
+        print(f"loss {loss.item():.3f}")
+
+
+def embed() -> None:
+    import torch
+
+    table = torch.nn.Embedding(36, 8).cuda()
+    print(table(torch.tensor([3, 7, 36], device="cuda")).sum().item())
+
+
+def gather() -> None:
+    import torch
+
+    boxes = torch.rand(100, 4, device="cuda")
+    print(boxes[torch.tensor([0, 7, 300], device="cuda")].mean().item())
+
+
+def retry_after_copy() -> None:
+    import torch
+
+    try:
+        copy_pages()
+    except RuntimeError:
+        torch.cuda.empty_cache()
+        print(torch.ones(4, device="cuda").sum().item())
+
+
+def free_bytes() -> int:
+    """Return how many bytes are free on the GPU."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def train_large() -> None:
+    import torch
+
+    side = int((free_bytes() / 16) ** 0.5)
+    activations = [torch.empty(side, side, device="cuda") for _ in range(3)]
+    print(sum(page.numel() for page in activations) * torch.empty(2 * side, side, device="cuda").numel())
+
+
+def train_varied() -> None:
+    import torch
+
+    pages = [
+        torch.empty(8 << 20, dtype=torch.uint8, device="cuda") for _ in range(int(free_bytes() * 0.97) // (10 << 20))
+    ]
+    del pages[::2]
+    print(torch.empty(free_bytes() + (8 << 30), dtype=torch.uint8, device="cuda").numel())
+
+
+def train_logged() -> None:
+    import torch
+
+    weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+    page = torch.rand(int(free_bytes() / 4 / 20), device="cuda")
+    total = torch.zeros((), device="cuda")
+    for step in range(1000):
+        loss = (page * weight).exp().mean()
+        total = total + loss
+        print(f"step {step} loss {loss.item():.3f}", flush=True)
+
+
+def occupy(ready: Any) -> None:
+    import torch
+
+    held = torch.empty(int(free_bytes() * 0.95), dtype=torch.uint8, device="cuda")
+    ready.set()
+    time.sleep(60)
+    del held
+
+
+def train_beside() -> None:
+    import torch
+    import torch.multiprocessing as processes
+
+    context = processes.get_context("spawn")
+    ready = context.Event()
+    context.Process(target=occupy, args=(ready,), daemon=True).start()
+    ready.wait()
+    print(torch.zeros(8, 1 << 30, device="cuda").sum().item())
+
+
+def pair_boxes() -> None:
+    import torch
+
+    print(torch.empty(30_000_000, 30_000_000, device="cuda").numel())
+
+
+def pin_pages() -> None:
+    import torch
+
+    print(torch.empty(1 << 45, dtype=torch.uint8, pin_memory=True).numel())
+
+
+class Pages:
+    """Pages that are put on the GPU where they are loaded."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return torch.ones(4, device="cuda") * index
+
+
+def train_from_workers() -> None:
+    import torch
+    from torch.utils.data import DataLoader
+
+    net = torch.nn.Linear(4, 4).cuda()
+    for batch in DataLoader(Pages(), num_workers=1, multiprocessing_context="fork"):  # type: ignore[arg-type]
+        net(batch)
+
+
+def mix_devices() -> None:
+    import torch
+
+    torch.nn.Linear(4, 4).cuda()(torch.rand(2, 4))
+
+
+def mix_types() -> None:
+    import torch
+
+    torch.nn.Linear(4, 4).cuda()(torch.rand(2, 4).cuda().half())
+
+
+def use_other_card() -> None:
+    import torch
+
+    torch.zeros(4, device=f"cuda:{torch.cuda.device_count()}")
+
+
+def use_hidden_card() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import torch
+
+    torch.zeros(4).cuda()
+
+
+def train_half() -> None:
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 1)).cuda()
+    for step in range(10):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(torch.rand(8, 512, device="cuda") * 1e5 * (step + 1)).square().mean()
+        assert torch.isfinite(loss), f"step {step}: loss is {loss.item()}"
+
+
+def join_card(rank: int, port: int) -> None:
+    import torch
+    import torch.distributed as group
+
+    torch.cuda.set_device(0)
+    address = f"tcp://127.0.0.1:{port}"
+    group.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+    group.all_reduce(torch.ones(4, device="cuda"))
+
+
+def train_on_one_card() -> None:
+    import torch.multiprocessing as processes
+
+    processes.spawn(join_card, args=(29533,), nprocs=2)  # type: ignore[no-untyped-call]
+
+
+ADDRESS, INDEX, GPU = ("kernel.illegal_address",), ("data.index_range",), ("gpu",)
+LAUNCH, TRAP = ("kernel.launch_resources",), ("kernel.illegal_instruction", "kernel.launch_failure")
+DEVICE, ENDLESS = ("driver.no_visible_device",), ("hang.gpu_kernel",)
+WILD = ("kernel.misaligned", *TRAP, *ADDRESS)
+FAULTS = (
+    Fault("gpu_wild", "a kernel reads far away", "failed", ADDRESS, copy_pages, GPU),
+    Fault("gpu_int32", "a kernel's index overflows 32 bits", "failed", ADDRESS, scale_pages, GPU),
+    Fault("gpu_retried", "goes on after a sticky error", "failed", ADDRESS, retry_after_copy, GPU),
+    Fault("gpu_misaligned", "a vector load at an odd address", "failed", ("kernel.misaligned",), load_pages, GPU),
+    Fault("gpu_trap", "a trap in a kernel", "failed", TRAP, check_pages, GPU),
+    Fault("gpu_pointer", "calls what is no function", "failed", WILD, apply_pages, GPU),
+    Fault("gpu_registers", "a block that needs too many registers", "failed", LAUNCH, mix_pages, GPU),
+    Fault("gpu_block", "a block of 2048 threads", "failed", LAUNCH, copy_many, GPU),
+    Fault("gpu_endless", "a kernel that waits for ever", "hung", ENDLESS, settle_pages, GPU),
+    Fault("gpu_stream", "the same on another stream", "hung", ENDLESS, settle_beside, GPU),
+    Fault("gpu_class", "a class id past the last", "failed", INDEX, classify, GPU),
+    Fault("gpu_token", "a token without a row", "failed", INDEX, embed, GPU),
+    Fault("gpu_index", "an index past the last box", "failed", INDEX, gather, GPU),
+    Fault("gpu_capacity", "a step that does not fit", "failed", ("gpumem.capacity",), train_large, GPU),
+    Fault("gpu_fragments", "memory in pieces", "failed", ("gpumem.fragmentation",), train_varied, GPU),
+    Fault("gpu_leak", "keeps the graph of every loss", "failed", ("gpumem.leak",), train_logged, GPU),
+    Fault("gpu_foreign", "another process has the memory", "failed", ("gpumem.foreign",), train_beside, GPU),
+    Fault("gpu_absurd", "all pairs of 30 million boxes", "failed", ("gpumem.absurd_size",), pair_boxes, GPU),
+    Fault("gpu_pinned", "32 TB of pinned memory", "failed", ("gpumem.raw_alloc", "host.alloc_fail"), pin_pages, GPU),
+    Fault("gpu_fork", "CUDA in a forked worker", "failed", ("loader.cuda_in_fork",), train_from_workers, GPU),
+    Fault("gpu_devices", "a page on the CPU", "failed", ("user.device",), mix_devices, GPU),
+    Fault("gpu_types", "a page in half precision", "failed", ("user.dtype",), mix_types, GPU),
+    Fault("gpu_ordinal", "a card that is not there", "failed", DEVICE, use_other_card, GPU),
+    Fault("gpu_hidden", "no card is visible", "failed", DEVICE, use_hidden_card, GPU),
+    Fault("gpu_half", "half precision overflows", "failed", ("num.nonfinite",), train_half, GPU),
+    Fault("gpu_ranks", "two ranks on one card", "failed", ("dist.misconfig",), train_on_one_card, GPU),
+)

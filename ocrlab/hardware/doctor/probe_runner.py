@@ -1,0 +1,271 @@
+"""One check in one child process that can do no harm: its own session, a deadline, bounded output, no survivors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BOOT = Path(__file__).with_name("probe_child.py")
+ROOT = Path(__file__).parents[3]
+MARK = "OCRLAB_DOCTOR_CHILD"  # environment variable by which a child's children are found wherever they went
+FLOOD = 32 << 20  # bytes; no import and no check prints a thousandth of it
+ANSWERS = 8 << 20  # bytes; the longest answer, every package of a big environment, is a fiftieth of it
+TAIL = 16 << 10  # bytes kept of each stream: a traceback and what stands before it
+TICK = 0.05  # seconds between two looks at a child
+LAST_WORDS = 0.4  # seconds that a stuck child gets to write where it is
+AFTERMATH = 0.3  # seconds for what still is in the pipes of a child that has ended
+UNKILLABLE = 2.0  # seconds after SIGKILL; then it sits in the kernel (state D) and is left behind
+
+
+@dataclass
+class Ran:
+    """What became of a child: its answers, how it ended, and the last it printed.
+
+    `ended` is itself, deadline, idle, flood, stopped (by us, Ctrl-C) or unstarted; `code` is its exit code, negative
+    for a signal.
+    """
+
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    ended: str = "itself"
+    code: int | None = None
+    seconds: float = 0.0
+    printed: int = 0  # bytes
+    out: str = ""
+    errors: str = ""
+    garbage: str = ""  # what came through the channel and is no answer
+    done: bool = False  # it answered all it wanted to
+    trapped: bool = False  # it hung because a thread met an illegal instruction and could not say so
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it, if one did."""
+        if self.code is None or self.code >= 0 or self.ended != "itself":
+            return None
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:
+            return f"signal {-self.code}"
+
+
+def run(
+    python: str,
+    file: Path,
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    deadline: float,
+    idle: float | None = None,
+    own: bool = False,
+    stop: threading.Event | None = None,
+) -> Ran:
+    """Call `function` of a probe file under `python` and return what came of it; never raises, never outlasts it all.
+
+    It is ended after `deadline` seconds, or after `idle` seconds in which its processes used no processor and read
+    nothing: a slow disk is given time, a lock is not. `own` lets it import ocrlab, and hides the user's variables and
+    folder from it (python -I), which could break what only looks at the machine.
+    """
+    reader, writer = os.pipe()
+    mark = f"{os.getpid()}-{time.monotonic_ns()}-{threading.get_ident()}"
+    words = [str(writer), str(file), function, json.dumps(dict(arguments)), str(ROOT) if own else ""]
+    try:
+        process = subprocess.Popen(
+            [python, *(["-I"] if own else []), str(BOOT), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(mark),
+            pass_fds=(writer,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(reader)
+        return Ran(ended="unstarted", errors=f"{type(error).__name__}: {error}")
+    finally:
+        os.close(writer)
+    child = _Child(process, reader, mark)
+    try:
+        return child.watch(deadline, idle, stop)
+    finally:
+        child.end()
+
+
+def environment(mark: str = "") -> dict[str, str]:
+    """Return the user's environment for a child; wandb may be imported there but reaches no network."""
+    mine = {"PYTHONUNBUFFERED": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+    return {**os.environ, **mine, MARK: mark}
+
+
+class _Child:
+    """A running child with its three pipes, each read as it comes and kept only in part."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: int, mark: str) -> None:
+        self.process, self.mark, self.began = process, mark, time.monotonic()
+        assert process.stdout is not None and process.stderr is not None, "both are pipes"
+        self.kept = {channel: b"", process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+        self.channel, self.out, self.errors = self.kept
+        self.printed = self.sent = 0
+        self.pipes = selectors.DefaultSelector()
+        for descriptor in self.kept:
+            os.set_blocking(descriptor, False)
+            self.pipes.register(descriptor, selectors.EVENT_READ)
+
+    def watch(self, deadline: float, idle: float | None, stop: threading.Event | None) -> Ran:
+        """Read until it ends or has to be ended, and return what came of it."""
+        moved, last, looked = self.began, (-1, -1), 0.0
+        ended, left = "itself", None
+        while ended == "itself":
+            self._read(TICK)
+            now = time.monotonic()
+            if self.process.poll() is not None:
+                left = left or now
+                if not self.pipes.get_map() or now - left > AFTERMATH:
+                    break
+            elif stop is not None and stop.is_set():
+                ended = "stopped"
+            elif self.printed > FLOOD or self.sent > ANSWERS:
+                ended = "flood"
+            elif now - self.began > deadline:
+                ended = "deadline"
+            elif idle is not None and now - looked > 1:
+                looked, spent = now, work(self.process.pid)
+                if spent != last:
+                    moved, last = now, spent
+                elif now - moved > idle:
+                    ended = "idle"
+        trapped = ended in ("deadline", "idle") and in_sigill(self.process.pid)
+        if ended in ("deadline", "idle"):
+            self._last_words()
+        code = self.process.poll() if ended == "itself" else None
+        ran = self._told(ended, code, time.monotonic() - self.began)
+        ran.trapped = trapped
+        return ran
+
+    def end(self) -> None:
+        """Kill all that the child started, wherever it went, and close the pipes."""
+        limit = time.monotonic() + UNKILLABLE
+        while (family := relatives(self.process.pid, self.mark)) and time.monotonic() < limit:
+            for pid in family:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()  # reaps it, so that the next look finds it gone
+            time.sleep(0.005)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, limit - time.monotonic()))
+        self.pipes.close()
+        os.close(self.channel)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _last_words(self) -> None:
+        """Ask a stuck child for the stack of its threads; faulthandler answers even while the GIL is held."""
+        with contextlib.suppress(OSError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGUSR2)
+        limit = time.monotonic() + LAST_WORDS
+        while time.monotonic() < limit and self.process.poll() is None:
+            self._read(TICK)
+
+    def _read(self, seconds: float) -> None:
+        """Take what is in the pipes; of a flood only the last part is kept, and it never holds the writer up."""
+        for key, _ in self.pipes.select(seconds) if self.pipes.get_map() else ():
+            try:
+                data = os.read(key.fd, 1 << 16)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self.pipes.unregister(key.fd)
+            elif key.fd == self.channel:
+                self.sent += len(data)
+                self.kept[key.fd] += data if self.sent <= ANSWERS else b""
+            else:
+                self.printed += len(data)
+                self.kept[key.fd] = (self.kept[key.fd] + data)[-TAIL:]
+        if not self.pipes.get_map():
+            time.sleep(min(seconds, 0.01))  # all pipes are closed, but it still lives
+
+    def _told(self, ended: str, code: int | None, seconds: float) -> Ran:
+        texts = {name: self.kept[name].decode("utf-8", errors="replace") for name in (self.out, self.errors)}
+        ran = Ran([], ended, code, seconds, self.printed, texts[self.out], texts[self.errors])
+        for line in self.kept[self.channel].split(b"\n"):
+            try:
+                answer = json.loads(line) if line.strip() else {}
+            except ValueError:
+                answer = None
+            if not isinstance(answer, dict):
+                ran.garbage = ran.garbage or line[:80].decode("ascii", errors="backslashreplace")
+            elif answer == {"done": True}:
+                ran.done = True
+            elif answer:
+                ran.answers.append(answer)
+        return ran
+
+
+def in_sigill(pid: int) -> bool:
+    """Tell whether a thread of a process is in its handler of SIGILL, which blocks that signal meanwhile (proc(5)).
+
+    `boot.py` handles it in Python and so waits for the GIL, in vain where the thread that holds it waits for this one.
+    """
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            blocked = status.read_text(encoding="ascii", errors="replace").split("SigBlk:")[1].split()[0]
+            if int(blocked, 16) >> (signal.SIGILL - 1) & 1:
+                return True
+    return False
+
+
+def relatives(leader: int, mark: str) -> set[int]:
+    """Return the living processes of the session that `leader` leads, and those that bear the mark in any other."""
+    found = set()
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields and fields[0] not in "ZX" and (int(fields[3]) == leader or _bears(pid, mark)):
+            found.add(pid)
+    return found - {os.getpid()}
+
+
+def work(leader: int) -> tuple[int, int]:
+    """Return what the processes of a session have done so far: clock ticks of processor, and pages and bytes read."""
+    ticks = read = 0
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields and int(fields[3]) == leader:
+            ticks += int(fields[11]) + int(fields[12])
+            read += int(fields[9])
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                read += int(Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()[1])
+    return ticks, read
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on, which is field 3 of proc(5); empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _bears(pid: int, mark: str) -> bool:
+    try:
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Facts about running processes: trees, threads, stacks, signals, the Linux kernel log."""

@@ -1,0 +1,139 @@
+"""Who holds what a thread waits for: the other end of a pipe, the lock on a file, the far end of a connection.
+
+Sources: proc(5) for fd, fdinfo and locks; /proc/PID/net/tcp as in Documentation/networking/proc_net_tcp.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ocrlab.hardware.processes.stack_types import Stack
+
+PROC = Path("/proc")
+SECONDS = 2.0  # for a look at the pipes of all processes; half of the truth would name the wrong ones
+PIPE = re.compile(r"^(read|write) \d+ (pipe:\[\d+\])$")
+LOCK = re.compile(r"^(?:flock|fcntl) (\d+)\b")
+CONNECTION = re.compile(r"^(?:recvfrom|recvmsg|read|sendto|connect) \d+ socket:\[(\d+)\]$")
+FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
+HELD = re.compile(r"^\d+: (?:FLOCK|POSIX|OFDLCK)\s+\w+\s+WRITE\s+(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
+SLEEPS = re.compile(r"^(?:clock_)?nanosleep$")  # between two tries, as SQLite does for a lock
+MOST = 6  # pids that are named
+
+Ends = dict[tuple[str, str], list[int]]  # by pipe and call: who could make it
+Locks = dict[tuple[int, int, int], set[int]]  # by device and inode: who holds it
+
+
+def named(stacks: Sequence[Stack]) -> list[Stack]:
+    """Return the stacks with calls that tell who holds what they wait for: `flock 3 a.lock, held by 12`."""
+    calls = [thread.call for stack in stacks for thread in stack.threads]
+    ends = _pipe_ends(time.monotonic() + SECONDS) if any(map(PIPE.match, calls)) else {}
+    locks = _locks() if any(LOCK.match(call) or SLEEPS.match(call) for call in calls) else {}
+    return [
+        replace(
+            one,
+            threads=[replace(thread, call=_told(one.process.pid, thread.call, ends, locks)) for thread in one.threads],
+        )
+        for one in stacks
+    ]
+
+
+def _told(pid: int, call: str, ends: Ends, locks: Locks) -> str:
+    """Return a call with who holds what it waits for; as it was where that is not known."""
+    if found := LOCK.match(call):
+        holders = _holders(pid, found[1], locks)
+        return f"{call}, held by {_list(holders)}" if holders else call
+    if SLEEPS.match(call):
+        names = _names(PROC / str(pid) / "fd") if locks else []
+        told = (
+            f"{_target(pid, name)}, locked by {_list(held)}" for name in names if (held := _holders(pid, name, locks))
+        )
+        return " beside ".join([call, *list(told)[:1]])
+    if found := CONNECTION.match(call):
+        far = _far_end(pid, found[1])
+        return f"{call}, connected to {far}" if far else call
+    if (found := PIPE.match(call)) and (found[2], found[1]) in ends:
+        reads = found[1] == "read"
+        others = [one for one in ends.get((found[2], "write" if reads else "read"), ()) if one != pid]
+        return f"{call}, {'written' if reads else 'read'} by {_list(others)}"
+    return call
+
+
+def _list(pids: list[int]) -> str:
+    return ", ".join(map(str, pids[:MOST])) + (" and more" if len(pids) > MOST else "") if pids else "nobody else"
+
+
+def _pipe_ends(end: float) -> Ends:
+    """Return which processes could read from and write to each pipe, as far as we may look."""
+    found: Ends = {}
+    for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdigit()):
+        if time.monotonic() > end:
+            return {}
+        for name in _names(PROC / str(pid) / "fd"):
+            try:
+                target = _target(pid, name)
+                if not target.startswith("pipe:"):
+                    continue
+                flags = FLAGS.search((PROC / str(pid) / "fdinfo" / name).read_text(encoding="ascii"))
+            except OSError:
+                continue
+            mode = int(flags[1], 8) & os.O_ACCMODE if flags else os.O_RDWR
+            for call, closed in (("read", os.O_WRONLY), ("write", os.O_RDONLY)):
+                if mode != closed and pid not in (pids := found.setdefault((target, call), [])):
+                    pids.append(pid)
+    return found
+
+
+def _locks() -> Locks:
+    """Return who has locked which file for itself; those who wait are marked with an arrow, and left out."""
+    found: Locks = {}
+    with contextlib.suppress(OSError):
+        for who, a, b, inode in HELD.findall((PROC / "locks").read_text(encoding="ascii", errors="replace")):
+            found.setdefault((int(a, 16), int(b, 16), int(inode)), set()).add(int(who))
+    return found
+
+
+def _holders(pid: int, descriptor: str, locks: Locks) -> list[int]:
+    """Return who else has locked the file behind a descriptor of a process."""
+    try:
+        about = os.stat(PROC / str(pid) / "fd" / descriptor)
+    except OSError:
+        return []
+    place = (os.major(about.st_dev), os.minor(about.st_dev), about.st_ino)
+    return sorted(locks.get(place, set()) - {0, pid})
+
+
+def _far_end(pid: int, inode: str) -> str:
+    """Return the address at the other end of a TCP connection; empty for any other socket."""
+    for name, family, size in (("tcp", socket.AF_INET, 8), ("tcp6", socket.AF_INET6, 32)):
+        try:
+            lines = (PROC / str(pid) / "net" / name).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for words in map(str.split, lines):
+            if len(words) > 9 and words[9] == inode:
+                address, _, port = words[2].partition(":")
+                whole = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, size, 8))
+                host = socket.inet_ntop(family, whole)
+                return f"[{host}]:{int(port, 16)}" if size > 8 else f"{host}:{int(port, 16)}"
+    return ""
+
+
+def _target(pid: int, name: str) -> str:
+    try:
+        return os.readlink(PROC / str(pid) / "fd" / name)
+    except OSError:
+        return ""
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

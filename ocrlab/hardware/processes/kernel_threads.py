@@ -1,0 +1,115 @@
+"""The threads of a process as the kernel sees them: state, place of sleep, system call.
+
+Sources: proc(5); /proc/PID/stack needs root, /proc/PID/syscall the right to trace.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from ocrlab.hardware.processes.stack_types import Frame, Thread
+
+PROC = Path("/proc")
+MOST = 64  # threads that are looked at; a process with thousands must not use up the time of the others
+CALLS = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 16: "ioctl", 23: "select", 35: "nanosleep", 42: "connect", 43: "accept",
+        44: "sendto", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 72: "fcntl", 73: "flock", 202: "futex",
+        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
+        281: "epoll_pwait", 288: "accept4",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write", 72: "pselect6",
+        73: "ppoll", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 202: "accept", 203: "connect",
+        206: "sendto", 207: "recvfrom", 212: "recvmsg", 242: "accept4", 260: "wait4",
+    },
+}  # fmt: skip
+NAMES = CALLS.get(platform.machine(), {})
+PRIVATE = 128  # linux/futex.h: FUTEX_PRIVATE_FLAG; nobody outside the process can wake who sleeps there
+ANY_CHILD = 0x80000000  # from here on a number means one of several
+ON_A_FILE = {
+    "read",
+    "write",
+    "ioctl",
+    "connect",
+    "accept",
+    "accept4",
+    "sendto",
+    "recvfrom",
+    "recvmsg",
+    "fcntl",
+    "flock",
+}
+
+
+def view(pid: int) -> list[Thread]:
+    """Return the threads of a process, the main one first, with the kernel's frames; empty when it is gone."""
+    try:
+        ids = sorted((int(name) for name in os.listdir(PROC / str(pid) / "task")), key=lambda tid: (tid != pid, tid))
+    except (OSError, ValueError):
+        return []
+    return [_thread(pid, tid) for tid in ids[:MOST]]
+
+
+def catches(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler of its own for a signal, so that it would not end by it."""
+    found = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(PROC / str(pid) / "status"), re.MULTILINE)
+    return bool(found and int(found[1], 16) >> (number - 1) & 1)
+
+
+def is_python(pid: int) -> bool:
+    """Tell whether a process holds a Python interpreter, its own or as a library."""
+    try:
+        if re.match(r"python|pypy", os.path.basename(os.readlink(PROC / str(pid) / "exe"))):
+            return True
+    except OSError:
+        return True  # py-spy says why not
+    return "libpython" in _read(PROC / str(pid) / "maps")
+
+
+def _thread(pid: int, tid: int) -> Thread:
+    place = PROC / str(pid) / "task" / str(tid)
+    state = _read(place / "stat").rpartition(")")[2].split()[:1]
+    wchan = _read(place / "wchan").strip() if state != ["R"] else ""
+    wchan = "" if wchan == "0" else wchan.partition(".")[0]  # without what the compiler added: .constprop.0
+    call = _call(pid, _read(place / "syscall"))
+    frames = [Frame(found[1], "kernel", 0) for found in re.finditer(r"\] ([\w.]+)\+", _read(place / "stack"))]
+    name = _read(place / "comm").strip()
+    return Thread(tid, name, active=state == ["R"], frames=frames, wchan=wchan, call=call)
+
+
+def _call(pid: int, text: str) -> str:
+    """Return a system call with the file behind its first argument, such as `read 0 /dev/pts/1`.
+
+    A futex without a time limit is `private` where only threads of the same process can wake who sleeps there, else
+    `shared`; `wait4 12` waits for process 12.
+    """
+    number, _, rest = text.partition(" ")
+    name = NAMES.get(int(number)) if number.isdigit() else None
+    if name is None:
+        return ""
+    first = rest.split(" ", 1)[0]
+    if name == "futex":
+        given = [int(word, 16) for word in rest.split()[:4] if word.startswith("0x")]
+        for_ever = len(given) == 4 and not given[3]
+        return f"futex {'private' if given[1] & PRIVATE else 'shared'}" if for_ever else name
+    if name == "wait4" and first.startswith("0x"):
+        asked = int(first, 16) & 0xFFFFFFFF
+        return f"wait4 {asked}" if 0 < asked < ANY_CHILD else name
+    if name not in ON_A_FILE or not first.startswith("0x"):
+        return name
+    descriptor = int(first, 16)
+    try:
+        return f"{name} {descriptor} {os.readlink(PROC / str(pid) / 'fd' / str(descriptor))}"
+    except OSError:
+        return f"{name} {descriptor}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

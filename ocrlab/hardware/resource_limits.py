@@ -1,0 +1,182 @@
+"""What this machine allows a training to use: processor, memory, shared memory, descriptors, threads, disk, network.
+
+Limits are tried, not only read: threads are started, files are written and synced. Only ever called in a child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ocrlab.hardware import cgroup, host
+from ocrlab.hardware.processes import kernel_log
+
+MIB = 1 << 20
+THREADS = 64  # a loader with 8 workers of 8 threads
+WRITTEN = 16 * MIB  # a small checkpoint
+
+
+def processor(root: str = "/") -> dict[str, Any]:
+    """Return name and instruction sets of the processor, and the variables that switch some of them off."""
+    place = Path(root)
+    return {
+        "name": host.cpu_name(place).value,
+        "machine": platform.machine(),
+        "flags": sorted(host.cpu_flags(place)),
+        "cores": host.cores(place),
+        "variables": {key: value for key, value in os.environ.items() if "CPU" in key or "MKL" in key or "BLAS" in key},
+    }
+
+
+def library_path() -> dict[str, list[str]]:
+    """Return what LD_LIBRARY_PATH offers of NVIDIA's libraries, and what LD_PRELOAD forces upon every process."""
+    offers: list[str] = []
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        for name in ("cudnn", "cublas", "nccl", "cudart", "cuda"):
+            offers += glob.glob(os.path.join(glob.escape(folder or "."), f"lib{name}*.so*"))
+    return {"offers": sorted(offers), "preload": os.environ.get("LD_PRELOAD", "").replace(":", " ").split()}
+
+
+def memory(root: str = "/") -> dict[str, Any]:
+    """Return bytes of memory that are available, the limit that holds here, and what else can refuse an allocation."""
+    place = Path(root)
+    lines = _lines(place / "proc/meminfo")
+    told = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return {
+        "limit": host.memory_bytes(place).value,
+        "total": told.get("MemTotal"),
+        "available": told.get("MemAvailable"),
+        "used_of_group": _group_number("memory", ("memory.current", "memory.usage_in_bytes"), place),
+        "inactive": _reclaimable(place),
+        "address_space": None if soft == resource.RLIM_INFINITY else soft,
+        "overcommit": (_lines(place / "proc/sys/vm/overcommit_memory") or [""])[0],
+    }
+
+
+def shared_memory(folder: str = "/dev/shm") -> dict[str, Any]:
+    """Return size and free bytes of /dev/shm, whether it can be written, and what dead processes left in it."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as error:
+        return {"error": str(error)}
+    left = []
+    for path in glob.glob(os.path.join(folder, "torch_*")):
+        pid = os.path.basename(path).split("_")[1]  # torch_PID_RANDOM_NUMBER
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            left.append(os.path.basename(path))
+    return {"total": usage.total, "free": usage.free, "left": left, **_write(folder, min(WRITTEN, usage.free // 2))}
+
+
+def descriptors() -> dict[str, Any]:
+    """Return the limits on open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {"soft": soft, "hard": hard}
+
+
+def threads(root: str = "/") -> dict[str, Any]:
+    """Start threads that wait, and return how many came up with the limits that could have stopped them."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    place, go, started = Path(root), threading.Event(), 0
+    error, every = "", []
+    try:
+        for _ in range(THREADS):
+            thread = threading.Thread(target=go.wait, daemon=True)
+            thread.start()
+            every.append(thread)
+            started += 1
+    except RuntimeError as problem:
+        error = str(problem)
+    used = _group_number("pids", ("pids.current",), place)
+    go.set()
+    for thread in every:
+        thread.join()
+    return {
+        "wanted": THREADS,
+        "started": started,
+        "error": error,
+        "processes": None if soft == resource.RLIM_INFINITY else soft,
+        "group": cgroup.pids_limit(root=place).value,
+        "used_of_group": used,
+    }
+
+
+def disk(folder: str) -> dict[str, Any]:
+    """Write and sync a file in a folder, or in the nearest one above that exists, and return speed and free bytes."""
+    place = Path(folder).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        usage, table = shutil.disk_usage(place), os.statvfs(place)
+    except OSError as error:
+        return {"folder": str(place), "error": str(error)}
+    told = {"folder": str(place), "free": usage.free, "files": table.f_favail if table.f_files else None}
+    return {**told, **_write(str(place), min(WRITTEN, max(usage.free // 2, 4096)))}
+
+
+def network(address: str, port: int, timeout: float) -> dict[str, Any]:
+    """Open a connection to the tracker's server or to the proxy in front of it, and close it again; nothing is sent."""
+    began = time.perf_counter()
+    try:
+        with contextlib.closing(socket.create_connection((address, port), timeout)):
+            return {"seconds": time.perf_counter() - began}
+    except OSError as error:
+        return {"error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - began}
+
+
+def kernel(seconds: float) -> dict[str, Any]:
+    """Return what the kernel wrote about kills, faults and GPUs in the last so many seconds, or why it is not told."""
+    told = kernel_log.lines(max(0.0, time.monotonic() - seconds))
+    return {"lines": told.value or [], "missing": told.missing}
+
+
+def _write(folder: str, count: int) -> dict[str, Any]:
+    """Write, sync and remove a file of so many bytes; return seconds, or the error."""
+    began, block = time.perf_counter(), os.urandom(MIB)
+    try:
+        with tempfile.TemporaryFile(prefix=".ocrlab-doctor-", dir=folder) as file:
+            for start in range(0, count, MIB):
+                file.write(block[: min(MIB, count - start)])
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return {"error": f"{error.strerror or error} (errno {error.errno})"}
+    return {"written": count, "seconds": time.perf_counter() - began}
+
+
+def _group_number(controller: str, names: tuple[str, ...], root: Path) -> int | None:
+    """Return the smallest number that the control groups above this process have in any of these files."""
+    found = []
+    for group in host._groups(root, controller):
+        for name in names:
+            text = (_lines(group / name) or [""])[0]
+            if text.isdigit() and int(text) < host.UNLIMITED:
+                found.append(int(text))
+    return min(found, default=None)
+
+
+def _reclaimable(root: Path) -> int:
+    """Return the bytes of file cache in this process's control group: used, but given up when asked for."""
+    for group in host._groups(root, "memory"):
+        for line in _lines(group / "memory.stat"):
+            name, _, number = line.partition(" ")
+            if name in ("total_inactive_file", "inactive_file") and number.isdigit():
+                return int(number)
+    return 0
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

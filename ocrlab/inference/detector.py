@@ -1,0 +1,136 @@
+"""A trained detector, ready to use, and which one it is when nobody names one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ocrlab import run_folder
+from ocrlab.config.schema import Config
+from ocrlab.data import image_io
+from ocrlab.data.annotations import Problem
+from ocrlab.errors import CheckpointError, ConfigError, ShapeError
+from ocrlab.evaluation import postprocess
+from ocrlab.hardware import host
+from ocrlab.inference import checkpoint, page_inference, pretrained
+from ocrlab.inference.page_stream import Source, checked, flow
+from ocrlab.model.dbnet import Detector as Network
+from ocrlab.records import Prediction
+
+NEWEST = ", the newest successful run"
+WEAK = 0.5  # hmean@0.5 below which a run's detector is hardly the one that somebody wants to use
+
+
+@dataclass
+class Detector:
+    """A trained detector with the settings it was measured with; `config.post` and `config.evaluate` may be changed."""
+
+    model: Network
+    config: Config
+    bf16: bool
+    checkpoint: Path | None = None
+    origin: str = ""  # which one it is, in words
+
+    @classmethod
+    def load(cls, path: Path | str | None = None, *, runs: Path | str = "runs", device: str = "cpu") -> Detector:
+        """Read a checkpoint; `receipts` is the shipped one, unless there is a file of that name.
+
+        Without a path it is the best one of the newest successful run in `runs`, and the shipped one where there is no
+        run. Raises CheckpointError, and ConfigError for a device that is not there.
+        """
+        found, origin = choose(path, Path(runs))
+        net, config, card = checkpoint.load_detector(found)
+        origin += _doubt(card) if origin.endswith(NEWEST) else ""
+        try:
+            net = net.to(device)
+        except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device
+            got = f"device={device!r}: {str(error).partition(chr(10))[0][:100]}"
+            need = "cpu, or cuda where torch sees a GPU"
+            raise ConfigError("The detector cannot be put onto this device", got=got, need=need) from error
+        bf16 = config.trainer.precision == "bf16" and (device != "cpu" or "avx512_bf16" in host.cpu_flags())
+        return cls(net, config, bf16, found, origin)
+
+    def regions(self, image: NDArray[np.uint8]) -> postprocess.Regions:
+        """Return polygons (P, 2) and scores (N,) of an image (H, W, 3) RGB uint8, in its own pixels."""
+        return page_inference.detect(
+            self.model,
+            image,
+            post=self.config.post,
+            evaluate=self.config.evaluate,
+            shrink_ratio=self.config.targets.shrink_ratio,
+            bf16=self.bf16,
+        )
+
+    def detect(self, image: NDArray[np.uint8] | Path | str, name: str | None = None) -> Prediction:
+        """Return the text regions of a file or of an image (H, W, 3) RGB uint8; raises DataError for a bad file."""
+        if isinstance(image, Path | str):
+            name = name or Path(image).name
+            image = image_io.read_image(image, exif=self.config.exif)
+        image = checked(image)
+        found = self.regions(image)
+        height, width = image.shape[:2]
+        return Prediction(name or "", width, height, found.to_detections())
+
+    def stream(
+        self, pages: Iterable[Source], *, ahead: int | None = None, batch: int | None = None
+    ) -> Iterator[Prediction | Problem]:
+        """Yield what is found on files or images (H, W, 3) RGB uint8, in their order; a bad page is a Problem.
+
+        Reading and post-processing run beside the network. At most `ahead` pages are in memory, those of one canvas
+        size in batches of at most `batch`. Raises ShapeError for one page that is no list of pages.
+        """
+        got = repr(pages) if isinstance(pages, str | Path) else ""
+        if isinstance(pages, np.ndarray) and pages.ndim in (2, 3):
+            got = f"an image {pages.shape}"
+        if got:  # the letters of its name, or its rows, would be taken for pages
+            do = "Put it into a list, or use detect"
+            raise ShapeError("This is one page", got=got, need="a list of pages", do=do)
+        return flow(self, pages, lambda page, found: page.prediction(found), ahead=ahead, batch=batch)
+
+
+def choose(path: Path | str | None, runs: Path) -> tuple[Path, str]:
+    """Return the checkpoint to use and which one that is, in words; raises CheckpointError."""
+    if path is not None:
+        if str(path) == pretrained.NAME and not Path(path).is_file():
+            return pretrained.find(), f"the shipped detector {pretrained.NAME}"
+        return Path(path), str(path)
+    try:
+        found = newest_checkpoint(runs)
+    except CheckpointError:
+        return pretrained.find(), f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
+    return found, f"{found}{NEWEST}"
+
+
+def _doubt(card: Mapping[str, Any]) -> str:
+    """Return what is said of a detector that nobody named, where it has not learned to find text."""
+    hmean = (card.get("metrics") or {}).get("hmean@0.5")
+    if not isinstance(hmean, float) or hmean >= WEAK:
+        return ""
+    return f", which reached only hmean@0.5 {hmean:.2f} (`{pretrained.NAME}` as checkpoint is the shipped one)"
+
+
+def newest_checkpoint(runs: Path) -> Path:
+    """Return the best checkpoint of the newest successful run in `runs`; raises CheckpointError naming the option."""
+    for folder, record in reversed(run_folder.list_runs(runs)):
+        best = sorted((folder / "checkpoints").glob("best-*.ckpt"))
+        if best and record.status == "success":  # runs of other programs end well too, and leave no checkpoint
+            return best[-1]
+    raise CheckpointError(
+        "There is no trained detector yet",
+        got=f"no successful run in {runs}",
+        need="a checkpoint",
+        do="Name one with --checkpoint CKPT, or train one with: ocrlab train",
+    )
+
+
+def threads(count: int | None = None) -> None:
+    """Use `count` threads, or one a usable core, for the network; OpenCV gets no more: pages are read side by side."""
+    torch.set_num_threads(count or host.cores())
+    cv2.setNumThreads(1)

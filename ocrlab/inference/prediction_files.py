@@ -1,0 +1,212 @@
+"""From image files to prediction files: which pages there are, and results that are never written over a file."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.data.annotations import Problem
+from ocrlab.data.folder_layouts import SUFFIXES
+from ocrlab.data.formats import reader
+from ocrlab.errors import DataError
+from ocrlab.evaluation import postprocess
+from ocrlab.inference.detector import Detector
+from ocrlab.inference.page_stream import Page, flow
+from ocrlab.records import SCHEMA, Prediction, to_json
+
+ENDINGS = {"json": ".json", "icdar": ".txt", "overlay": ".overlay.jpg"}
+FORMATS = tuple(ENDINGS)
+LONGEST = 220  # bytes of a name that leave room for a number and the longest ending, of the 255 that disks allow
+# What a person takes for a page, too: GIF can be read, and for the others the reason why not is told.
+ALSO = frozenset({".gif", ".pdf", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".djvu"})
+GREEN = (60, 190, 60)  # RGB of the polygons in overlays
+Write = Callable[[Path], object]  # makes one file
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one file: its prediction or what is wrong with it, and the files that were written."""
+
+    file: Path
+    page: Prediction | Problem
+    written: tuple[Path, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return it as one JSON object: a prediction, or `{"schema", "image", "error"}`, and the path of the file."""
+        return record(self.file, self.page)
+
+
+def record(file: Path, page: Prediction | Problem) -> dict[str, Any]:
+    """Return a prediction, or a problem, as a JSON object that also says which file it was."""
+    if isinstance(page, Prediction):
+        return to_json(page, file=str(file))
+    return {"schema": SCHEMA, "image": file.name, "error": page.message, "file": str(file)}
+
+
+def collect(paths: Sequence[Path]) -> list[Path]:
+    """Return the image files that `paths` (files and folders) name, each once, folders in order of name.
+
+    A PDF or a photograph of a telephone (HEIC) in a folder is one too: who reads it says that it cannot be.
+    Hidden files and overlays of ours are no pages; a folder that cannot be read is one, which is then told. Raises
+    DataError for a path that is not there, or if none is found.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(walk(path))
+        elif path.exists():
+            found.append(path)
+        else:
+            need = "images or folders of images"
+            raise DataError("There is no such file or folder", got=str(path), need=need, missing=True)
+    if not found:
+        raise DataError(
+            "No image was found", got=", ".join(map(str, paths)), need=f"files {' '.join(sorted(SUFFIXES))}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def walk(top: Path) -> Iterator[Path]:
+    """Yield the image files below a folder; links to folders are not followed, so that none is entered twice.
+
+    What cannot be read is yielded too, folders and links that lead nowhere among it: who reads it says so.
+    """
+    closed: list[Path] = []
+    for folder, folders, names in os.walk(top, onerror=lambda error: closed.append(Path(error.filename))):
+        folders[:] = [name for name in folders if name[0] != "."]
+        for name in names:
+            path = Path(folder, name)
+            ours = name.lower().endswith(ENDINGS["overlay"])
+            if path.suffix.lower() in SUFFIXES | ALSO and name[0] != "." and not ours and not _special(path):
+                yield path
+    yield from closed
+
+
+def _special(path: Path) -> bool:
+    """Tell whether a name leads to a pipe, a socket or a device, from which one could read for ever."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def predict_files(
+    detector: Detector,
+    files: Iterable[Path],
+    out: Path | None = None,
+    wanted: Sequence[str] = ("json",),
+    *,
+    ahead: int | None = None,
+    batch: int | None = None,
+) -> Generator[Found, None, None]:
+    """Detect text in image files and yield what became of each, in order; a page that cannot be read is a Problem.
+
+    With `out`, NAME.json, NAME.txt (ICDAR) or NAME.overlay.jpg is written there: whole, and never over a file. Raises
+    DataError if there can be no such folder.
+    """
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{out} cannot be made", got=error.strerror, need="a folder of yours") from error
+    formed = tuple(wanted) if out is not None else ()
+
+    def finish(page: Page, found: postprocess.Regions) -> tuple[Path, Prediction, dict[str, Write]]:
+        assert not isinstance(page.source, np.ndarray), "only files come in"
+        file, prediction = Path(page.source), page.prediction(found)
+        return file, prediction, {ENDINGS[form]: WRITERS[form](file, page, prediction, found) for form in formed}
+
+    done = flow(detector, files, finish, keep_images="overlay" in formed, ahead=ahead, batch=batch)
+    with contextlib.closing(done):
+        for result in done:
+            if isinstance(result, Problem):
+                assert result.file is not None, "only files come in"
+                yield Found(result.file, result)
+            else:
+                file, prediction, writes = result
+                yield Found(file, prediction, place(writes, out, file.stem) if out and writes else ())
+
+
+def as_json(file: Path, _page: Page, prediction: Prediction, _found: postprocess.Regions) -> Write:
+    """Return what writes a prediction as JSON."""
+    text = json.dumps(record(file, prediction), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return lambda path: path.write_bytes(text.encode(errors="backslashreplace"))
+
+
+def as_icdar(_file: Path, _page: Page, _prediction: Prediction, found: postprocess.Regions) -> Write:
+    """Return what writes regions as ICDAR text."""
+    return lambda path: reader.write_icdar(path, found.polygons, [""] * len(found))
+
+
+def as_overlay(_file: Path, page: Page, _prediction: Prediction, found: postprocess.Regions) -> Write:
+    """Return what writes the page with its regions drawn on it, as a JPEG."""
+    assert page.image is not None, "kept for this"
+    drawn = overlay(page.image, found.polygons)
+    _, data = cv2.imencode(".jpg", cv2.cvtColor(drawn, cv2.COLOR_RGB2BGR, dst=drawn), [cv2.IMWRITE_JPEG_QUALITY, 90])
+    return lambda path: path.write_bytes(data.tobytes())
+
+
+WRITERS: dict[str, Callable[[Path, Page, Prediction, postprocess.Regions], Write]] = {
+    "json": as_json,
+    "icdar": as_icdar,
+    "overlay": as_overlay,
+}
+
+
+def overlay(image: NDArray[np.uint8], polygons: Sequence[NDArray[np.float32]]) -> NDArray[np.uint8]:
+    """Return a copy of an image (H, W, 3) RGB with the polygons drawn on it."""
+    drawn = image.copy()
+    thickness = max(1, round(max(image.shape[:2]) / 800))
+    points = [np.rint(p).astype(np.int32) for p in polygons]
+    return cv2.polylines(drawn, points, isClosed=True, color=GREEN, thickness=thickness, lineType=cv2.LINE_AA)
+
+
+def place(writes: Mapping[str, Write], out: Path, stem: str) -> tuple[Path, ...]:
+    """Make the files `out/stem` + ending, or `out/stem-2` … where one of them is there already; return their paths.
+
+    Each is whole or not there, and another process that writes into the same folder loses nothing either.
+    """
+    if len(os.fsencode(stem)) > LONGEST:
+        stem = os.fsencode(stem)[:LONGEST].decode(errors="ignore")
+    for number in itertools.count(1):
+        base = f"{stem}-{number}" if number > 1 else stem
+        paths = [out / f"{base}{ending}" for ending in writes]
+        if any(os.path.lexists(path) for path in paths):
+            continue
+        placed: list[Path] = []
+        try:
+            for path, write in zip(paths, writes.values(), strict=True):
+                create(path, write)
+                placed.append(path)
+            return tuple(placed)
+        except FileExistsError:  # somebody was faster
+            for path in placed:
+                path.unlink()
+    raise AssertionError("numbers do not end")
+
+
+def create(path: Path, write: Write) -> None:
+    """Let `write` make a new file, whole or not at all; raises FileExistsError where there is one, else OSError.
+
+    It is not synced: what a power cut takes can be computed again.
+    """
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}{path.suffix}.tmp")
+    try:
+        write(temporary)
+        try:
+            os.link(temporary, path)  # unlike a rename it refuses a name that is taken
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            with path.open("xb") as file:
+                file.write(temporary.read_bytes())
+    finally:
+        temporary.unlink(missing_ok=True)

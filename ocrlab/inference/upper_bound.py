@@ -1,0 +1,275 @@
+"""The best that any network could reach: perfect maps of the ground truth through post-processing, over settings.
+
+A page is letterboxed and its targets are drawn as in training; the shrink map is taken for the network's probability,
+decoded by the path of validation and scored. What is missing from 1 is lost by the settings, whatever is trained.
+Images are not decoded. Only their sizes matter, which the index has read from the headers.
+
+Shapes: h w map pixels, N boxes, P points.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab import geometry
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.data import target_maps, transforms
+from ocrlab.data.formats.reader import Index, Sample
+from ocrlab.errors import DataError
+from ocrlab.evaluation.metrics import iou
+from ocrlab.evaluation.postprocess import Regions
+from ocrlab.hardware import host
+from ocrlab.inference import page_inference
+
+Unclip = Literal["exact"] | float
+Setting = tuple[int, float, Unclip]  # long side, shrink ratio, unclip
+Tick = Callable[[int, int], None]  # pages done, of how many
+
+AIM = 0.7  # the IoU by which rows are ranked and boxes are called lost: at 0.5 almost every setting looks well
+STRIDE = 4  # of the features that the map is made from
+SIZES = (8, 12, 16, 24, 32, 48)  # short sides in page pixels at which the size bins end; the last bin is open
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of the ground truth: its page, its position there, and its short side in page pixels."""
+
+    page: str
+    index: int
+    short: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is possible with one setting.
+
+    `hmean` is by IoU threshold; `coarse` is the same when the perfect map went through a quarter of the resolution,
+    as what the network sees does. `bins` has for each size bin how many boxes count and how many are found at `AIM`.
+    `vanished` are boxes too small to be drawn, `thin` those that are below `post.min_size` once shrunk, `merged` those
+    that touch a neighbour on the map, in groups.
+    """
+
+    long_side: int
+    shrink_ratio: float
+    unclip: Unclip
+    hmean: dict[float, float]
+    coarse: dict[float, float]
+    bins: dict[str, tuple[int, int]]
+    vanished: tuple[Box, ...]
+    thin: tuple[Box, ...]
+    merged: tuple[tuple[Box, ...], ...]
+
+    @property
+    def setting(self) -> Setting:
+        """Return long side, shrink ratio and unclip."""
+        return self.long_side, self.shrink_ratio, self.unclip
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts of one page with one setting: (T, 3) matched, truths, detections by threshold, perfect and coarse."""
+
+    perfect: NDArray[np.int64]
+    coarse: NDArray[np.int64]
+    hit: NDArray[np.bool_]  # (N,) found at AIM
+    counts: NDArray[np.bool_]  # (N,) takes part in the figures
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The perfect map (h, w) of a page, the warp to it, and the positions of the boxes that it loses, as in `Row`."""
+
+    heat: NDArray[np.float32]
+    warp: NDArray[np.float64]
+    vanished: list[int]
+    thin: list[int]
+    merged: list[list[int]]
+
+
+def sweep(
+    index: Index,
+    *,
+    long_sides: Sequence[int],
+    shrink_ratios: Sequence[float],
+    unclips: Sequence[Unclip],
+    shape: Literal["quad", "polygon"] = "quad",
+    config: Config | None = None,
+    tick: Tick | None = None,
+) -> list[Row]:
+    """Return what is possible on the pages of `index` with each combination of settings, in the order given.
+
+    All else (thresholds, smallest sizes, enlarging) is as in `config`, the defaults without one. `tick` is called with
+    pages done and their number. Raises DataError where no box counts, ConfigError for a setting out of range.
+    """
+    if not any((~sample.ignored).any() for sample in index.samples):
+        got = f"{len(index.samples)} pages with {sum(len(s.polygons) for s in index.samples)} boxes"
+        raise DataError(
+            f"{index.source} has nothing that the oracle could lose", got=got, need="a box that is not ignored"
+        )
+    grid = {
+        (long_side, ratio): [_applied(config or Config(), long_side, ratio, unclip, shape) for unclip in unclips]
+        for long_side, ratio in itertools.product(dict.fromkeys(long_sides), dict.fromkeys(shrink_ratios))
+    }
+    done: list[list[tuple[Drawing, list[Tally]]]] = []
+    with ThreadPoolExecutor(host.cores()) as pool:  # what takes time here lets other threads run
+        for found in pool.map(lambda sample: [_page(sample, variants) for variants in grid.values()], index.samples):
+            done.append(found)
+            if tick:
+                tick(len(done), len(index.samples))
+    rows = []
+    for k, variants in enumerate(grid.values()):
+        losses = _losses(index.samples, [page[k][0] for page in done])
+        for j, variant in enumerate(variants):
+            rows.append(_row(variant, index.samples, [page[k][1][j] for page in done], losses))
+    return rows
+
+
+def best(rows: Sequence[Row]) -> Row:
+    """Return the row with the highest hmean at IoU 0.7, then 0.8, then the smallest maps."""
+    return max(rows, key=lambda row: (round(row.hmean[AIM], 4), round(row.hmean[0.8], 4), -row.long_side))
+
+
+def short_side(polygon: NDArray[np.floating]) -> float:
+    """Return the short side in pixels of the rectangle that has the area and the perimeter of a polygon (P, 2)."""
+    half, area = geometry.perimeter(polygon) / 2, abs(geometry.area(polygon))
+    return float(half - np.sqrt(max(half * half - 4 * area, 0.0))) / 2
+
+
+def bin_of(short: float) -> str:
+    """Return the name of the size bin of a short side in page pixels."""
+    return next((f"< {end} px" for end in SIZES if short < end), f">= {SIZES[-1]} px")
+
+
+def _applied(config: Config, long_side: int, ratio: float, unclip: Unclip, shape: str) -> Config:
+    """Return a config with the settings of one row; raises ConfigError for one out of range."""
+    chosen = {"evaluate.long_side": long_side, "targets.shrink_ratio": ratio, "post.unclip": unclip}
+    return configs.apply(config, {**chosen, "post.shape": shape})
+
+
+def _page(sample: Sample, variants: Sequence[Config]) -> tuple[Drawing, list[Tally]]:
+    """Return the drawing of a page, and its tally for configs that differ in unclip only; the map itself is let go."""
+    drawing = draw(sample, variants[0])
+    tallies = []
+    for config in variants:
+        found, coarse = (
+            _decoded(heat, drawing, sample, config) for heat in (drawing.heat, through_stride(drawing.heat))
+        )
+        match = iou.match(sample.polygons, sample.ignored, found.polygons)
+        softened = iou.match(sample.polygons, sample.ignored, coarse.polygons)
+        hit = np.zeros(len(sample.polygons), bool)
+        hit[[truth for truth, _ in match.pairs[AIM]]] = True
+        tallies.append(Tally(_counts(match), _counts(softened), hit, match.truth_counts))
+    return replace(drawing, heat=np.zeros((0, 0), np.float32)), tallies
+
+
+def _decoded(heat: NDArray[np.float32], drawing: Drawing, sample: Sample, config: Config) -> Regions:
+    return page_inference.regions(
+        heat, drawing.warp, (sample.width, sample.height), config.post, config.targets.shrink_ratio
+    )
+
+
+def draw(sample: Sample, config: Config) -> Drawing:
+    """Return the perfect map of a page at `config.evaluate`, drawn as training draws it."""
+    warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
+    moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]  # as `training_crop` does
+    chosen = config.targets
+    made = target_maps.make(
+        moved,
+        sample.ignored,
+        (height, width),
+        shrink_ratio=chosen.shrink_ratio,
+        threshold_range=chosen.threshold_range,
+        min_text_size=chosen.min_text_size,
+    )
+    inner = {i: shrunk(moved[i], chosen.shrink_ratio) for i in np.flatnonzero(~made.ignored).tolist()}
+    thin = [i for i, p in inner.items() if len(p) and min(cv2.minAreaRect(p)[1]) < config.post.min_size]
+    vanished = np.flatnonzero(made.ignored & ~sample.ignored).tolist()
+    return Drawing(made.shrink_map, warp, vanished, thin, touching(inner, made.shrink_map))
+
+
+def shrunk(polygon: NDArray[np.floating], ratio: float) -> NDArray[np.int32]:
+    """Return the polygon (P, 2) that is painted for a polygon, cut to whole pixels as the targets are."""
+    inner = geometry.offset(polygon, -geometry.shrink_distance(polygon, ratio))
+    return inner[0].astype(np.int32) if inner else np.zeros((0, 2), np.int32)
+
+
+def touching(inner: Mapping[int, NDArray[np.int32]], painted: NDArray[np.float32]) -> list[list[int]]:
+    """Return groups of positions whose shrunk polygons are connected on the map, so that they come back as one."""
+    _, label = cv2.connectedComponents(painted.astype(np.uint8), connectivity=8)  # as cv2.findContours
+    height, width = label.shape
+    groups: dict[int, list[int]] = {}
+    for i, points in inner.items():
+        for x, y in points[((points >= 0) & (points < (width, height))).all(axis=1)][:1]:  # corners are painted
+            groups.setdefault(int(label[y, x]), []).append(i)
+    return [group for number, group in groups.items() if number and len(group) > 1]
+
+
+def through_stride(heat: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a map (h, w) averaged over 4 x 4 pixels and enlarged again: what features of stride 4 can hold of it."""
+    height, width = heat.shape
+    small = cv2.resize(heat, (max(1, width // STRIDE), max(1, height // STRIDE)), interpolation=cv2.INTER_AREA)
+    again = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+    return np.clip(again, 0, 1, dtype=np.float32)
+
+
+def _counts(match: iou.PageMatch) -> NDArray[np.int64]:
+    return np.array([(match.matched(t), match.cared_truth, match.cared_detections) for t in match.thresholds])
+
+
+Losses = tuple[tuple[Box, ...], tuple[Box, ...], tuple[tuple[Box, ...], ...]]
+
+
+def _losses(samples: Sequence[Sample], drawings: Sequence[Drawing]) -> Losses:
+    """Return the boxes that vanish, those that are too thin, and the groups that merge, over all pages."""
+
+    def boxes(sample: Sample, positions: Sequence[int]) -> tuple[Box, ...]:
+        return tuple(Box(sample.name, i, round(short_side(sample.polygons[i]), 1)) for i in positions)
+
+    both = list(zip(samples, drawings, strict=True))
+    return (
+        tuple(box for sample, drawing in both for box in boxes(sample, drawing.vanished)),
+        tuple(box for sample, drawing in both for box in boxes(sample, drawing.thin)),
+        tuple(boxes(sample, group) for sample, drawing in both for group in drawing.merged),
+    )
+
+
+def _row(config: Config, samples: Sequence[Sample], tallies: Sequence[Tally], losses: Losses) -> Row:
+    """Return the row of one setting from the tallies of its pages."""
+    seen: Counter[str] = Counter()
+    hits: Counter[str] = Counter()
+    for sample, tally in zip(samples, tallies, strict=True):
+        for i in np.flatnonzero(tally.counts).tolist():
+            name = bin_of(short_side(sample.polygons[i]))
+            seen[name] += 1
+            hits[name] += bool(tally.hit[i])
+    order = [*(f"< {end} px" for end in SIZES), f">= {SIZES[-1]} px"]
+    return Row(
+        long_side=config.evaluate.long_side,
+        shrink_ratio=config.targets.shrink_ratio,
+        unclip=config.post.unclip,
+        hmean=_hmeans(sum(tally.perfect for tally in tallies)),
+        coarse=_hmeans(sum(tally.coarse for tally in tallies)),
+        bins={name: (seen[name], hits[name]) for name in order if seen[name]},
+        vanished=losses[0],
+        thin=losses[1],
+        merged=losses[2],
+    )
+
+
+def _hmeans(total: NDArray[np.int64] | int) -> dict[float, float]:
+    """Return hmean by threshold from counts (T, 3) over all pages: matched, truths, detections."""
+    rows = np.asarray(total).tolist()
+    return {
+        t: iou.harmonic_mean(matched / found if found else 0.0, matched / truths if truths else 0.0)
+        for t, (matched, truths, found) in zip(iou.THRESHOLDS, rows, strict=True)
+    }

@@ -1,0 +1,264 @@
+"""Running something in a child of the notebook under watch: its output streams, its events too, and the kernel lives.
+
+The watch runs in a thread: the kernel's own signal handlers stay, and what is displayed is displayed by the cell.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import os
+import pickle
+import queue
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.watch.supervisor import Ended, Options, watch
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.hardware.processes import signal_names
+from ocrlab.notebook.child_main import CALL, ERROR, EVENTS, VALUE
+from ocrlab.records import Verdict, to_json
+from ocrlab.redaction import clean
+from ocrlab.reports import progress_view, verdict_view
+from ocrlab.reports.notebooks import jupyter_kernel
+from ocrlab.reports.notebooks.termination import WORDS
+
+LONGEST = 2_000_000  # characters of output that one cell takes; all of it is in the log of the run folder
+POLL = 0.05  # seconds between two looks at output and events
+GRACE = 20.0  # seconds that a child has after an interrupt, to finish a step and save; a second interrupt ends it
+PATIENCE = 5.0  # seconds for the watch to write down how a child ended that was killed
+ENDED = re.compile(rb"ocrlab watch: the program .* ended\n +cause +unknown")  # worth reading: no block tells it
+MARK = "OCRLAB_CHILD"  # an environment variable that every process below the child inherits
+
+Event = dict[str, Any]
+
+
+class ChildFailed(RunError):
+    """The child of a cell failed, was killed, or hung; the kernel is well. `ended` is what the watch saw."""
+
+    def __init__(self, ended: Ended, why: str = "") -> None:
+        self.ended = ended
+        self.word = WORDS.get(ended.status, "FAIL")
+        super().__init__(sentence(ended, why), do="The kernel is well, and so are your variables")
+
+    def record(self, cell: int | None) -> dict[str, Any]:
+        """Return how it ended as it stands in a result."""
+        ended = self.ended
+        told = {"status": ended.status, "cell": cell, "exit_code": ended.exit_code, "signal": ended.signal}
+        return {**told, "exit_status": ended.exit_status or 1, "verdict": to_json(ended.verdict)}
+
+
+class Stopped(KeyboardInterrupt):
+    """A person stopped the child of a cell; `ended` is what the watch saw, None where it had no time to see."""
+
+    def __init__(self, ended: Ended | None) -> None:
+        self.ended = ended
+        super().__init__("you stopped the child; the kernel is well, and so are your variables")
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def sentence(ended: Ended, why: str = "") -> str:
+    """Return in a sentence how a child ended; `why` is why the watch ended it, or an error of ours that did."""
+    if ended.status == "hung":
+        return f"The child was ended: {why or 'it made no progress any more'}"
+    if ended.signal:
+        meaning = signal_names.meaning(ended.signal)
+        return f"The child died of {ended.signal}" + (f": {meaning}" if meaning else "")
+    return f"The child failed with exit status {ended.exit_code}" + (f". {why}" if why else "")
+
+
+def call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options,
+    events: Callable[[Event], None] | None = None,
+) -> Any:
+    """Call an importable function in a child and return its value; `events` gets what it sends to `progress`.
+
+    Raises ConfigError for a function that cannot be imported or arguments that cannot be pickled, ChildFailed,
+    Stopped.
+    """
+    module, name = function.__module__, function.__qualname__
+    if module == "__main__" or "<" in name:
+        need, do = "a function that can be imported", "Put it into a file, or begin the cell with %%isolated"
+        raise ConfigError(f"{name} lives in this notebook only", need=need, do=do)
+    how = {"module": module, "name": name, "args": tuple(args), "kwargs": dict(kwargs)}
+    return run({**how, "progress": events is not None}, options, events)["value"]
+
+
+def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] | None = None) -> Any:
+    """Do a call of `child.main` in a child and return what came back; raises ChildFailed, Stopped, RunError.
+
+    The verdict of a child that failed is displayed before.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ocrlab-child-"))
+    try:
+        (folder / CALL).write_bytes(_pickled({"path": sys.path, **call}))
+        command = [sys.executable, "-c", "from ocrlab.notebook import child_main as child; child.start()", str(folder)]
+        began = time.monotonic()
+        ended = follow(command, options, events, folder / EVENTS)
+        seconds = time.monotonic() - began
+        if ended.status == "success":
+            if not (folder / VALUE).exists():
+                what = "cell" if "code" in call else "function"
+                raise RunError(f"The {what} ended the process itself; nothing came back", do="Leave out what exits")
+            return pickle.loads((folder / VALUE).read_bytes())
+        if ended.signal == "SIGINT" or ended.exit_status == 130:
+            raise Stopped(ended)
+        if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback says it all
+            show(ended)
+        raise ChildFailed(ended, _limit(options, seconds) if ended.status == "hung" else _error(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _error(folder: Path) -> str:
+    """Return the words of an error of ocrlab that ended a child, empty where there was none."""
+    try:
+        return (folder / ERROR).read_text(encoding="utf-8").removesuffix(".")
+    except OSError:
+        return ""
+
+
+def _limit(options: Options, seconds: float) -> str:
+    """Return which limit ended a child after these seconds; one that is over its time has met that limit."""
+    if options.timeout is not None and seconds >= options.timeout:
+        return f"it was over its limit of {options.timeout:g} s"
+    return f"nothing moved for {options.silence:g} s"
+
+
+def _pickled(call: dict[str, Any]) -> bytes:
+    try:
+        return pickle.dumps(call)
+    except Exception as error:
+        raise ConfigError("The arguments cannot be sent to a child", got=f"{type(error).__name__}: {error}") from error
+
+
+def follow(
+    command: Sequence[str], options: Options, events: Callable[[Event], None] | None = None, path: Path | None = None
+) -> Ended:
+    """Run a command under watch below the cell and return how it ended; `events` gets the lines of `path` as they come.
+
+    Raises Stopped, after nothing of the command is left, and what `watch` raises.
+    """
+    mark = uuid.uuid4().hex
+    said: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    came: list[Ended | BaseException] = []
+
+    def work() -> None:
+        try:
+            env = environment() | {MARK: mark}
+            came.append(watch(command, options, output=lambda *chunk: said.put(chunk), env=env))
+        except BaseException as error:
+            came.append(error)
+        done.set()
+
+    done = threading.Event()  # not `join`: before Python 3.13 an interrupt of it makes a thread look ended
+    thread = threading.Thread(target=work, name="ocrlab watch", daemon=True)
+    screen = Screen(said, path if events else None, events)
+    thread.start()
+    try:
+        while not done.wait(POLL):
+            screen.update()
+    except KeyboardInterrupt:
+        _interrupt(done, mark, screen)
+        raise Stopped(next((end for end in came if isinstance(end, Ended)), None)) from None
+    finally:
+        jupyter_kernel.end(MARK, mark)
+    screen.update()
+    [ended] = came
+    if isinstance(ended, BaseException):
+        raise ended
+    return ended
+
+
+def _interrupt(done: threading.Event, mark: str, screen: Screen) -> None:
+    """Hand Ctrl-C on to every process of the child and let it finish; a second one kills at once."""
+    for pid in jupyter_kernel.marked(MARK, mark):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + GRACE
+    with contextlib.suppress(KeyboardInterrupt):
+        while not done.wait(POLL) and time.monotonic() < deadline:
+            screen.update()
+    screen.update()
+    jupyter_kernel.end(MARK, mark)
+    done.wait(PATIENCE)
+
+
+def show(ended: Ended) -> None:
+    """Display the verdict of a child, with where it is kept."""
+    from IPython.display import display
+
+    display(verdict_view.view(ended.verdict or Verdict(), kept=clean(str(ended.folder)) if ended.folder else ""))
+
+
+def environment() -> dict[str, str]:
+    """Return the child's environment: output as it comes, no pictures into a kernel that it has not."""
+    home = str(Path(__file__).parents[2])
+    paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+@dataclass
+class Screen:
+    """What a cell shows of its child: output as it comes, up to a limit that a browser can bear, and events."""
+
+    said: queue.SimpleQueue[tuple[int, bytes]]
+    path: Path | None = None
+    take: Callable[[Event], None] | None = None
+    left: int = field(default_factory=lambda: LONGEST)
+    read: int = 0
+    decoders: dict[int, Any] = field(default_factory=dict)
+
+    def update(self) -> None:
+        """Show what came since the last call."""
+        while not self.said.empty():
+            self._print(*self.said.get())
+        if self.path and self.take:
+            for line in self._lines():
+                with contextlib.suppress(ValueError, KeyError):
+                    self.take(json.loads(line))
+        if isinstance(self.take, progress_view.Live):
+            self.take.tick()
+
+    def _print(self, stream: int, data: bytes) -> None:
+        if stream == 2 and data.startswith(b"ocrlab watch: ") and b"\n  cause " in data and b"goes on" not in data:
+            if not ENDED.match(data):
+                return  # the verdict's own block says it better
+            data = data.partition(b"\n")[0] + b"\n"
+        decoder = self.decoders.setdefault(stream, codecs.getincrementaldecoder("utf-8")("replace"))
+        text = decoder.decode(data)
+        if self.left > 0:
+            file = sys.stdout if stream == 1 else sys.stderr
+            file.write(text[: self.left])
+            self.left -= len(text)
+            if self.left <= 0:
+                file.write(f"\n… more than {LONGEST} characters; the rest is not shown here\n")
+
+    def _lines(self) -> list[bytes]:
+        """Return the lines of the events that are whole and new."""
+        assert self.path is not None, "asked for only where there is a file"
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.read)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self.read += len(whole)
+        return whole.splitlines()

@@ -1,0 +1,183 @@
+"""What the comparing notebook does in a child: every run's detector on the same pages; or, first, two short trainings.
+
+Plain values and arrays go back: reading them needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.config import schema as configs
+from ocrlab.config.fields import flat
+from ocrlab.config.schema import Config
+from ocrlab.errors import DataError, RunError
+from ocrlab.evaluation.metrics import page_scores as metric
+from ocrlab.evaluation.metrics.paired_comparison import counts
+from ocrlab.reports.run_history import run_list
+
+if TYPE_CHECKING:
+    from ocrlab.data.shards.tar_member import Member
+
+Progress = Callable[[dict[str, Any]], None]
+Polygons = list[NDArray[np.float32]]
+SETTLED = ("trainer.precision", "runtime.threads", "runtime.workers", "runtime.channels_last")
+SIDE = 960  # pixels of a page for those; the samples' own size
+RATES = (1e-2, 1e-4)  # learning rates of the two short trainings; the first one spoils what was learned
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one run's detector finds on one page: its polygons, its hmean@0.5, and what there is to add up.
+
+    `found` (truth, detection) are the pairs at IoU 0.5, `counted` (M,) is False for detections on ignored text.
+    """
+
+    polygons: Polygons
+    hmean: float
+    found: list[tuple[int, int]]
+    counted: NDArray[np.bool_]
+    sums: dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class PageOf:
+    """One page: its name, its image, its ground truth, and what each run finds on it."""
+
+    name: str
+    image: Path | Member
+    polygons: Polygons
+    ignored: NDArray[np.bool_]
+    seen: list[Seen]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Runs and the pages that all of them were judged on; `notes` are sentences about what was not as asked."""
+
+    runs: list[Path]
+    data: str
+    split: str
+    exif: bool
+    pages: list[PageOf]
+    notes: list[str] = field(default_factory=list)
+
+
+def compare(config: Config, places: Sequence[str], data: str, pages: int, progress: Progress) -> Compared:
+    """Return runs on the same pages: those of `places`, or without any two short trainings made now.
+
+    `data` is empty for the pages that the first run was measured on; of more than `pages` some are taken from all over.
+    Pages that cannot be decoded are left out, and told. Raises RunError for a run without a checkpoint, DataError.
+    """
+    from ocrlab.data import dataset
+    from ocrlab.data.formats import reader
+    from ocrlab.inference import Detector
+    from ocrlab.training.prediction_review import spread
+
+    folders = chosen(places) if places else trained(config, progress)
+    checkpoints = [best(folder) for folder in folders]
+    settings = [configs.load(folder / "config.yaml") for folder in folders]
+    about = settings[0]
+    source = data or about.data
+    notes = _notes(folders, settings, data)
+    chosen_pages = spread(reader.load(source, about.val_split, exif=about.exif).samples, pages)
+    samples, unreadable = dataset.readable(chosen_pages, about)
+    notes += [f"Left out: {problem}" for problem in unreadable]
+    seen: list[list[Seen]] = []
+    total = len(folders) * len(samples)
+    for number, path in enumerate(checkpoints):
+        detector = Detector.load(path)
+        seen.append([])
+        for at, sample in enumerate(samples):
+            seen[-1].append(_look(detector, sample, about.exif))
+            progress({"kind": "measure", "unit": "page", "step": number * len(samples) + at + 1, "total": total})
+    progress({"kind": "end", "unit": "page", "step": total, "total": total})
+    found = [
+        PageOf(sample.name, sample.image, _plain(sample.polygons), sample.ignored, [one[at] for one in seen])
+        for at, sample in enumerate(samples)
+    ]
+    return Compared(folders, source, about.val_split, about.exif, found, notes)
+
+
+def chosen(places: Sequence[str]) -> list[Path]:
+    """Return the run folders that are meant; of one folder with runs the two newest that ended well, the older first.
+
+    Raises RunError where there are fewer than two.
+    """
+    runs = run_list.list_runs([str(Path(place).expanduser().absolute()) for place in places])
+    if len(places) == 1:
+        done = [
+            run for run in runs if run.status == "success" and any(Path(run.path, "checkpoints").glob("best-*.ckpt"))
+        ]
+        runs = done[:2][::-1]
+    else:
+        asked = {run.path: run for run in runs}
+        runs = [asked[path] for place in places if (path := str(Path(place).expanduser().absolute())) in asked]
+    if len(runs) < 2:
+        got, need = f"{len(runs)} of {', '.join(places)}", "two run folders, or a folder with two that ended well"
+        raise RunError("There are not two runs to compare", got=got, need=need, do="List them with: ocrlab runs DIR")
+    return [Path(run.path) for run in runs]
+
+
+def best(folder: Path) -> Path:
+    """Return the best checkpoint of a run; raises RunError."""
+    found = max((folder / "checkpoints").glob("best-*.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
+    if found is None:
+        need, do = "a run that came to its first validation", f"See why with: ocrlab diagnose {folder}"
+        raise RunError(f"{folder} has no checkpoint that could be compared", need=need, do=do)
+    return found
+
+
+def trained(config: Config, progress: Progress) -> list[Path]:
+    """Return two short trainings on top of the shipped detector, with another learning rate each."""
+    from ocrlab.training import loop
+
+    total = 2 * config.trainer.max_steps
+    folders: list[Path] = []
+    for number, rate in enumerate(RATES):
+        ours = {"weights": "receipts", "optim.lr": rate, "optim.ema": 0, "optim.warmup_steps": 0, "recorder.on": False}
+        ours |= {"name": f"rate-{rate:g}", "trainer.val_pages": 4, "trainer.val_every": 2, "trainer.log_every": 1}
+        ours |= {"evaluate.long_side": min(SIDE, config.evaluate.long_side)}
+        if folders:  # what the first one has measured of this machine
+            before = flat(configs.load(folders[0] / "config.yaml"))
+            ours |= {key: before[key] for key in SETTLED}
+
+        def tell(event: dict[str, Any], done: int = number * config.trainer.max_steps) -> None:
+            if event["kind"] in ("train", "validate"):
+                progress({"kind": "train", "unit": "step", "step": done + int(event["step"]), "total": total})
+
+        folders.append(loop.fit(configs.apply(config, ours), progress=tell).folder)
+    return folders
+
+
+def _look(detector: Any, sample: Any, exif: bool) -> Seen:
+    from ocrlab.data.image_io import read_image
+
+    found = detector.regions(read_image(sample.image, exif=exif))
+    scores = metric.judge(sample.polygons, sample.ignored, sample.texts, found.polygons)
+    pairs, counted = scores.iou.pairs[0.5], scores.iou.detection_counts
+    return Seen(_plain(found.polygons), scores.iou.hmean(0.5), list(pairs), counted, counts(scores))
+
+
+def _plain(polygons: Sequence[Any]) -> Polygons:
+    return [np.asarray(polygon, dtype=np.float32) for polygon in polygons]
+
+
+def _notes(folders: Sequence[Path], settings: Sequence[Config], data: str) -> list[str]:
+    """Return what one must know of a comparison: runs that learned other pages, or were measured on others."""
+    told = []
+    for folder, one in zip(folders[1:], settings[1:], strict=True):
+        if (one.data, one.train_split) != (settings[0].data, settings[0].train_split):
+            told.append(f"{folder.name} learned from other pages than {folders[0].name}")
+        if not data and (one.data, one.val_split) != (settings[0].data, settings[0].val_split):
+            told.append(
+                f"{folder.name} was measured on other pages; here both are judged on those of {folders[0].name}"
+            )
+    if data and not Path(data).is_dir():
+        raise DataError(f"There is no folder {data}", need="a data folder", missing=True)
+    return told

@@ -1,0 +1,217 @@
+"""The sections of the loader's notebook: waiting and computing, workers, slow samples, the profile, the settings.
+
+`loading` in `loader_child` gives the figures; here they are drawn. What is slow to import is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from ocrlab.config.schema import Config
+from ocrlab.notebook.dataloader_job import Loading, loading
+from ocrlab.redaction import clean
+from ocrlab.reports import plots
+from ocrlab.reports.html import page_images, tables
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, say, together
+
+if TYPE_CHECKING:
+    from ocrlab.notebook.lab_session import Lab
+
+__all__ = ["judge", "look", "profile", "recommended", "slowest", "waiting", "workers"]
+
+DRAWN = 120  # steps that are drawn; of more, the last ones
+
+
+def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int) -> Loading:
+    """Watch, profile and measure a training in a child of the notebook; raises ConfigError, ChildFailed."""
+    title = f"Training {lab.config.encoder} + {lab.config.decoder} under watch, then with other settings"
+    found: Loading = lab.run(loading, lab.config, list(workers), list(threads), seconds, turns, title=title)
+    lab.next = command(found)[0]
+    return found
+
+
+def waiting(found: Loading) -> View:
+    """Return how long each step waited for its data and how long it computed."""
+    import matplotlib
+
+    steps = [step for step in found.steps if step["compute"] is not None][-DRAWN:]
+    with matplotlib.rc_context(plots.STYLE):
+        figure, [axes] = plots.blank(height=2.9)
+        numbers = range(1, len(steps) + 1)
+        compute = [1000 * step["compute"] for step in steps]
+        usual = sorted(compute)[len(compute) // 2] if compute else 1.0
+        wait = [1000 * step["wait"] for step in steps]
+        axes.bar(numbers, compute, color=ACCENT, width=0.82, label="computing")
+        axes.bar(numbers, wait, bottom=compute, color=BAD, width=0.82, label="waiting for data")
+        axes.set_xlabel("step")
+        plots.counted(axes)
+        axes.set_ylabel("milliseconds")
+        axes.grid(axis="x", visible=False)
+        top = 4 * usual
+        if any(a + b > top for a, b in zip(wait, compute, strict=True)):
+            axes.set_ylim(0, top)
+            axes.annotate(
+                "higher ones are cut off", (1, 1), xycoords="axes fraction", ha="right", fontsize=8, color=MUTED
+            )
+        axes.legend(ncols=2, loc="upper left", bbox_to_anchor=(0, 1.16), borderaxespad=0)
+        plot = plots.finished(figure, f"{found.finding}. Bars of {len(steps)} steps.")
+    more = "".join(f'<p class="note">{escape(text)}.</p>' for text in found.more)
+    return View(f"{say(found.finding)}{plot.html}{more}", "\n".join([found.finding, *found.more]))
+
+
+def workers(found: Loading) -> View:
+    """Return what each process that loads did, and what it holds in memory."""
+    head = (
+        "process",
+        "samples",
+        "samples a second",
+        "busy",
+        "on a core",
+        "threads",
+        "resident MB",
+        "its own MB",
+        "growth MB",
+    )
+    rows = [
+        (
+            str(row["worker"]), row["samples"], row["samples_per_second"], percent(row["busy"]), percent(row["on_cpu"]),
+            row["threads"], whole(row["rss_mb"]), whole(row["private_mb"]), whole(row["growth_mb"]),
+        )
+        for row in found.workers
+    ]  # fmt: skip
+    count = sum(row["worker"] != "main" for row in found.workers)
+    what = f"{count} workers load" if count else "The training process loads in line; there is no worker"
+    known = [row["growth_mb"] for row in found.workers if row["growth_mb"] is not None]
+    memory = f"memory grew by {max(known):.0f} MB" if known and max(known) >= 1 else "memory does not grow"
+    note = (
+        "Busy: share of its life in samples. On a core: the rest of a sample waits for disk, network, a lock or a core."
+    )
+    return tables.table(head, rows, f"{what}; {memory}" if known else what, note)
+
+
+def slowest(found: Loading, config: Config) -> View:
+    """Return the samples that took longest, with their pages; raises DataError."""
+    from ocrlab.data import image_io
+    from ocrlab.data.formats import reader
+
+    samples = {s.name: s for s in reader.load(config.data, config.train_split, exif=config.exif).samples}
+    drawn = []
+    for row in found.slowest:
+        sample = samples.get(row["sample"])
+        text = f"{1000 * row['seconds']:.0f} ms, {row['times']:.1f} times the median · it {row['doing']}"
+        caption = f"<b>{escape(str(row['sample']))}</b><br>{escape(text)}"
+        if sample is not None:
+            image = image_io.read_image(sample.image, exif=config.exif)
+            caption += f"<br>{sample.width} × {sample.height} px, {len(sample.polygons)} boxes"
+            drawn.append(page_images.picture(image, f"page {sample.name}: {text}", (), caption, width=230))
+    worst = found.slowest[0]["times"] if found.slowest else 1.0
+    finding = "No sample is slow: the slowest takes" if worst < 5 else "Some samples are slow: the slowest takes"
+    return page_images.row(f"{finding} {worst:.1f} times the median", drawn)
+
+
+def profile(found: Loading) -> View:
+    """Return the top operators of a step by module, and the lines at which the host waits for a device."""
+    where = "device_ms" if found.device else "host_ms"
+    rows = [
+        (
+            row["operator"],
+            row["module"] or f"({row['phase']})",
+            row["phase"],
+            percent(row["share"]),
+            row[where],
+            row["calls"],
+        )
+        for row in found.operators
+    ]
+    head = ("operator", "module", "phase", "share", "ms a step", "calls a step")
+    trace = f"Open the whole trace in ui.perfetto.dev: {clean(found.trace)}" if found.trace else ""
+    views = [tables.table(head, rows, found.profile, trace)]
+    verb = "waits" if found.device else "would wait, with a GPU,"
+    lines = [
+        (row["operator"], f"{row['file']}:{row['line']}", short(row["source"]), row["within"], row["times"])
+        for row in found.waits
+    ]
+    finding = f"The host {verb} at {len(lines)} line{'' if len(lines) == 1 else 's'}"
+    if lines:
+        views.append(tables.table(("operator", "line", "source", "in", "times a step"), lines, finding))
+    else:
+        views.append(View(say("No line makes the host wait for a device"), "No line makes the host wait for a device"))
+    return together(views)
+
+
+def recommended(found: Loading) -> View:
+    """Return the settings that were tried with the spread of their turns, and the line that sets the best."""
+    import matplotlib
+
+    rows = [row for row in found.trials if row["step_ms"] is not None]
+    names = [named(row["workers"], row["threads"]) for row in rows]
+    with matplotlib.rc_context(plots.STYLE):
+        figure, [axes] = plots.blank(height=0.9 + 0.42 * max(1, len(rows)))
+        for at, row in enumerate(rows):
+            key = (row["workers"], row["threads"])
+            colour = GOOD if key == found.best else INK if key == found.used else MUTED
+            axes.plot(
+                [row["low_ms"], row["high_ms"]], [at, at], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round"
+            )
+            axes.plot([row["step_ms"]], [at], "o", color=colour, markersize=8)
+            marks = [word for word, there in (("best", key == found.best), ("in use", key == found.used)) if there]
+            text = f"{row['step_ms']:.0f} ms" + (f" · {', '.join(marks)}" if marks else "")
+            axes.annotate(
+                text, (row["high_ms"], at), xytext=(9, -3.5), textcoords="offset points", fontsize=9, color=colour
+            )
+        axes.set_yticks(range(len(rows)), names)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(0, 1.3 * max((row["high_ms"] for row in rows), default=1.0))
+        axes.set_xlabel("milliseconds a step; dot: median of the turns, band: all of them")
+        axes.grid(axis="y", visible=False)
+        plot = plots.finished(figure, f"{found.recommended}. {len(rows)} settings were tried.")
+    failed = "".join(
+        f'<p class="note">{escape(named(row["workers"], row["threads"]))} failed: {escape(clean(row["error"]))}</p>'
+        for row in found.trials
+        if row["step_ms"] is None
+    )
+    lines = command(found)
+    told = "".join(f"<p><code>{escape(line)}</code></p>" for line in lines)
+    return View(
+        f"{say(found.recommended)}{plot.html}{failed}<p class='note'>To set it:</p>{told}",
+        "\n".join([found.recommended, *lines]),
+    )
+
+
+def judge(lab: Lab, found: Loading, limit: float) -> None:
+    """Judge the speed of the settings in use against the best that was measured."""
+    lab.outcome(
+        "speed of the settings in use", found.speed, limit=limit, warn=2 / 3 * limit, unit="of the best measured"
+    )
+
+
+def command(found: Loading) -> list[str]:
+    """Return the lines that set the recommended settings: of ocrlab, and of anybody's loop."""
+    count, threads = found.best
+    return [
+        f"ocrlab train runtime.workers={count} runtime.threads={threads}",
+        f"DataLoader(..., num_workers={count}); torch.set_num_threads({threads})",
+    ]
+
+
+def named(count: int, threads: int) -> str:
+    """Return a setting in words."""
+    first = f"{count} worker{'' if count == 1 else 's'}" if count else "no worker"
+    return f"{first}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text, "" for what is not known."""
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def whole(value: float | None) -> int | None:
+    """Return a number without fractions."""
+    return None if value is None else round(value)
+
+
+def short(source: str, most: int = 56) -> str:
+    """Return a source line that fits into a table."""
+    return source if len(source) <= most else source[: most - 1] + "…"

@@ -1,0 +1,177 @@
+"""What the memory notebook does in its child: steps whose memory is followed, an estimate, a leak that is planted.
+
+All of it in one child, as most of a short one's time goes into importing torch.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.debug.instruments.leaks.leak_report import Leak
+from ocrlab.debug.instruments.memory.timeline import Row, Step
+from ocrlab.errors import ConfigError
+
+HEAD = """\
+import torch
+from torch import nn
+
+from ocrlab.debug.instruments.leaks import leak_watch as leaks
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
+optimiser = torch.optim.AdamW(model.parameters())
+kept = []
+"""
+BODY = """
+
+def train(steps):
+    {before}
+    for step in range(steps):
+        images = torch.rand(1, 3, 256, 256)
+        output = model(images)
+        loss = (output - 0.5).square().mean()
+        optimiser.zero_grad()
+        loss.backward({retain})
+        optimiser.step()
+        {after}
+
+
+with leaks.watch(model) as seen:
+    train(40)
+"""
+PLANTS = {  # what is done before the loop, how backward is called, what is done in each step
+    "graph": ("total = 0", "retain_graph=True", "total = total + loss"),
+    "outputs": ("", "", "kept.append(output)"),
+    "hook": ("model[2].register_forward_hook(lambda module, inputs, output: kept.append(output))", "", ""),
+    "validation": ("total = 0", "", "total += (model.eval()(images) - 0.5).abs().mean()"),
+    "none": ("", "", ""),
+}
+
+
+@dataclass
+class Seen:
+    """What was seen of some training steps, as plain data: reading it needs no torch."""
+
+    step: Step
+    rows: list[Row]
+    finding: str
+    summary: str
+    device: str
+    batch: tuple[int, int]  # crops, pixels of a side
+    processes: dict[str, Any] = field(default_factory=dict)
+    share: float = 0.0  # of the process's high-water mark that is accounted for
+
+
+@dataclass
+class Looked:
+    """All that the notebook shows: steps that were followed, what a whole training needs, and the planted leak."""
+
+    seen: Seen
+    needed: dict[str, Any]
+    planted: Planted
+
+
+def look(config: Config, workers: int, count: int, leak: str, progress: Callable[[dict[str, Any]], None]) -> Looked:
+    """Follow steps, estimate a training, and look for a planted leak; raises ConfigError, DataError."""
+    program(leak)  # a wrong name is told before anything else is done
+    parts = (lambda: steps(config, workers, count), lambda: needed(config), lambda: planted(leak))
+    found: list[Any] = []
+    progress({"kind": "start", "step": 0, "total": len(parts)})
+    for number, part in enumerate(parts, 1):
+        found.append(part())
+        progress({"kind": "measure", "unit": "part", "step": number, "total": len(parts)})
+    progress({"kind": "end", "unit": "part", "step": len(parts), "total": len(parts)})
+    return Looked(*found)
+
+
+def steps(config: Config, workers: int, count: int) -> Seen:
+    """Return what `count` training steps with `config` hold, with as many loader workers; raises DataError."""
+    import torch
+
+    from ocrlab.data.formats import reader
+    from ocrlab.debug.instruments.memory import memory_watch
+    from ocrlab.hardware.process_memory import process
+    from ocrlab.notebook.dataloader_job import training_step
+    from ocrlab.training import loop
+    from ocrlab.training.auto_settings import choose
+
+    if not torch.cuda.is_available():  # what is fastest here is not the question, and takes long to measure
+        fixed: dict[str, Any] = {"trainer.precision": "fp32"} if config.trainer.precision == "auto" else {}
+        fixed |= {"runtime.channels_last": True} if config.runtime.channels_last == "auto" else {}
+        config = configs.apply(config, fixed)
+    index = reader.load(config.data, config.train_split, exif=config.exif)
+    config = loop.settled(config, choose(config), len(index.samples))
+    config = configs.apply(config, {"runtime.workers": workers, "trainer.max_steps": count + 1})
+    model, optimiser, step = training_step(config)
+    batches = islice(iter(loop.loader(index, config, None)), count)
+    processes: dict[str, Any] = {}
+    with memory_watch.watch(model, optimiser) as seen:
+        for number, batch in enumerate(batches, 1):
+            step(batch)
+            if number == count:
+                processes = process(os.getpid())
+    highest = seen.highest
+    if highest is None:
+        raise ConfigError("No step was seen", got=f"{count} steps of {len(index.samples)} pages")
+    held = highest.process.before + highest.peak.bytes
+    share = held / highest.process.highest if highest.process.highest else 0.0
+    rows, found, device = seen.table(), seen.finding(), str(seen.device)
+    batch_size = (config.batch_size, config.crop)
+    return Seen(highest, rows, found, memory_watch.summary(), device, batch_size, processes, min(share, 1.0))
+
+
+def needed(config: Config) -> dict[str, Any]:
+    """Return what a training with `config` will need, part by part, from a step of fake tensors; raises DataError."""
+    import torch
+
+    from ocrlab.training.jobs import estimate_memory
+
+    if not torch.cuda.is_available():
+        config = configs.apply(config, {"trainer.precision": "fp32", "runtime.channels_last": True})
+    return estimate_memory.of_config(config)
+
+
+@dataclass
+class Planted:
+    """A leak that was planted and what was said of it: the program, its guilty line, what was found."""
+
+    name: str
+    program: str
+    line: int  # of the program; 0 where nothing leaks
+    leaks: list[Leak]
+    finding: str
+    ticks: int
+
+    @property
+    def right(self) -> bool:
+        """Tell whether the one leak was found with its line, or none where there is none."""
+        lines = [leak.held_at.rpartition(":")[2] for leak in self.leaks]
+        return lines == ([str(self.line)] if self.line else [])
+
+
+def program(name: str) -> tuple[str, int]:
+    """Return a small training that leaks as `name` says, and its guilty line, 0 for none; raises ConfigError."""
+    if name not in PLANTS:
+        raise ConfigError(f"There is no leak {name!r}", need=f"one of {', '.join(PLANTS)}")
+    before, retain, after = PLANTS[name]
+    text = HEAD + BODY.format(before=before or "model.train()", retain=retain, after=after or "model.train()")
+    guilty = "" if name == "none" else (after or before)
+    return text, next((at for at, line in enumerate(text.splitlines(), 1) if guilty and guilty in line), 0)
+
+
+def planted(name: str) -> Planted:
+    """Run a small training that leaks as `name` says, and return what was found of it; raises ConfigError."""
+    text, line = program(name)
+    with tempfile.TemporaryDirectory(prefix="ocrlab-leak-") as folder:
+        path = Path(folder) / "planted.py"
+        path.write_text(text, encoding="utf-8")
+        seen = runpy.run_path(str(path))["seen"]
+    return Planted(name, text, line, seen.leaks, seen.finding(), seen.ticks)

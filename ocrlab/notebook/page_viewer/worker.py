@@ -1,0 +1,212 @@
+"""What the inspect notebook asks for, in its watched child: pages through the network, maps through post-processing.
+
+The network runs once a page; the last pages' maps are kept, so that a slider only costs the way from a map to polygons.
+Shapes: H W canvas pixels, N ground truths, M detections, P points.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from ocrlab import inference
+from ocrlab.config.schema import Post
+from ocrlab.data import image_io, transforms
+from ocrlab.data.dataset import name_at
+from ocrlab.data.formats import icdar, reader
+from ocrlab.evaluation.metrics import iou
+from ocrlab.evaluation.postprocess.box_scores import kernels
+from ocrlab.inference import page_inference
+from ocrlab.notebook.page_viewer.messages import Judged, Listed, Opened, Seen, Small, Source
+from ocrlab.notebook.page_viewer.upload import read
+from ocrlab.reports.html import page_images
+
+KEPT = 12  # pages whose maps stay; one of 1280 pixels takes 12 MB
+SHARP = 1280  # pixels, long side of a page that can be zoomed
+LEVELS = 64  # of a map's colours; the picture of a threshold map is a third smaller for it
+THUMB = 640  # pixels, long side in a report
+Pixels = TypeVar("Pixels", NDArray[np.uint8], NDArray[np.float32])
+
+
+@dataclass
+class Kept:
+    """A page that went through the network."""
+
+    canvas: NDArray[np.uint8]  # (H, W, 3), cut to the page
+    heat: NDArray[np.float32]  # (H, W) with the canvas' padding, as it is decoded
+    inner: tuple[int, int]  # width and height of the page on the canvas
+    warp: NDArray[np.float64]
+    size: tuple[int, int]  # width and height of the page
+    name: str
+    truth: tuple[NDArray[np.float32], ...] = ()
+    ignored: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    texts: tuple[str, ...] = ()
+    annotated: bool = False
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    threshold: NDArray[np.float32] | None = None  # the threshold map, once somebody wanted it
+
+
+class Bench:
+    """A detector with the pages of a data folder before it."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[Source, Kept] = OrderedDict()
+        self.samples: dict[str, Sequence[reader.Sample]] = {}
+
+    def answers(self) -> dict[str, Callable[..., Any]]:
+        """Return the questions that it answers."""
+        return {name: getattr(self, name) for name in ("open", "pages", "see", "judge", "threshold", "small")}
+
+    def open(self, checkpoint: str, runs: str, data: str, exif: bool) -> Opened:
+        """Load a detector; raises CheckpointError. `newest` is the best of the newest successful run."""
+        inference.threads()
+        kernels()  # compiled or loaded before the first page, whose time is shown
+        if checkpoint == "newest":
+            checkpoint = str(inference.newest_checkpoint(Path(runs)))
+        self.detector = detector = inference.Detector.load(checkpoint or "receipts")
+        self.data, self.exif = data, exif
+        config = detector.config
+        told = f"{config.encoder} + {config.decoder}"
+        return Opened(detector.origin, told, config.post, config.targets.shrink_ratio, reader.splits(Path(data)))
+
+    def pages(self, split: str) -> Listed:
+        """Return the names of the pages of a split; raises DataError."""
+        index = reader.load(self.data, split, exif=self.exif)
+        self.samples[split] = index.samples
+        return Listed(
+            split, [name_at(index.samples, n) for n in range(len(index.samples))], [str(one) for one in index.problems]
+        )
+
+    def see(self, source: Source) -> Seen:
+        """Return a page as it is shown, after the network has seen it; raises DataError, PageError."""
+        page = self._page(source)
+        width, height = page.inner
+        image, heat = page_images.encoded(page.canvas, SHARP), tinted(page.heat[:height, :width])
+        facts = (page.name, *page.size, page.truth, page.ignored, page.texts, self._peaks(page), page.annotated)
+        return Seen(*facts, page.inner, page.notes, page.seconds, image, heat)
+
+    def judge(self, source: Source, post: Post, mask: bool = False) -> Judged:
+        """Return what the settings make of a page's map, and how that agrees with its annotation."""
+        page = self._page(source)
+        began = time.perf_counter()
+        found = page_inference.regions(page.heat, page.warp, page.size, post, self.detector.config.targets.shrink_ratio)
+        match = iou.match(page.truth, page.ignored, found.polygons, thresholds=(0.5,))
+        seconds = time.perf_counter() - began
+        truth, detections = match.iou.shape
+        best = match.iou.max(axis=0) if truth else np.zeros(detections)
+        reached = match.iou.max(axis=1) if detections else np.zeros(truth)
+        figures = (match.hmean(0.5), match.precision(0.5), match.recall(0.5)) if page.annotated else None
+        lines = icdar.text_of(found.polygons)
+        width, height = page.inner
+        shown = bits(page.heat[:height, :width] > np.float32(post.threshold)) if mask else ""
+        agreed = (match.pairs[0.5], match.detection_counts, best, reached, figures)
+        return Judged(found.polygons, found.scores, *agreed, seconds, lines, shown)
+
+    def threshold(self, source: Source) -> str:
+        """Return the threshold map of a page as a picture."""
+        return tinted(self._threshold(self._page(source)))
+
+    def small(self, source: Source) -> Small:
+        """Return a page and its maps, reduced for a report."""
+        page = self._page(source)
+        width, height = page.inner
+        maps = (page.heat[:height, :width], self._threshold(page))
+        return Small(reduced(page.canvas), reduced(maps[0]), reduced(maps[1]))
+
+    def _page(self, source: Source) -> Kept:
+        if source not in self.kept:
+            self.kept[source] = self._through(source)
+        self.kept.move_to_end(source)
+        while len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+        return self.kept[source]
+
+    def _through(self, source: Source) -> Kept:
+        """Read a page and take it through the network."""
+        sample, notes = None, list[str]()
+        if isinstance(source.place, int):
+            if source.split not in self.samples:
+                self.pages(source.split)
+            sample = self.samples[source.split][source.place]
+            image, name = image_io.read_image(sample.image, exif=self.exif), sample.name
+        else:
+            image, notes = read(Path(source.place))
+            name = Path(source.place).name
+        size = (image.shape[1], image.shape[0])
+        warp, canvas = transforms.letterbox(size, self.detector.config.evaluate)
+        pixels = transforms.warp_image(image, warp, canvas)
+        inner = (round(size[0] * warp[0, 0]), round(size[1] * warp[1, 1]))
+        began = time.perf_counter()
+        heat = page_inference.probability(self.detector.model, pixels, bf16=self.detector.bf16)
+        kept = Kept(pixels[: inner[1], : inner[0]], heat, inner, warp, size, name)
+        kept.seconds, kept.notes = time.perf_counter() - began, notes
+        if sample is not None:
+            kept.truth, kept.ignored, kept.texts = sample.polygons, sample.ignored, sample.texts
+            kept.annotated = True
+        return kept
+
+    def _threshold(self, page: Kept) -> NDArray[np.float32]:
+        """Return the threshold map (h, w) of a page without padding; it is made when it is first wanted."""
+        if page.threshold is None:
+            width, height = page.inner
+            edge = [(0, -n % 32) for n in (height, width)]
+            canvas = np.pad(page.canvas, [*edge, (0, 0)], mode="edge")
+            with torch.inference_mode():
+                maps = self.detector.model.eval()(torch.from_numpy(canvas)[None].permute(0, 3, 1, 2))
+            page.threshold = maps.threshold[0, 0, :height, :width].numpy()
+        return page.threshold
+
+    def _peaks(self, page: Kept) -> NDArray[np.float32]:
+        """Return the highest probability (N,) inside each ground truth: what a threshold must be below to find it."""
+        peaks = np.zeros(len(page.truth), np.float32)
+        for n, polygon in enumerate(page.truth):
+            corners = np.rint(transforms.warp_points(polygon, page.warp)).astype(np.int32)
+            x, y, width, height = cv2.boundingRect(corners)
+            x, y = max(x, 0), max(y, 0)
+            window = page.heat[y : y + height, x : x + width]
+            if window.size:
+                inside = np.zeros(window.shape, np.uint8)
+                cv2.fillPoly(inside, [corners - (x, y)], 1)
+                peaks[n] = float((window * inside).max())
+        return peaks
+
+
+def reduced(image: Pixels) -> Pixels:
+    """Return a page (H, W, 3) uint8 or a map (H, W) float32, at most 640 pixels on its long side."""
+    height, width = image.shape[:2]
+    scale = min(1.0, THUMB / max(height, width))
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return cast(Pixels, cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+
+
+def tinted(values: NDArray[np.float32]) -> str:
+    """Return a map (H, W) in 0..1 as data URI, in 64 of viridis' colours; unlike `pictures` without matplotlib."""
+    levels = np.rint(np.clip(values, 0, 1) * (LEVELS - 1)).astype(np.uint8)
+    colours = cv2.applyColorMap(np.linspace(0, 255, LEVELS).astype(np.uint8)[:, None], cv2.COLORMAP_VIRIDIS)
+    image = Image.fromarray(levels, "P")
+    image.putpalette(colours[:, 0, ::-1].tobytes())
+    return _png(image)
+
+
+def bits(mask: NDArray[np.bool_]) -> str:
+    """Return a mask (H, W) as data URI of one bit a pixel, text dark."""
+    return _png(Image.fromarray(~mask))
+
+
+def _png(image: Image.Image) -> str:
+    data = io.BytesIO()
+    image.save(data, "png", compress_level=2)
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"

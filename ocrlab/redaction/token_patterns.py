@@ -1,0 +1,110 @@
+"""Secrets that show by their shape: tokens with the prefix of their issuer, private keys, credentials in addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ocrlab.redaction.replace import Span, begins
+from ocrlab.redaction.token_prefixes import PREFIXES
+
+SECRET = "(secret)"
+PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
+BODY = re.compile(r"[A-Za-z0-9+/=\s\\]*")  # of a key whose end is not there
+LONGEST = 16_000  # characters of a key with its headers
+USER_AND_PASSWORD = re.compile(r"://(?![^/\s'\"@:]{0,99}:\d{1,5}[/\s])([^/\s'\"@:<>]{0,99}:[^\s'\"<>]{0,299})@")
+ACCOUNT = re.compile(r"://([^/\s'\"@:<>?#]{1,299})@")
+NOBODY = ("git", "hg", "anonymous", SECRET)
+QUERY = re.compile(
+    r"(?:[?&;]|%26|%3F)(?:amp;)?(?:sig|signature|sharedaccesssignature|key|code|x-(?:amz|goog)-(?:signature|credential"
+    r"|security-token))(?:=|%3D)(?!\()([^&\s\"'<>\\;]{6,})",
+    re.IGNORECASE,
+)
+COOKIE = re.compile(
+    r"\bcookie\\{0,3}[\"']?\s{0,2}:\s{0,2}\\{0,3}[\"']?((?!\()[\w.-]{1,60}=[^\r\n\"'<>\\]{6,})", re.IGNORECASE
+)
+LOGIN = re.compile(
+    r"\bwandb(?: login (?:--?[\w=-]{1,40} ){0,4}|: [^\n]{0,60}\bAPI key\b[^\n]{0,60}?)([0-9a-f]{40})(?![0-9a-f])"
+)
+KAGGLE = re.compile(r"\"username\\?\":\s?\\?\"[^\"]{1,80}\",\s?\\?\"key\\?\":\s?\\?\"([0-9a-f]{32})\\?\"")
+ENTRA = re.compile(r"(?<![\w.~-])([\w.~-]{3}[78]Q~[\w.~-]{31,34})(?![\w~-])")
+# Programs that take a password by a letter, or in a line of their own.
+CURL = re.compile(
+    r"\bcurl\b[^\n]{0,300}?\s(?:-u|--user|--proxy-user|-U)(?:\s{0,4}|=)[\"']?[^\s:\"'/]{1,80}:(?!//)"
+    r"((?!\()[^\s\"']{1,200})"
+)
+MYSQL = re.compile(r"\bmysql(?:dump|admin|import)?\b[^\n]{0,300}?\s-p((?!\()[^\s\"']{1,200})")
+SSHPASS = re.compile(r"\bsshpass\s{1,4}-p\s{0,4}[\"']?((?!\()[^\s\"']{1,200})")
+BASIC = re.compile(r"\bBasic +((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{12,200}={0,2})(?![\w=])")
+# An address whose last part is the password to it: whoever has it may post to a channel.
+DRAWN = r"(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z])(?=[\w-]{0,99}[A-Z])[\w-]{16,100}"
+HOOK = re.compile(
+    rf"://(?:[^\s/\"'<>]{{0,200}}hook[^\s/\"'<>]{{0,200}}/(?:[\w@.-]{{1,100}}/){{0,6}}?({DRAWN}|[0-9a-f]{{32}}(?![\w-]))"
+    rf"|[^\s\"'<>]{{1,200}}?hooks?/(?:[\w@.-]{{1,100}}/){{0,4}}?({DRAWN}))"
+)
+BOT = re.compile(r"(?<!\d)\d{8,10}:(AA[\w-]{32,34})(?![\w-])")  # Telegram's
+WORDS = (
+    *(("hook", HOOK), (":AA", BOT), ("username", KAGGLE), ("Q~", ENTRA)),
+    *(("ookie", COOKIE), ("OOKIE", COOKIE), ("wandb", LOGIN), ("curl", CURL), ("mysql", MYSQL)),
+    *(("sshpass", SSHPASS), ("Basic ", BASIC)),
+)
+# The secret half of an AWS key has 40 characters and nothing in front. Drawn at random its kind of character (upper,
+# lower, digit, other) changes 25 times, give or take 3; in a path or a name in CamelCase that long some 14 times.
+LONG = re.compile(r"[A-Za-z0-9/+]{40,}")
+CHANGE = re.compile(r"[a-z]+|[A-Z]+|\d+|[/+]+")
+LENGTH, CHANGES, DISTINCT = 40, 18, 20
+
+
+def spans(text: str) -> Iterator[Span]:
+    """Yield what is a secret by its shape."""
+    if "://" in text:
+        yield from ((found.start(1), found.end(1), SECRET) for found in USER_AND_PASSWORD.finditer(text))
+        for found in ACCOUNT.finditer(text):
+            if found[1] not in NOBODY:
+                yield found.start(1), found.end(1), SECRET
+    if "PRIVATE KEY" in text:
+        yield from _private(text)
+    if "=" in text or "%3" in text:
+        yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
+    for word, told in WORDS:
+        if word in text:
+            yield from ((*found.span(found.lastindex or 0), SECRET) for found in told.finditer(text))
+    yield from _issued(text)
+    if len(text) >= 40:
+        yield from _unnamed(text)
+
+
+def _issued(text: str) -> Iterator[Span]:
+    """Yield tokens, looked for only where a word begins: from inside a long one the time would grow with its square."""
+    for prefix, pattern in PREFIXES:
+        at = text.find(prefix)
+        while at >= 0:
+            found = pattern.match(text, at) if begins(text, at, "_-") else None
+            if found:
+                yield at, found.end(), SECRET
+            at = text.find(prefix, found.end() if found else at + 1)
+
+
+def _private(text: str) -> Iterator[Span]:
+    for found in PRIVATE.finditer(text):
+        start = found.end()
+        end = text.find("-----END", start, start + LONGEST)
+        if end < 0 or text.find("-----BEGIN", start, end) >= 0:
+            body = BODY.match(text, start)
+            end = body.end() if body else start
+        if text[start:end].strip() not in ("", SECRET):
+            yield start, end, f" {SECRET} "
+
+
+def _unnamed(text: str) -> Iterator[Span]:
+    for found in LONG.finditer(text):
+        value = found.group()
+        if (
+            len(value) != LENGTH
+            or not begins(text, found.start(), "._-=")
+            or text[found.end() : found.end() + 1] in ("=", "_")
+        ):
+            continue
+        mixed = any(c.islower() for c in value) and any(c.isupper() for c in value) and any(c.isdigit() for c in value)
+        if mixed and len(set(value)) >= DISTINCT and len(CHANGE.findall(value)) > CHANGES:
+            yield found.start(), found.end(), SECRET

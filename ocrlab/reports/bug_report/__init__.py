@@ -1,0 +1,1 @@
+"""A bug report of a run that fills itself in."""

@@ -1,0 +1,103 @@
+"""`ocrlab report bug`: a bug report that fills itself in from what a failure left; what is unknown is said to be so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ocrlab import redaction, run_folder
+from ocrlab.debug.diagnosis.verdict_files import REPLACED
+from ocrlab.reports.bug_report import sections
+from ocrlab.reports.bug_report.html_page import page
+from ocrlab.reports.bug_report.inputs import Sources
+from ocrlab.reports.bug_report.markdown import INSIDE, Block, Bullets, Checks, Code, Paragraph, Section, Table, markdown
+
+MARK = re.compile(r"\((?:secret|user|host|address)\)")
+MOST = 99  # reports of one failure in one folder
+
+
+@dataclass(frozen=True)
+class Report:
+    """A bug report: its id, title, status, front matter, both forms, and how many places were replaced in it."""
+
+    id: str
+    title: str
+    status: str
+    front: dict[str, object]
+    markdown: str
+    html: str
+    redacted: int
+
+
+def build(found: Sources, verified: Mapping[str, Any] | None = None) -> Report:
+    """Return the report; `verified` is what came of running it again, as `rerun.again` returns it."""
+    verified = verified or {}
+    front = sections.front(found, verified)
+    title, told = str(front["title"]), sections.every(found, verified)
+    clean, count = _clean([Section("", [Paragraph(title)]), *told])
+    title = clean[0].blocks[0].text  # type: ignore[union-attr]
+    front = redaction.clean({**front, "title": title})
+    count = max(
+        count, len(MARK.findall(markdown(title, front, clean[1:], "")))
+    )  # most were replaced before, on writing
+    note = f"Written by ocrlab {front['version']}."
+    if count:
+        note += f" {count} {'place' if count == 1 else 'places'} replaced: {REPLACED}."
+    written = markdown(title, front, clean[1:], note)
+    shown = page(title, front, clean[1:], note)
+    return Report(str(front["id"]), title, str(front["status"]), front, written, shown, count)
+
+
+def write(report: Report, folder: Path, stem: str) -> tuple[Path, Path]:
+    """Write `stem`.md and .html into `folder`; an older one that differs stays, and this one gets a number.
+
+    Somebody may have written into the older one. Raises OSError.
+    """
+    for number in range(1, MOST + 1):
+        name = stem if number == 1 else f"{stem}-{number}"
+        places = (folder / f"{name}.md", folder / f"{name}.html")
+        if all(not path.exists() or _same(path, text) for path, text in zip(places, _forms(report), strict=True)):
+            break
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in zip(places, _forms(report), strict=True):
+        run_folder.write_text(path, text)
+    return places
+
+
+def _forms(report: Report) -> tuple[str, str]:
+    return report.markdown, report.html
+
+
+def _same(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace") == text
+    except OSError:
+        return False
+
+
+def _clean(told: list[Section]) -> tuple[list[Section], int]:
+    """Return sections in which every text is clean; before they are rendered, as escaping would hide a name."""
+    total = 0
+
+    def text(value: str) -> str:
+        nonlocal total
+        parts = re.split(f"({INSIDE.pattern.replace('(', '(?:')})", value) if INSIDE.search(value) else [value]
+        done, count = redaction.counted([{"": part} for part in parts])
+        total += count
+        return "".join(part[""] for part in done)
+
+    def block(given: Block) -> Block:
+        if isinstance(given, Paragraph):
+            return Paragraph(text(given.text))
+        if isinstance(given, Bullets):
+            return Bullets([text(item) for item in given.items])
+        if isinstance(given, Checks):
+            return Checks([(done, text(item)) for done, item in given.items])
+        if isinstance(given, Table):
+            return Table(given.header, [[text(cell) for cell in row] for row in given.rows])
+        return Code(text(given.text), given.language, given.title)
+
+    return [replace(section, blocks=[block(one) for one in section.blocks]) for section in told], total

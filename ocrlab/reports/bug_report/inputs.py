@@ -1,0 +1,239 @@
+"""What a bug report is filled from: a run folder, an incident or an executed notebook, read as a stranger's."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab import run_folder
+from ocrlab.debug.diagnosis import classify, load_input, previous_verdict
+from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.errors import DataError, OcrlabError, RunError
+from ocrlab.records import Incident, RunRecord, Verdict, to_json
+from ocrlab.reports.run_history import fingerprint
+from ocrlab.run_folder.status_file import SENTINELS
+
+LARGEST = 8 * 2**20  # bytes of a file that is read whole
+ROWS = 200_000  # of metrics.csv
+INCIDENT = "incident"
+FAILED = ("failed", "killed", "hung", "suspected")
+
+
+@dataclass
+class Sources:
+    """Everything that is known; `unread` says what could not be read, and why."""
+
+    path: Path
+    kind: str  # run, incident, notebook, log
+    incident: Incident
+    verdict: Verdict
+    record: RunRecord | None = None
+    process: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    config: str | None = None  # only whether there is one: it is private
+    replays: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    bisects: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    steps: list[dict[str, str]] = field(default_factory=list)
+    notebook: dict[str, Any] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything says that it failed: its sentinel, its verdict, or a number that is none."""
+        return (
+            (self.record is not None and self.record.status in ("failure", "died"))
+            or self.verdict.status in FAILED
+            or bool(self.verdict.causes)
+            or self.nonfinite is not None
+        )
+
+    @property
+    def here(self) -> bool:
+        """Whether this machine is the one that it ran on."""
+        return self.process.get("host") == socket.gethostname()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a flight record, so that its last step can be run again."""
+        return next(iter((self.path / "flight").glob("ring-*.bin")), None) is not None
+
+    @property
+    def last_step(self) -> int | None:
+        """Return the optimiser step, from 0, that was being made when it ended; None where no flight record says it."""
+        for path in ring_writer.find(self.path) if self.recorded else ():
+            with contextlib.suppress(OSError, ValueError, OcrlabError):
+                now = ring_writer.read(path).now
+                if now is not None:
+                    return now.number
+        return None
+
+    @property
+    def nonfinite(self) -> tuple[int, str, str] | None:
+        """Return line, column and value of the first number of metrics.csv that is NaN or infinite."""
+        for number, row in enumerate(self.steps, 2):
+            for name, text in row.items():
+                if isinstance(text, str) and text.strip().lower() in ("nan", "inf", "-inf"):
+                    return number, str(name), text.strip()
+        return None
+
+    @property
+    def name(self) -> fingerprint.Fingerprint:
+        """Return the fingerprint of the failure: the same for the same failure in another run."""
+        error = self.record.error if self.record else None
+        known = to_json(self.verdict) if self.verdict.status != "log" or self.verdict.causes else None
+        log = self.incident.texts.get("log_tail.txt") or next(iter(self.incident.texts.values()), "")
+        return fingerprint.fingerprint(error, known, self.record.verdict if self.record else None, log)
+
+
+def collect(path: Path) -> Sources:
+    """Read what there is; raises DataError for what is nothing of the kind, or leads out of its folder."""
+    if not path.exists():
+        need = "a run folder, its incident, an executed notebook, or a log"
+        raise DataError(f"{path} is not there", need=need, missing=True)
+    if path.is_dir() and path.name == INCIDENT and any((path.parent / name).is_file() for name in SENTINELS.values()):
+        path = path.parent
+    if not path.is_dir():
+        return _file(path)
+    _stay_inside(path)
+    known = load_input.folder(path)
+    unread: list[str] = []
+    own = _json(path / "verdict.json", unread) if not (path / INCIDENT).is_dir() else None
+    if own:  # an incident folder of its own
+        known = _of_incident(path, known, own, unread)
+    made = Sources(path, "incident" if own else "run", known, Verdict(), unread=unread)
+    made.record = _record(path, unread)
+    made.verdict = _verdict(known, made.record)
+    made.process = _process(path / "flight", unread)
+    made.environment = _json(path / "environment.json", unread) or {}
+    made.config = "config.yaml" if (path / "config.yaml").is_file() else None
+    inside = path if own else path / INCIDENT
+    made.replays = _numbered([*inside.glob("replay*.json"), *(path / "flight").glob("replay*.json")], unread)
+    made.bisects = _numbered(list(inside.glob("bisect*.json")), unread)
+    made.steps = _metrics(path / "metrics.csv", unread)
+    return made
+
+
+def _process(flights: Path, unread: list[str]) -> dict[str, Any]:
+    """Return who ran it, and how it was started; a recorder in somebody's own program writes the second alone."""
+    found = _json(flights / "process.json", unread) or {}
+    program = {} if found.get("command") else _json(flights / program_info.NAME, unread) or {}
+    told = {"command": program.get("argv"), "folder": program.get("cwd"), "host": program.get("host")}
+    return {**{name: value for name, value in told.items() if value}, **found}
+
+
+def _file(path: Path) -> Sources:
+    known = load_input.incident(str(path))
+    made = Sources(path, "notebook" if path.suffix == ".ipynb" else "log", known, Verdict())
+    made.verdict = _verdict(known, None)
+    if made.kind == "notebook":
+        found = _json(path, made.unread) or {}
+        about = found.get("metadata")
+        made.notebook = about if isinstance(about, dict) else {}
+        made.environment = _of_result(found)
+    return made
+
+
+def _of_result(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment that the result of an executed notebook holds."""
+    cells = notebook.get("cells")
+    for cell in cells if isinstance(cells, list) else ():
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            data = output.get("data") if isinstance(output, dict) else None
+            result = data.get(load_input.RESULT) if isinstance(data, dict) else None
+            if isinstance(result, dict) and isinstance(result.get("environment"), dict):
+                return dict(result["environment"])
+    return {}
+
+
+def _of_incident(path: Path, known: Incident, own: Mapping[str, Any], unread: list[str]) -> Incident:
+    facts = _json(path / "facts.json", unread) or {}
+    return Incident(
+        str(own.get("status") or known.status),
+        previous_verdict.exit_code(own),
+        previous_verdict.signal(own),
+        known.texts,
+        "",
+        facts,
+    )
+
+
+def _verdict(known: Incident, record: RunRecord | None) -> Verdict:
+    """Return the verdict, made again so that it knows what a replay has found since; a run that did well has none."""
+    if record is not None and record.status == "success":
+        return Verdict(status="log")
+    try:
+        return classify.classify(known)
+    except Exception as error:  # half a folder, a stranger's words: the rest of the report stands without it
+        return Verdict(None, known.status, known.exit_code, known.signal, missing=[f"the diagnosis failed: {error!r}"])
+
+
+def _record(path: Path, unread: list[str]) -> RunRecord | None:
+    try:
+        return run_folder.status(path)
+    except RunError:
+        unread.append("no .SUCCESS, .FAILURE or .RUNNING: how it ended is known from its verdict and logs only")
+    except OcrlabError as error:
+        unread.append(str(error))
+    return None
+
+
+def _stay_inside(path: Path) -> None:
+    """Refuse a folder in which what is read is a link that leads out of it: it would be shown to others."""
+    top = path.resolve()
+    for folder in (path, path / INCIDENT, path / "flight"):
+        for file in folder.iterdir() if folder.is_dir() else ():
+            read_here = folder != path or file.suffix in (".json", ".csv", ".txt", ".log", ".out", ".err", ".yaml", "")
+            if file.is_symlink() and read_here and not file.resolve().is_relative_to(top):
+                raise DataError(
+                    f"{file} is a link that leads out of {path}", need="a run folder that holds its own files"
+                )
+
+
+def _json(path: Path, unread: list[str]) -> dict[str, Any] | None:
+    """Return a JSON object, None where there is none; what cannot be read is said."""
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"{path.stat().st_size} bytes")
+        found = json.loads(path.read_bytes())
+        if isinstance(found, dict):
+            return found
+        raise ValueError("no object")
+    except (OSError, ValueError, RecursionError) as error:
+        unread.append(f"{path.name} cannot be read ({type(error).__name__})")
+        return None
+
+
+def _numbered(paths: list[Path], unread: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return JSON records with their names, oldest first."""
+    kept = sorted((path for path in paths if path.is_file()), key=lambda path: path.stat().st_mtime)
+    return [(path.name, found) for path in kept[-9:] if (found := _json(path, unread)) is not None]
+
+
+def _metrics(path: Path, unread: list[str]) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            return [row for row, _ in zip(csv.DictReader(file, restval=""), range(ROWS), strict=False)]
+    except (OSError, csv.Error) as error:
+        unread.append(f"metrics.csv cannot be read ({type(error).__name__})")
+        return []
+
+
+def number(text: object) -> float | None:
+    """Return a finite number, None for anything else."""
+    try:
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,171 @@
+"""The ten steps of the doctor as something to look at: a tracker while it climbs, and the table of what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
+from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS
+from ocrlab.records import Check
+from ocrlab.reports.view import ACCENT, LINE, MUTED, View, coded, say
+
+EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
+PILLS = {  # judgement or state -> ink and ground, read on each other in the light and in the dark theme
+    "ok": ("#116b39", "#e3f3e9"),
+    "warn": ("#7a4f00", "#fcefcb"),
+    "fail": ("#9c1a20", "#fbe3e3"),
+    "skip": ("#46525f", "#e8ecf1"),
+    "running": ("#ffffff", ACCENT),
+    "waiting": (MUTED, "transparent"),
+}
+COUNTED = ("fail", "warn", "ok", "skip")
+
+CSS = f"""
+.ocrlab .rungs {{ list-style: none; margin: 6px 0; padding: 0; display: grid; gap: 4px 28px;
+  grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); grid-auto-flow: row; max-width: 760px; }}
+.ocrlab .rungs li {{ display: flex; align-items: baseline; gap: 9px; margin: 0; padding: 4px 0;
+  border-bottom: 1px solid {LINE}55; }}
+.ocrlab .rungs .no {{ width: 18px; text-align: right; opacity: .75; }}
+.ocrlab .rungs .what {{ flex: 1; white-space: nowrap; }}
+.ocrlab .rungs .what small {{ display: block; font-size: 11.5px; opacity: .75; white-space: normal; }}
+.ocrlab .rungs li.waiting {{ opacity: .8; }}
+.ocrlab .pill {{ display: inline-block; border-radius: 9px; padding: 0 9px; font-size: 12px; line-height: 18px;
+  font-weight: 600; white-space: nowrap; }}
+.ocrlab .pill.waiting {{ box-shadow: inset 0 0 0 1px {LINE}; font-weight: 400; color: inherit !important; }}
+.ocrlab details.step {{ border-top: 1px solid {LINE}; }}
+.ocrlab details.step:last-of-type {{ border-bottom: 1px solid {LINE}; }}
+.ocrlab details.step summary {{ cursor: pointer; padding: 7px 2px; display: flex; gap: 10px; align-items: baseline; }}
+.ocrlab details.step summary::before {{ content: "▸"; opacity: .5; width: 10px; }}
+.ocrlab details.step[open] summary::before {{ content: "▾"; }}
+.ocrlab details.step summary .no {{ width: 18px; text-align: right; opacity: .75; }}
+.ocrlab details.step summary .what {{ flex: 1; font-weight: 600; }}
+.ocrlab details.step dl {{ display: grid; grid-template-columns: 74px 190px 1fr; gap: 0 12px; margin: 0 0 10px 20px; }}
+.ocrlab details.step dt, .ocrlab details.step dd {{ margin: 0; padding: 3px 0; font-weight: 400; min-width: 0;
+  overflow-wrap: anywhere; }}
+.ocrlab details.step dd p {{ margin: 1px 0; }}
+.ocrlab details.step dd p.more {{ display: flex; }}
+.ocrlab details.step dd p.more > span {{ opacity: .65; flex: none; width: 52px; }}
+.ocrlab .say.true {{ margin-top: 18px; }}
+.ocrlab details.step i {{ font-style: normal; min-width: 0; }}
+.ocrlab ul.true {{ margin: 4px 0 0 18px; padding: 0; font-size: 13px; }}
+@media (max-width: 640px) {{ .ocrlab details.step dl {{ grid-template-columns: 1fr; margin-left: 4px; }} }}
+@media print {{ .ocrlab details.step > dl {{ display: grid !important; }} }}
+"""
+
+
+class Climb:
+    """Call it with events of the ladder; `show` gets a View at most twice a second, and always the last one."""
+
+    def __init__(self, show: Callable[[View], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self.show, self.clock = show, clock
+        self.began = self.shown = clock()
+        self.running: dict[int, list[str]] = {number: [] for number in range(1, len(STEPS) + 1)}
+        self.complete: dict[int, tuple[Check, ...]] = {}
+        self.show(self.view())
+
+    def __call__(self, event: Event) -> None:
+        """Take one event, and show it if it is time to."""
+        names = self.running[event.step]
+        if event.began:
+            names.append(event.name)
+        elif event.name in names:
+            names.remove(event.name)
+        if event.step_checks is not None:
+            self.complete[event.step] = event.step_checks
+        if len(self.complete) == len(STEPS) or self.clock() - self.shown >= EVERY:
+            self.shown = self.clock()
+            self.show(self.view())
+
+    def view(self) -> View:
+        """Return the ten steps as they are now."""
+        done, seconds = len(self.complete), self.clock() - self.began
+        title = f"{done} of {len(STEPS)} steps {'took' if done == len(STEPS) else 'after'} {seconds:.0f} s"
+        items = "".join(self._item(number) for number in self.running)
+        html = f'<style>{CSS}</style>{say(title)}<ol class="rungs" aria-label="{escape(title)}">{items}</ol>'
+        states = (f"{number} {STEPS[number - 1]}: {self._state(number)}" for number in self.running)
+        return View(html, "\n".join([title, *states]))
+
+    def _state(self, number: int) -> str:
+        if number in self.complete:
+            return worst(self.complete[number])
+        return "running" if self.running[number] else "waiting"
+
+    def _item(self, number: int) -> str:
+        state = self._state(number)
+        asked = f"<small>{escape(', '.join(self.running[number]))}</small>" if state == "running" else ""
+        kind = ' class="waiting"' if state == "waiting" else ""
+        title = escape(STEPS[number - 1])
+        return f'<li{kind}><span class="no">{number}</span><span class="what">{title}{asked}</span>{pill(state)}</li>'
+
+
+def pill(state: str, text: str = "") -> str:
+    """Return a state as a coloured word with a sign, so that no colour is needed to tell it."""
+    ink, ground = PILLS[state]
+    words = text or f"{SIGNS[state]} {state}" if state in SIGNS else text or state
+    return f'<span class="pill {state}" style="color:{ink};background:{ground}">{escape(words)}</span>'
+
+
+def table(checks: Sequence[Check]) -> View:
+    """Return every finding, step by step; steps with something to mend are open."""
+    word = worst(checks)
+    counts = {name: sum(check.judgement == name for check in checks) for name in COUNTED}
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    finding = {
+        "fail": f"{counts['fail']} of {len(checks)} findings must be mended",
+        "warn": f"Nothing fails, {counts['warn']} of {len(checks)} findings deserve a look",
+        "ok": f"All is well: {counts['ok']} of {len(checks)} findings are ok, none fails",
+        "skip": "Nothing could be judged",
+    }[word]
+    steps = [(number, [check for check in checks if check.step == number]) for number in range(1, len(STEPS) + 1)]
+    body = "".join(_step(number, found) for number, found in steps)
+    html = f"<style>{CSS}</style>{say(finding)}{body}"
+    lines = [f"{finding} ({told})"]
+    for number, found in steps:
+        lines += [f"{number} {STEPS[number - 1]}", *(line for check in found for line in _lines(check))]
+    return View(html, "\n".join(lines))
+
+
+def notes() -> View:
+    """Return what is true where many guides are wrong."""
+    title = "True where many guides are wrong"
+    items = "".join(f"<li>{coded(note)}</li>" for note in NOTES)
+    return View(
+        f'<style>{CSS}</style><p class="say true">{escape(title)}</p><ul class="true">{items}</ul>',
+        "\n".join([title, *NOTES]),
+    )
+
+
+def _step(number: int, found: Sequence[Check]) -> str:
+    state = worst(found)
+    opened = " open" if state in ("fail", "warn") else ""
+    title = f'<span class="no">{number}</span><span class="what">{escape(STEPS[number - 1])}</span>'
+    head = f"<summary>{title}{''.join(_counts(found))}</summary>"
+    return f'<details class="step"{opened}>{head}<dl>{"".join(_row(check) for check in found)}</dl></details>'
+
+
+def _counts(found: Sequence[Check]) -> Iterable[str]:
+    for name in COUNTED:
+        count = sum(check.judgement == name for check in found)
+        if count:
+            yield pill(name, f"{SIGNS[name]} {count} {name}")
+
+
+def _row(check: Check) -> str:
+    parts = [f"<p>{escape(check.seen)}</p>"]
+    if check.judgement in ("warn", "fail"):
+        more = (("need", escape(check.need)), ("do", f"<code>{escape(check.do)}</code>"), ("cause", check.cause or ""))
+        parts += [
+            f'<p class="more"><span>{word}</span><i>{text}</i></p>'
+            for word, text in more
+            if text and text != "<code></code>"
+        ]
+    return f"<dt>{pill(check.judgement)}</dt><dt>{escape(check.name)}</dt><dd>{''.join(parts)}</dd>"
+
+
+def _lines(check: Check) -> list[str]:
+    lines = [f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.seen}"]
+    if check.judgement in ("warn", "fail"):
+        lines += [f"         {word}: {text}" for word, text in (("need", check.need), ("do", check.do)) if text]
+    return lines

@@ -1,0 +1,1 @@
+"""An executed notebook as one HTML page that is safe to open offline."""

@@ -1,0 +1,193 @@
+"""An executed notebook as one HTML file: the outcome first, code folded, nothing fetched, no script needed or run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from ocrlab.errors import DataError
+from ocrlab.reports import progress_view, view
+from ocrlab.reports.html import cells, markdown, sanitizer, size_limit, stylesheet
+from ocrlab.reports.html.cells import Page
+from ocrlab.reports.html.size_limit import Limits
+from ocrlab.reports.notebooks import executed_file, outcome, results
+from ocrlab.reports.notebooks.outcome import Outcome
+from ocrlab.run_folder import write_text
+
+LARGEST = 2_000_000  # bytes of a report
+LISTED = 3  # sections from which on they are listed beside the page
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+PLACE = re.compile(r"\bcell \[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a report says at its top (None where its notebook said nothing), and how many texts were replaced in it."""
+
+    outcome: str | None
+    redacted: int
+
+
+def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Written:
+    """Write an executed notebook as HTML of at most `most` bytes, without secrets, whole or not at all.
+
+    Raises OSError, DataError.
+    """
+    try:
+        read = nbformat.read(str(notebook), as_version=4)
+        text, written = _made(read, Path(notebook).stem, Path(notebook).parent, most)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error
+    write_text(path, text)
+    return written
+
+
+def page(notebook: Any, name: str = "notebook", folder: Path | None = None) -> str:
+    """Return an executed notebook as one HTML page without secrets, of at most 2 MB.
+
+    `name` is the title of a notebook without a heading; pictures that its prose names are looked for in `folder`.
+    """
+    return _made(notebook, name, folder, LARGEST)[0]
+
+
+def warm() -> None:
+    """Import what exporting needs, so that a dead kernel's report need not wait for it."""
+    markdown.markdown("$x$ `y`", {}, None)
+    cells.highlighted("pass", "python")
+    sanitizer.piece("<style>a{b:c}</style>")
+
+
+def _made(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[str, Written]:
+    clean, count = executed_file.redacted(notebook)
+    count += clean.metadata.get("ocrlab", {}).get("redacted", 0)
+    found = [output for cell in clean.cells for output in cell.get("outputs", [])]
+    said = [result for output in found if (result := results.from_bundle(output.get("data", {})))]
+    top = _take_outcome(clean)
+    several = markdown.count_titles(clean) > 1
+    for limits in size_limit.STEPS:
+        shared = Page(folder, limits, markdown.Headings(several))
+        text = _page(clean, top, shared, name, count, most)
+        if len(text.encode("utf-8", errors="backslashreplace")) <= most:
+            break
+    return text, Written(said[0].outcome if said else None, count)
+
+
+def _page(notebook: Any, top: str, shared: Page, name: str, count: int, most: int) -> str:
+    """Return the page within the limits of `shared`, which are there for `most` bytes."""
+    body, sections = _body(notebook, shared)
+    title = shared.headings.title or escape(name)
+    head = _top(top or _silent(markdown.plain(title)), notebook, shared)
+    listed = _listed(shared.headings.listed, sections)
+    sheets = "".join(f".{own}{{{css}}}" for css, own in shared.sheets.items())
+    told = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
+    if shared.limits != Limits():
+        told.append(f"Pictures and texts were cut so that this file stays below {most / 1e6:g} MB.")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
+        f"<title>{escape(markdown.plain(title))}</title>"
+        f"<style>{stylesheet.sheet()}</style><style>{sheets}</style></head>\n"
+        f'<body class="report{" listed" if listed else ""}">'
+        f"<header>{_meta(notebook, name)}<h1>{title}</h1>{head}</header>\n"
+        f"{listed}<main>{body}</main>\n<footer>{' '.join([*told, 'Written by ocrlab.'])}</footer></body></html>\n"
+    )
+
+
+@dataclass
+class Section:
+    """What ran below a heading of the second level."""
+
+    seconds: float = 0.0
+    failed: bool = False
+    waiting: bool = False
+
+
+def _body(notebook: Any, shared: Page) -> tuple[str, dict[str, Section]]:
+    """Return the cells, and what ran in each section of the page."""
+    language = notebook.metadata.get("kernelspec", {}).get("language") or "python"
+    parts: list[str] = []
+    sections: dict[str, Section] = {}
+    number = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            parts.append(cells.markdown(cell, shared))
+        elif cell.cell_type == "code":
+            number += 1
+            parts.append(cells.code(cell, number, shared, language))
+            if shared.headings.listed:
+                here = sections.setdefault(shared.headings.listed[-1][0], Section())
+                here.seconds += cells.seconds(cell)
+                status = cell.metadata.get("papermill", {}).get("status")
+                raised = any(output.output_type == "error" for output in cell.outputs)
+                here.failed |= raised or status == "failed"
+                here.waiting |= status == "pending"
+    return "\n".join(filter(None, parts)), sections
+
+
+def _listed(headings: list[tuple[str, str]], sections: dict[str, Section]) -> str:
+    """Return the list of sections, with how each went; "" where there are few."""
+    if len(headings) < LISTED:
+        return ""
+    items = []
+    for name, text in headings:
+        here = sections.get(name, Section())
+        took = f" <small>{progress_view.duration(here.seconds)}</small>" if here.seconds >= 1 else ""
+        kind, took = ("bad", " <small>failed</small>") if here.failed else ("none" if here.waiting else "", took)
+        took = " <small>never ran</small>" if here.waiting and not here.failed else took
+        items.append(f'<li class="{kind}"><a href="#{escape(name)}">{escape(text)}</a>{took}</li>')
+    return f'<nav aria-label="Sections"><div><ol>{"".join(items)}</ol></div></nav>\n'
+
+
+def _take_outcome(notebook: Any) -> str:
+    """Take the outcome block out of a notebook and return its HTML, "" where there is none that says what it should."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            said = results.from_bundle(data)
+            if said and said.outcome in outcome.OUTCOMES:
+                cell.outputs.remove(output)
+                html = "".join(data.get("text/html", ""))
+                shown = 'class="outcome"' in sanitizer.piece(html).html
+                return html if shown else view.page(outcome.view(Outcome(said.name, said.outcome, said.sentence)).html)
+    return ""
+
+
+def _silent(title: str) -> str:
+    """Return the block of a notebook that said nothing about itself: silence is never green."""
+    said = Outcome(title, "INCOMPLETE", "Nothing in this notebook was judged, so that nothing says that it is good.")
+    return view.page(outcome.view(said).html)
+
+
+def _top(html: str, notebook: Any, shared: Page) -> str:
+    """Return the outcome block as it stands at the top; cells that it names are links."""
+    block = sanitizer.piece(html, "sign")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    places = {str(cell.execution_count): number for number, cell in reversed(list(enumerate(code, 1)))}
+
+    def linked(found: re.Match[str]) -> str:
+        number = places.get(found[1])
+        return f'<a href="#code-{number}">{found[0]}</a>' if number else found[0]
+
+    parts = re.split(r"(<[^>]*>)", block.html)
+    inside = "".join(part if part.startswith("<") else PLACE.sub(linked, part) for part in parts)
+    return f'<div class="out {shared.classes(block.css)}">{inside}</div>'
+
+
+def _meta(notebook: Any, name: str) -> str:
+    """Return the line above the title: which notebook it was, when it ran, and how long."""
+    about = notebook.metadata.get("papermill", {})
+    told = [escape(Path(str(about.get("input_path") or name)).stem)]
+    with contextlib.suppress(ValueError, TypeError):
+        told.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
+    if isinstance(about.get("duration"), int | float):
+        told.append(progress_view.duration(about["duration"]))
+    return f'<p class="meta">{" · ".join(told)}</p>'

@@ -1,0 +1,123 @@
+"""Markdown as HTML: formulas as MathML, pictures from the notebook and its folder, headings in order."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape, unescape
+from pathlib import Path
+from typing import Any
+
+from ocrlab.reports.html import sanitizer
+
+HEADING = re.compile(r"<h([1-6])(?:\s[^>]*)?>(.*?)</h\1>", re.DOTALL)
+TASK = re.compile(r'<input class="task-list-item-checkbox" type="checkbox" disabled( checked)?/?>')
+KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp", ".svg": "svg+xml"}
+LARGEST = 1_500_000  # bytes of a picture from the notebook's folder
+FORMULA = re.compile(r"^\s*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$", re.DOTALL)
+
+
+@dataclass
+class Headings:
+    """The headings of a page in order: one of the first level, none that skips a level, each with a name of its own."""
+
+    several: bool = False  # the notebook has more than one of the first level: all but the title move down by one
+    title: str = ""  # inner HTML, of the first heading of the first level
+    last: int = 1
+    names: set[str] = field(default_factory=set)
+    listed: list[tuple[str, str]] = field(default_factory=list)  # (name, text) of those of the second level
+
+    def put(self, html: str) -> str:
+        """Return HTML with its headings in their place on the page; the title is taken out."""
+        return HEADING.sub(self._one, html)
+
+    def _one(self, found: re.Match[str]) -> str:
+        level, inner = int(found[1]), found[2].strip()
+        if level == 1 and not self.title:
+            self.title = inner
+            return ""
+        level = min(level + (1 if self.several else 0), 6, self.last + 1)
+        self.last = level = max(level, 2)
+        told = plain(inner)
+        name = self.name(told)
+        if level == 2:
+            self.listed.append((name, told))
+        link = f'<a class="here" href="#{escape(name)}" aria-label="link to {escape(told)}">#</a>'
+        return f'<h{level} id="{escape(name)}">{inner} {link}</h{level}>'
+
+    def name(self, text: str) -> str:
+        """Return a name for a place that no other has, as Jupyter forms them: words joined by -."""
+        wanted = made = re.sub(r"\s+", "-", text.strip()) or "section"
+        number = 1
+        while made in self.names:
+            number += 1
+            made = f"{wanted}-{number}"
+        self.names.add(made)
+        return made
+
+
+def plain(html: str) -> str:
+    """Return the words of HTML."""
+    return unescape(re.sub(r"<[^>]*>", "", html)).strip()
+
+
+def count_titles(notebook: Any) -> int:
+    """Return how many headings of the first level the Markdown cells of a notebook have."""
+    shown = (markdown(cell.source, {}, None) for cell in notebook.cells if cell.cell_type == "markdown")
+    return sum(found[1] == "1" for html in shown for found in HEADING.finditer(html))
+
+
+def markdown(source: str, attachments: Mapping[str, Any], folder: Path | None) -> str:
+    """Return Markdown as HTML that is safe to show; pictures come from `attachments` and from files in `folder`."""
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+
+    class Renderer(IPythonRenderer):  # type: ignore[misc]
+        def block_math(self, body: str) -> str:
+            return formula(body, display=True)
+
+        def inline_math(self, body: str) -> str:
+            return formula(body)
+
+        def latex_environment(self, name: str, body: str) -> str:
+            return formula(f"\\begin{{{name}}}{body}\\end{{{name}}}", display=True)
+
+        def block_mermaidjs(self, code: str) -> str:
+            return f"<pre>{escape(code)}</pre>"
+
+        def _embed_image_or_attachment(self, src: str) -> str:
+            return _picture(src, attachments, folder) or src
+
+    html = MarkdownWithMath(renderer=Renderer(escape=False, exclude_anchor_links=True)).render(source)
+    html = TASK.sub(lambda found: "☑ " if found[1] else "☐ ", html)
+    return sanitizer.text(html, lambda address: _picture(address, attachments, folder))
+
+
+def formula(tex: str, display: bool = False) -> str:
+    """Return a formula as MathML, which needs no script; one that cannot be read stays as it was written."""
+    from latex2mathml.converter import convert
+
+    shape = FORMULA.match(tex)
+    body = (shape[1] if shape else tex).strip()
+    try:
+        return str(convert(body, display="block" if display else "inline"))
+    except Exception:  # its parser raises all kinds; the source is always there to be shown
+        return f'<code class="tex">{escape(body)}</code>'
+
+
+def _picture(address: str, attachments: Mapping[str, Any], folder: Path | None) -> str:
+    """Return the data: address of a picture that lies in the notebook or in its folder, "" where there is none."""
+    if address.startswith("attachment:"):
+        found = attachments.get(address.removeprefix("attachment:"), {})
+        return next((f"data:{kind};base64,{''.join(data)}" for kind, data in found.items() if "image/" in kind), "")
+    kind = KINDS.get(Path(address).suffix.lower())
+    if folder is None or kind is None or re.match(r"[a-z][a-z0-9+.-]*:|//", address, re.IGNORECASE):
+        return ""
+    try:
+        path = (folder / address).resolve()
+        if not path.is_relative_to(folder.resolve()) or path.stat().st_size > LARGEST:
+            return ""
+        return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,153 @@
+"""Pages and maps as pictures: a small WebP or PNG with the polygons drawn over it as vectors, crisp at any size."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ocrlab.reports.view import BAD, GOOD, IGNORED, MISSED, View, say
+
+LONGEST = 640  # pixels on the long side; more only makes the notebook heavy
+EXACT: dict[str, Any] = {"optimize": True}
+SMALL: dict[str, Any] = {"quality": 80, "method": 4}  # as near to the page as a JPEG of quality 70, a third smaller
+COLOURED = 4.0  # mean difference of the channels, grey levels; below it a page is stored grey, a quarter smaller
+
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Polygons (P, 2) in pixels of the image, all drawn in one way; `name` stands in the legend with their number."""
+
+    name: str
+    polygons: Sequence[NDArray[np.floating]]
+    colour: str
+    dash: str = ""  # as in SVG, in pixels of the screen
+    fill: float = 0.0  # opacity
+
+
+def truth(polygons: Sequence[NDArray[np.floating]], ignored: NDArray[np.bool_]) -> list[Layer]:
+    """Return the layers of a page's ground truth."""
+    kept = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if not skip]
+    skipped = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if skip]
+    return [Layer("text", kept, GOOD, fill=0.12), Layer("ignored", skipped, IGNORED, dash="2 3", fill=0.2)]
+
+
+def compared(
+    polygons: Sequence[NDArray[np.floating]],
+    ignored: NDArray[np.bool_],
+    found: Sequence[NDArray[np.floating]],
+    pairs: Iterable[tuple[int, int]],
+    counts: NDArray[np.bool_],
+) -> list[Layer]:
+    """Return ground truth and detections as right, wrong and missed; `pairs` are (ground truth, detection) positions.
+
+    `counts` (M,) is False for detections on ignored text, which are neither right nor wrong.
+    """
+    met = list(pairs)
+    hit_truth, hit_found = {t for t, _ in met}, {d for _, d in met}
+    missed = [p for i, p in enumerate(polygons) if i not in hit_truth and not ignored[i]]
+    wrong = [p for i, p in enumerate(found) if i not in hit_found and counts[i]]
+    return [
+        Layer("ignored", [p for i, p in enumerate(polygons) if ignored[i]], IGNORED, dash="2 3", fill=0.15),
+        Layer("missed", missed, MISSED, dash="6 3", fill=0.15),
+        Layer("wrong", wrong, BAD, fill=0.12),
+        Layer("found", [found[d] for _, d in met], GOOD),
+    ]
+
+
+def picture(
+    image: NDArray[np.generic], alt: str, layers: Sequence[Layer] = (), caption: str = "", width: int = 300
+) -> str:
+    """Return a figure of an image (H, W, 3) RGB uint8, or of a map (H, W) in 0..1, with layers of polygons over it.
+
+    `width` is its width on the screen in pixels.
+    """
+    height, across = image.shape[:2]
+    shapes = "".join(_drawn(layer) for layer in layers)
+    body = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return (
+        f'<figure style="width:{width}px"><svg class="sheet day" viewBox="0 0 {across} {height}" role="img" '
+        f'aria-label="{escape(alt)}"><title>{escape(alt)}</title>'
+        f'<image href="{encoded(image)}" width="{across}" height="{height}"/>{shapes}</svg>{body}</figure>'
+    )
+
+
+def legend(pages: Iterable[Sequence[Layer]]) -> list[Layer]:
+    """Return one layer of each kind that is drawn on any of the pages, in the order of the first page."""
+    found: dict[str, tuple[Layer, bool]] = {}
+    for layer in (layer for layers in pages for layer in layers):
+        drawn = len(layer.polygons) > 0 or found.get(layer.name, (layer, False))[1]
+        found[layer.name] = (layer, drawn)
+    return [layer for layer, drawn in found.values() if drawn]
+
+
+def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note: str = "") -> View:
+    """Return pictures side by side under a title that says the finding."""
+    named = "".join(
+        '<span style="margin-right:18px;white-space:nowrap">'
+        '<span style="display:inline-block;width:22px;height:0;'
+        f'border-top:2.5px {"dashed" if layer.dash else "solid"} {layer.colour};margin:0 6px 3px 0"></span>'
+        f"{escape(layer.name)}</span>"
+        for layer in keys
+    )
+    ends = f'<p class="note">{named}{escape(note)}</p>' if named or note else ""
+    return View(f'{say(finding)}<div class="row">{"".join(pictures)}</div>{ends}', finding)
+
+
+def encoded(image: NDArray[np.generic], longest: int = LONGEST) -> str:
+    """Return a data URI of a page (WebP) or of a map (PNG of 64 colours), at most `longest` pixels on the long side."""
+    from PIL import Image as Pillow
+
+    if image.ndim == 2:
+        picture = Pillow.fromarray(tinted(image))
+        kind, options = "png", EXACT
+    else:
+        picture = Pillow.fromarray(np.ascontiguousarray(image, dtype=np.uint8))
+        spread = np.ptp(image[::8, ::8].astype(np.int16), axis=2).mean()
+        picture = picture.convert("L") if spread < COLOURED else picture
+        kind, options = "webp", SMALL
+    picture.thumbnail((longest, longest), Pillow.Resampling.LANCZOS)
+    if kind == "png":
+        picture = picture.quantize(64, dither=Pillow.Dither.NONE)
+    data = io.BytesIO()
+    picture.save(data, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
+
+
+def tinted(values: NDArray[np.generic]) -> Image:
+    """Return a map (H, W) in 0..1 as RGB (H, W, 3) uint8 in matplotlib's viridis, which also reads in grey."""
+    from matplotlib import colormaps
+
+    levels = np.clip(np.nan_to_num(np.asarray(values, dtype=np.float32)), 0, 1)
+    return np.asarray(colormaps["viridis"](levels, bytes=True)[..., :3], dtype=np.uint8)
+
+
+def scale(low: float, high: float) -> str:
+    """Return the legend of a tinted map: its colours from 0 to 1, labelled with the values that they stand for."""
+    stops = ",".join("#" + bytes(tinted(np.array([[at]]))[0, 0].tolist()).hex() for at in np.linspace(0, 1, 6))
+    return (
+        f'<span style="white-space:nowrap">{low:g} <span style="display:inline-block;width:70px;height:9px;'
+        f'border-radius:2px;background:linear-gradient(90deg,{stops})"></span> {high:g}</span>'
+    )
+
+
+def _drawn(layer: Layer) -> str:
+    if not len(layer.polygons):
+        return ""
+    path = "".join(
+        "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in np.asarray(polygon).reshape(-1, 2)) + "Z"
+        for polygon in layer.polygons
+    )
+    dash = f' stroke-dasharray="{layer.dash}"' if layer.dash else ""
+    fill = f'fill="{layer.colour}" fill-opacity="{layer.fill:g}"' if layer.fill else 'fill="none"'
+    return (
+        f'<path d="{path}" {fill} stroke="{layer.colour}" stroke-width="1.5" vector-effect="non-scaling-stroke"{dash}/>'
+    )

@@ -1,0 +1,1 @@
+"""Notebooks: run with parameters, their outcome and results."""

@@ -1,0 +1,225 @@
+"""One execution of a notebook: its cells in order, until they end, or until something ends them.
+
+What is used of papermill and nbclient is public there, except the kernel's process (`Kernel.adopt`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import nbformat
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from papermill import engines
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.log import logger
+
+from ocrlab.errors import DataError
+from ocrlab.reports.notebooks import executed_file, failure_marks, results
+from ocrlab.reports.notebooks import termination as endings
+from ocrlab.reports.notebooks.jupyter_kernel import Kernel
+from ocrlab.reports.notebooks.termination import Ending
+from ocrlab.run_folder.owner_process import signals_exit
+
+CELL_TIMEOUT = 24 * 3600.0  # seconds; papermill's own is infinite, and a notebook that hangs would hang for ever
+UNCAUGHT = "--IPKernelApp.capture_fd_output=False"  # what goes past the cells goes to files, see `kernel`
+LEAVING = 3.0  # seconds for a kernel that was told to leave
+
+
+class Manager(engines.NotebookExecutionManager):  # type: ignore[misc]
+    """papermill's bookkeeping of cells, with files that are whole and clean, and pending cells that stay pending."""
+
+    def save(self, **_: Any) -> None:
+        """Write the notebook as it is now, without secrets; raises OSError."""
+        if self.output_path:
+            executed_file.write(self.nb, self.output_path)
+        self.last_save_time = self.now()
+
+    def notebook_complete(self, **_: Any) -> None:
+        """Close the notebook: its times, and a clean copy of everything in the file and in memory."""
+        self.end_time = self.now()
+        self.nb.metadata.papermill["end_time"] = self.end_time.isoformat()
+        self.nb.metadata.papermill["duration"] = (self.end_time - self.start_time).total_seconds()
+        self.cleanup_pbar()
+        clean, count = executed_file.redacted(self.nb)
+        clean.metadata.setdefault("ocrlab", {})["redacted"] = count
+        self.nb.cells, self.nb.metadata = clean.cells, clean.metadata  # papermill may write it once more by itself
+        self.save()
+        if self.output_path and executed_file.is_local(self.output_path):
+            with contextlib.suppress(DataError):  # somebody else's notebook, which has no result
+                results.copy_beside(self.output_path)
+
+
+def execute(
+    notebook: Any,
+    kernel_name: str,
+    settings: tuple[Any, ...],
+    *,
+    start_timeout: float = 60,
+    execution_timeout: float | None = None,
+    deadline: float | None = None,
+    stdout_file: Any = None,
+    stderr_file: Any = None,
+    **_: Any,
+) -> Any:
+    """Execute a notebook as `engine.Engine.execute_notebook` says; `settings` are those of papermill's manager."""
+    manager, kernel, before = Manager(notebook, *settings), Kernel(), endings.Before()
+    limits = Limits(execution_timeout or CELL_TIMEOUT, deadline)
+    manager.notebook_start()
+    client = PapermillNotebookClient(
+        manager,
+        kernel_name=kernel_name,
+        timeout_func=limits.of_cell,
+        startup_timeout=start_timeout,
+        coalesce_streams=True,
+        log=logger,
+        log_output=manager.log_output,
+        stdout_file=stdout_file,
+        stderr_file=stderr_file,
+    )
+    try:
+        with signals_exit():
+            Run(manager, client, kernel, before, limits).all_cells()
+    finally:
+        manager.notebook_complete()
+        kernel.close()
+    return manager.nb
+
+
+class Limits:
+    """How long a cell and the whole notebook may take, in seconds."""
+
+    def __init__(self, cell: float, whole: float | None) -> None:
+        self.cell, self.whole, self.began = cell, whole, time.monotonic()
+
+    def left(self) -> float | None:
+        """Return what is left for the whole notebook, None where it has no limit."""
+        return None if self.whole is None else self.whole - (time.monotonic() - self.began)
+
+    def of_cell(self, _cell: Any = None) -> float:
+        """Return how long a cell that begins now may run; nbclient takes 0 for no limit."""
+        left = self.left()
+        return self.cell if left is None else max(0.01, min(self.cell, left))
+
+    def broken(self, cell_seconds: float) -> tuple[float, str]:
+        """Return the limit that a cell has broken, in seconds, and what it is called."""
+        left = self.left()
+        if self.whole is not None and left is not None and left <= 0.01 and cell_seconds < self.cell:
+            return self.whole, "the whole notebook"
+        return self.cell, "a cell"
+
+
+class Run:
+    """One execution: the cells in order, until they end or something ends them."""
+
+    def __init__(self, manager: Any, client: Any, kernel: Kernel, before: endings.Before, limits: Limits) -> None:
+        self.manager, self.client, self.kernel, self.before, self.limits = manager, client, kernel, before, limits
+        self.cells = manager.nb.cells
+        self.last: int | None = None  # index of the code cell that began last
+        self.leaving = False
+
+    def all_cells(self) -> None:
+        """Start the kernel and execute every cell; how it ended, if not by itself, is written into the notebook.
+
+        Raises KeyboardInterrupt and SystemExit again when all is written.
+        """
+        self.client.reset_execution_trackers()
+        self.client.on_cell_executed = self.listen
+        ended: Ending | None = None
+        stop: BaseException | None = None
+        try:
+            manager = self.client.create_kernel_manager()
+            if any("ipykernel" in word for word in manager.kernel_spec.argv):
+                self.client.extra_arguments = [UNCAUGHT]
+            self.client.start_new_kernel(**self.kernel.launch())
+            self.kernel.adopt(self.client.km)
+            self.before.note(self.kernel.pid)
+            with self.client.setup_kernel():
+                self.kernel.said()  # what it says while it starts belongs to no cell
+                try:
+                    ended = self.each_cell()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    ended, stop = endings.stopped(self.number(), error), error
+                if ended and ended.status in ("hung", "stopped"):
+                    self.kernel.end()  # it would not listen to a polite request
+                if not ended:
+                    self.client.set_widgets_metadata()
+        except Exception as error:
+            if self.last is None and ended is None:
+                ended = endings.unstarted(self.kernel, self.before, error)
+            elif not isinstance(error, RuntimeError):  # with which a kernel complains that is asked to leave twice
+                raise
+        except (KeyboardInterrupt, SystemExit) as error:
+            ended, stop = ended or endings.stopped(self.number(), error), stop or error
+        if ended:
+            failure_marks.mark(self.manager, ended, self.last if ended.cell is not None else None)
+        if stop:
+            raise stop
+
+    def each_cell(self) -> Ending | None:
+        """Execute the cells one by one; returns what ended them, None when all ran."""
+        for index, cell in enumerate(self.cells):
+            if cell.cell_type != "code" or not cell.source.strip():
+                self.manager.cell_start(cell, index)
+                self.manager.cell_complete(cell, cell_index=index)
+                continue
+            left = self.limits.left()
+            if left is not None and left <= 0:
+                return endings.late(self.limits.whole or 0.0, self.number())
+            if self.kernel.exit_code() is not None:  # since the last cell, so that this one never ran
+                return self.died()
+            ended = self.one_cell(index)
+            if ended:
+                return ended
+        return None
+
+    def one_cell(self, index: int) -> Ending | None:
+        """Execute one code cell; returns what ended the notebook in it."""
+        self.last, cell, began = index, self.cells[index], time.monotonic()
+        self.manager.cell_start(cell, index)
+        ended: Ending | None = None
+        try:
+            self.client.execute_cell(cell, index)
+            if self.leaving and self.kernel.gone_within(LEAVING):
+                raise DeadKernelError("it was told to leave")
+        except CellExecutionError as error:
+            told = f"{error.ename}: {error.evalue}".partition("\n")[0]
+            ended = endings.failed(cell.execution_count, told, failure_marks.text_of(cell), error.traceback)
+        except DeadKernelError:
+            ended = self.died()
+        except CellTimeoutError:
+            self.keep_said(cell)
+            seconds, what = self.limits.broken(time.monotonic() - began)
+            ended = endings.stuck(self.kernel, self.before, seconds, what, self.number(), failure_marks.text_of(cell))
+        self.keep_said(cell)
+        if ended is None:
+            self.manager.cell_complete(cell, cell_index=index)
+        return ended
+
+    def died(self) -> Ending:
+        """Return how the kernel died, in the cell that began last."""
+        if self.last is None:
+            return endings.died(self.kernel, self.before, None, self.kernel.log())
+        cell = self.cells[self.last]
+        cell.execution_count = self.number()  # its message may have died with the kernel
+        self.keep_said(cell)
+        return endings.died(self.kernel, self.before, self.number(), failure_marks.text_of(cell))
+
+    def listen(self, execute_reply: Any, **_: Any) -> None:
+        """Hear from the reply to a cell whether it called `exit()`: the kernel answers first, and then it goes."""
+        payload = execute_reply["content"].get("payload") or []
+        self.leaving = any(item.get("source") == "ask_exit" and not item.get("keepkernel") for item in payload)
+
+    def keep_said(self, cell: Any) -> None:
+        """Put what was written past the cell, by native code and by child processes, below its other output."""
+        for name, text in self.kernel.said():
+            cell.outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
+
+    def number(self) -> int | None:
+        """Return the number in the brackets of the cell that began last."""
+        if self.last is None:
+            return None
+        count = self.cells[self.last].execution_count
+        before = [cell.execution_count or 0 for cell in self.cells[: self.last] if cell.cell_type == "code"]
+        return int(count) if count is not None else max(before, default=0) + 1

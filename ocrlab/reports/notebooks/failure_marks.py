@@ -1,0 +1,114 @@
+"""What is written into a notebook that did not end by itself: the failed cell, the outcome at the top, the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from ocrlab.records import to_json
+from ocrlab.redaction import clean
+from ocrlab.reports import verdict_view
+from ocrlab.reports.notebooks import cell_frames, outcome, results
+from ocrlab.reports.notebooks.outcome import Outcome
+from ocrlab.reports.notebooks.termination import Ending
+from ocrlab.reports.view import View, together
+
+ENAMES = {"killed": "KernelDied", "failed": "KernelEnded", "hung": "CellStuck", "stopped": "Stopped"}
+TAG = "ocrlab-outcome"  # of the cell that holds the outcome of a notebook without one of its own
+
+
+def mark(manager: Any, ended: Ending, index: int | None) -> None:
+    """Write how it ended into a notebook under papermill; `index` is that of the cell that began last."""
+    notebook = manager.nb
+    told = _told_already(notebook) if ended.status == "failed" else None
+    if index is not None:
+        cell = notebook.cells[index]
+        if not any(output.output_type == "error" for output in cell.outputs):
+            cell.outputs.append(_error(ended, notebook.cells))
+        manager.cell_exception(cell, cell_index=index)
+        manager.cell_complete(cell, cell_index=index)
+    notebook.metadata.papermill["exception"] = True
+    notebook.metadata["ocrlab"] = {
+        "schema": 1,
+        "outcome": told.outcome if told else ended.word,
+        "exit_status": (told.ending or {}).get("exit_status", 1) if told else ended.exit_status,
+        "cell": ended.cell,
+        "verdict": to_json(ended.verdict) if ended.verdict else None,
+    }
+    if told is None:
+        _top(notebook, ended)
+
+
+def _told_already(notebook: Any) -> results.Result | None:
+    """Return the result in which the notebook itself said how its child died: it knows more than the exception says."""
+    place = _place(notebook)
+    result = results.from_bundle(place.data) if place else None
+    return result if result and result.ending else None
+
+
+def _place(notebook: Any) -> Any:
+    """Return the output that holds outcome and result, None where a notebook has none."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return next((output for output in outputs if results.MIME in output.get("data", {})), None)
+
+
+def text_of(cell: Any) -> str:
+    """Return what a cell has printed, and its error, as text."""
+    told = []
+    for output in cell.get("outputs", []):
+        if output.output_type == "stream":
+            told.append(output.text)
+        elif output.output_type == "error":
+            told.append("\n".join(output.traceback))
+    return "".join(told)
+
+
+def _error(ended: Ending, cells: Sequence[Any]) -> Any:
+    told = [ended.sentence]
+    told += [verdict_view.text(ended.verdict)] if ended.verdict and ended.verdict.causes else []
+    told += [cell_frames.own(ended.stack, cells)] if ended.stack.strip() else []
+    lines = "\n\n".join(told).splitlines()
+    return nbformat.v4.new_output("error", ename=ENAMES[ended.status], evalue=ended.sentence, traceback=lines)
+
+
+def _top(notebook: Any, ended: Ending) -> None:
+    """Overwrite the outcome block and the result of a notebook; one that has none gets them in a cell of their own."""
+    place = _place(notebook)
+    old = results.from_bundle(place.data) if place else None
+    name = old.name if old else Path(notebook.metadata.papermill.get("input_path") or "notebook").stem
+    said = Outcome(name, ended.word, clean(ended.sentence))
+    if old:
+        result = replace(old, outcome=said.word, sentence=said.sentence, seconds=_seconds(notebook))
+    else:
+        result = results.build(said, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
+    result = replace(result, ending=_kept(ended))
+    data = {**_page(said, ended)._repr_mimebundle_(), **results.bundle(result)}
+    if place:
+        place.data = nbformat.from_dict(data)
+        return
+    shown = nbformat.v4.new_output("display_data", data=data)
+    kept = {"tags": [TAG], "jupyter": {"source_hidden": True}, "papermill": {"status": "completed"}}
+    cell = nbformat.v4.new_code_cell("", outputs=[shown], metadata=kept)
+    notebook.cells.insert(0, cell)
+
+
+def _page(said: Outcome, ended: Ending) -> View:
+    block = outcome.view(said)
+    return together([block, verdict_view.view(ended.verdict, clean(ended.texts))]) if ended.verdict else block
+
+
+def _kept(ended: Ending) -> dict[str, Any]:
+    """Return how it ended as it stands in the result."""
+    told = {name: getattr(ended, name) for name in ("status", "cell", "exit_code", "signal", "exit_status")}
+    return {**told, "verdict": to_json(ended.verdict) if ended.verdict else None}
+
+
+def _seconds(notebook: Any) -> float | None:
+    began = notebook.metadata.papermill.get("start_time")
+    return time.time() - datetime.fromisoformat(began).timestamp() if began else None

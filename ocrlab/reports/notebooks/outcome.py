@@ -1,0 +1,151 @@
+"""The outcome block at the top of a notebook or report: a word, a sentence, numbers against their limits, what next.
+
+Silence is never green: a notebook is INCOMPLETE until `finish` ran, and one that judged nothing stays so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from ocrlab.reports.view import INK, LINE, PAPER, View
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an outcome is shown: by a sign (an SVG path in 24 x 24), a colour and words; none of them is needed alone."""
+
+    sign: str
+    colour: str
+    ground: str
+    meaning: str
+
+
+OUTCOMES = {
+    "PASS": Look("M5 12.5l4.5 4.5L19 7.5", "#116b39", "#e9f6ee", "It finished and every limit is met."),
+    "WARN": Look("M12 5v8.5M12 18.5v.01", "#855600", "#fdf4dc", "It finished and some limits are met."),
+    "FAIL": Look(
+        "M6.5 6.5l11 11M17.5 6.5l-11 11", "#ab1f24", "#fcecec", "It finished and no limit is met, or an error ended it."
+    ),
+    "CRASHED": Look("M13.5 3.5L7 13h9l-6 8", "#7b1f79", "#f8ebf8", "The process died of a signal."),
+    "STUCK": Look("M9 6.5v11M15 6.5v11", "#8f3d05", "#fcefe5", "There was no progress any more."),
+    "INCOMPLETE": Look("M6 12h.01M12 12h.01M18 12h.01", "#46525f", "#eef1f4", "Nobody said yet how it ended."),
+}
+
+CSS = f"""
+.ocrlab .outcome {{ display: flex; gap: 16px; border: 1px solid; border-left-width: 6px; border-radius: 6px;
+  padding: 14px 18px; color: {INK}; }}
+.ocrlab .sign {{ flex: none; width: 34px; height: 34px; border-radius: 50%; margin-top: 3px; display: grid;
+  place-items: center; }}
+.ocrlab .body {{ flex: 1; min-width: 0; }}
+.ocrlab .word {{ font-size: 21px; font-weight: 700; letter-spacing: .03em; line-height: 1.3; margin: 0; }}
+.ocrlab .word small {{ font-size: 13.5px; font-weight: 400; letter-spacing: 0; color: #46525f; margin-left: 8px; }}
+.ocrlab .gauge {{ position: relative; height: 10px; border-radius: 5px; background: {PAPER}; margin: 10px 0 24px;
+  max-width: 620px; box-shadow: inset 0 0 0 1px {LINE}; }}
+.ocrlab .gauge i {{ position: absolute; left: 0; top: 0; bottom: 0; border-radius: 5px; }}
+.ocrlab .gauge b {{ position: absolute; top: -3px; height: 16px; width: 2px; background: {INK}; }}
+.ocrlab .gauge span {{ position: absolute; top: 14px; transform: translateX(-50%); font-size: 11.5px; color: #46525f;
+  white-space: nowrap; }}
+.ocrlab .gauge span.last {{ transform: translateX(-95%); }}
+.ocrlab .gauge span.first {{ transform: translateX(-5%); }}
+@media (max-width: 600px) {{ .ocrlab .near {{ margin-bottom: 43px; }} .ocrlab .near span:last-child {{ top: 33px; }} }}
+.ocrlab .next {{ margin: 8px 0 0; }}
+.ocrlab .outcome .body p.next code {{ color: {INK}; background: {PAPER}; border-radius: 3px;
+  padding: 2px 6px; }}
+.ocrlab .facts {{ font-size: 12.5px; color: #46525f; margin: 8px 0 0; }}
+"""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One number against its limits; more is better, `unit` may be empty."""
+
+    metric: str
+    value: float
+    limit: float
+    warn: float
+    unit: str = ""
+
+    @property
+    def word(self) -> str:
+        """PASS at the limit or above, WARN down to `warn`, else FAIL; NaN fails."""
+        if self.value >= self.limit:
+            return "PASS"
+        return "WARN" if self.value >= self.warn else "FAIL"
+
+    def sentence(self) -> str:
+        """Return the number against its limit in words."""
+        unit = f" {self.unit}" if self.unit else ""
+        value = "not a number" if math.isnan(self.value) else f"{self.value:.3f}{unit}"
+        ends = {
+            "PASS": f"which meets the limit of {self.limit:g}{unit}",
+            "WARN": f"below the limit of {self.limit:g}{unit}, but not below {self.warn:g}{unit}",
+            "FAIL": f"below {min(self.limit, self.warn):g}{unit}; the limit is {self.limit:g}{unit}",
+        }
+        return f"{self.metric} is {value}, {ends[self.word]}."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What stands at the top: the notebook's name, the word, one sentence, its numbers, and the next command."""
+
+    name: str
+    word: str
+    sentence: str
+    judgements: tuple[Judgement, ...] = ()
+    next: str = ""
+    facts: str = ""
+
+
+def judged(name: str, judgements: Sequence[Judgement], next_command: str = "", facts: str = "") -> Outcome:
+    """Return the outcome of a finished notebook: PASS with all limits met, FAIL with none, INCOMPLETE without any."""
+    words = {judgement.word for judgement in judgements}
+    if not words:
+        told = "It ran to its end, but nothing was measured against a limit."
+        return Outcome(name, "INCOMPLETE", told, (), next_command, facts)
+    word = words.pop() if len(words) == 1 else "WARN"
+    sentence = " ".join(judgement.sentence() for judgement in judgements)
+    return Outcome(name, word, sentence, tuple(judgements), next_command, facts)
+
+
+def view(outcome: Outcome) -> View:
+    """Return the outcome block."""
+    look = OUTCOMES[outcome.word]
+    gauges = "".join(_gauge(judgement) for judgement in outcome.judgements if 0 <= judgement.value <= 1)
+    following = f'<p class="next">Next: <code>{escape(outcome.next)}</code></p>' if outcome.next else ""
+    facts = f'<p class="facts">{escape(outcome.facts)}</p>' if outcome.facts else ""
+    html = (
+        f'<style>{CSS}</style><div class="outcome" role="status" '
+        f'style="background:{look.ground};border-color:{look.colour}">'
+        f'<div class="sign" style="background:{look.colour}" aria-hidden="true"><svg width="22" height="22" '
+        f'viewBox="0 0 24 24" fill="none" stroke="{PAPER}" stroke-width="3" stroke-linecap="round">'
+        f'<path d="{look.sign}"/></svg></div><div class="body">'
+        f'<p class="word" style="color:{look.colour}">{outcome.word}<small>{escape(outcome.name)}</small></p>'
+        f"<p>{escape(outcome.sentence)}</p>{gauges}{following}{facts}</div></div>"
+    )
+    text = f"{outcome.name}: {outcome.word}. {outcome.sentence}" + (f" Next: {outcome.next}" if outcome.next else "")
+    return View(html, text)
+
+
+def _edge(at: float) -> str:
+    """Return the class of a label that would stand over an end of the bar."""
+    return "last" if at > 0.9 else "first" if at < 0.1 else ""
+
+
+def _gauge(judgement: Judgement) -> str:
+    """Return a bar from 0 to 1 with a mark at each limit; hidden from screen readers, which have the sentence."""
+    colour = OUTCOMES[judgement.word].colour
+    marks = [(judgement.limit, f"PASS {judgement.limit:g}")]
+    if 0 <= judgement.warn < judgement.limit:
+        marks.append((judgement.warn, f"WARN {judgement.warn:g}"))
+    lines = "".join(
+        f'<b style="left:{100 * at:.1f}%"></b><span class="{_edge(at)}" style="left:{100 * at:.1f}%">{text}</span>'
+        for at, text in marks
+        if 0 <= at <= 1
+    )
+    close = len(marks) > 1 and judgement.limit - judgement.warn < 0.35  # so that they would collide on a phone
+    near = " near" if close else ""
+    filled = f'<i style="width:{100 * judgement.value:.1f}%;background:{colour}"></i>'
+    return f'<div class="gauge{near}" aria-hidden="true">{filled}{lines}</div>'

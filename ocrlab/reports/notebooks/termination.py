@@ -1,0 +1,140 @@
+"""How a notebook ended when it did not end by itself: the word, the sentence, the verdict, and the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ocrlab.debug.diagnosis.hangs import hang_cause
+from ocrlab.debug.watch.incident import judge
+from ocrlab.debug.watch.oom_kill_counters import Kills
+from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
+from ocrlab.records import Incident, Verdict
+from ocrlab.reports.notebooks.jupyter_kernel import Kernel
+
+WORDS = {"killed": "CRASHED", "hung": "STUCK", "failed": "FAIL", "stopped": "INCOMPLETE"}
+STACKS_WITHIN = 1.0  # seconds for the stacks of everything that a stuck kernel started
+LOG_LINES = 400  # of the kernel's stderr and the cell's output, for the diagnosis
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What ended a notebook; `status` is killed, hung, failed or stopped, `cell` the number in its brackets."""
+
+    status: str
+    sentence: str
+    exit_status: int
+    cell: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    verdict: Verdict | None = None
+    stack: str = ""
+    texts: dict[str, str] = field(default_factory=dict)  # what the verdict was told from
+
+    @property
+    def word(self) -> str:
+        """Return the word of the outcome block."""
+        return WORDS[self.status]
+
+
+@dataclass
+class Before:
+    """What is measured before a kernel starts, so that what it did can be told from what was there."""
+
+    began: float = field(default_factory=time.monotonic)
+    kills: Kills = field(default_factory=Kills)
+
+    def note(self, pid: int | None) -> None:
+        """Remember the memory counters of a kernel that has just started."""
+        self.kills.note()
+        if pid is not None:
+            self.kills.note(pid)
+
+
+def died(kernel: Kernel, before: Before, cell: int | None, log: str) -> Ending:
+    """Return how a notebook ended whose kernel is gone: by a signal (CRASHED), else with an exit code (FAIL)."""
+    code = kernel.exit_code()
+    name = signal_names.of_exit(code)
+    place = f"in cell [{cell}]" if cell is not None else "before its first cell"
+    if name:
+        said = (
+            f"The kernel died of {name} {place}: {signal_names.meaning(name) or 'nothing general can be said of it'}."
+        )
+        exit_status = 128 - (code or 0) if (code or 0) < 0 else (code or 1)
+    elif code is None:
+        said, exit_status = f"The kernel died {place}, cause unknown: its exit code could not be read.", 1
+    else:
+        said, exit_status = f"The kernel ended {place} with exit status {code}, and without a word.", code or 1
+    status = "killed" if name or code is None else "failed"
+    incident = _incident(kernel, before, status, code, name, log, kernel.stack())
+    return Ending(status, said, exit_status, cell, code, name, judge(incident), kernel.stack(), incident.texts)
+
+
+def unstarted(kernel: Kernel, before: Before, error: Exception) -> Ending:
+    """Return how a notebook ended whose kernel is not there, died while it started, or never answered."""
+    if kernel.exit_code() is not None:
+        return died(kernel, before, None, f"{error}\n{kernel.log()}")
+    incident = _incident(kernel, before, "failed", None, None, f"{error}\n{kernel.log()}", kernel.stack())
+    told = f"The kernel did not start. {error}".strip()
+    return Ending("failed", told, 1, verdict=judge(incident), texts=incident.texts)
+
+
+def stuck(kernel: Kernel, before: Before, seconds: float, what: str, cell: int | None, log: str) -> Ending:
+    """Return how a notebook ended whose cell ran past `what` (the limit's name); it still runs when this is called."""
+    table = process_tree.snapshot()
+    taken = stack_dumps.take([table[pid] for pid in kernel.family() if pid in table], STACKS_WITHIN)
+    text = stack_dumps.text(taken)
+    kernel.ask()  # afterwards: a watch that runs in the kernel hands the signal on to its program
+    seen = kernel.stack()
+    incident = _incident(kernel, before, "hung", None, None, log, text or seen)
+    with contextlib.suppress(Exception):  # no word on the hang is better than no verdict
+        incident.facts["hang"] = hang_cause.fact(taken, incident.facts, text)
+    said = f"Cell [{cell}] still ran after {seconds:g} s, the limit of {what}, and was ended."
+    return Ending("hung", said, 124, cell, None, None, judge(incident), seen or text, incident.texts)
+
+
+def late(seconds: float, cell: int | None) -> Ending:
+    """Return how a notebook ended that had no time left for its next cell; `cell` was the last one that ran."""
+    place = f"after cell [{cell}]" if cell is not None else "before its first cell"
+    return Ending("hung", f"The limit of {seconds:g} s for the whole notebook was reached {place}.", 124)
+
+
+def failed(cell: int | None, error: str, log: str, traceback: str) -> Ending:
+    """Return how a notebook ended that an exception stopped; `error` is its type and message."""
+    error = COLOURS.sub("", error)
+    texts = {"log_tail.txt": _tail(log), "traceback.txt": COLOURS.sub("", traceback)}
+    verdict = judge(Incident("failed", 1, None, {name: text for name, text in texts.items() if text}))
+    return Ending("failed", f"It stopped in cell [{cell}]. {error}".strip(), 1, cell, None, None, verdict)
+
+
+def stopped(cell: int | None, error: BaseException) -> Ending:
+    """Return how a notebook ended that somebody stopped, by Ctrl-C or by a signal to the process that runs it."""
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
+    name = signal_names.of_exit(code) or "SIGINT"
+    place = f"in cell [{cell}]" if cell is not None else "before its first cell"
+    return Ending("stopped", f"It was stopped by {name} {place}; what comes after it never ran.", code, cell)
+
+
+def _incident(
+    kernel: Kernel, before: Before, status: str, code: int | None, name: str | None, log: str, stack: str
+) -> Incident:
+    pids = sorted(kernel.pids | {pid for pid in (kernel.pid,) if pid})
+    facts: dict[str, Any] = {"main_pid": kernel.pid, "pids": pids, "run_seconds": time.monotonic() - before.began}
+    killed = before.kills.count()
+    if killed is not None:
+        facts["oom_kills"] = killed
+    if status == "hung":
+        facts["ended_by"] = "limit"
+    ours = re.compile(rf"NVRM|\b(?:{'|'.join(map(str, pids)) or 'none'})\b")  # a neighbour's trouble is no evidence
+    told = "\n".join(line for line in kernel_log.lines(before.began).value or [] if ours.search(line))
+    texts = {"log_tail.txt": _tail(log), "stacks.txt": stack, "kernel_log.txt": told}
+    exit_code = code if code is None or code >= 0 else None
+    return Incident(status, exit_code, name, texts, context="the kernel of a notebook", facts=facts)
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-LOG_LINES:])

@@ -1,0 +1,199 @@
+"""Plots in one style: units on the axes, a title that says the finding, alt text; SVG while it is small, else PNG."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, VIOLET, View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 2000  # of an SVG; above it a PNG is smaller and shows the same
+DPI = 100
+COLOURS = (ACCENT, GOOD, BAD, VIOLET, MUTED)
+STYLE: Any = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",  # ships with matplotlib
+    "text.color": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 9,
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",  # words as words: glyphs as outlines would be three quarters of the file
+    "svg.hashsalt": "ocrlab",  # the same plot is the same file
+}
+
+
+def blank(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `width` x `height` inches and its axes, side by side; call it inside `rc_context(STYLE)`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    found = figure.subplots(1, columns, squeeze=False)
+    return figure, list(found[0])
+
+
+def finished(figure: Figure, alt: str) -> View:
+    """Return a figure as SVG if it has fewer than 2000 points, else as PNG at 100 dpi; `alt` says what it shows."""
+    small = points(figure) < MOST_POINTS
+    data = io.BytesIO()
+    if small:
+        figure.savefig(data, format="svg", dpi=2 * DPI, metadata={"Date": None})  # dpi of what is rasterized in it
+        return View(_inline(data.getvalue().decode(), alt, round(DPI * figure.get_figwidth())), alt)
+    figure.savefig(data, format="png", dpi=DPI)
+    code = base64.b64encode(data.getvalue()).decode("ascii")
+    width = round(DPI * figure.get_figwidth())
+    return View(f'<img class="sheet" width="{width}" src="data:image/png;base64,{code}" alt="{escape(alt)}">', alt)
+
+
+def _inline(svg: str, alt: str, width: int) -> str:
+    """Return an SVG as part of a page: with words for who cannot see it, and names of its own that no other plot has.
+
+    What nobody sees is left out, places are hundredths of a point, and more fonts are named that are as wide.
+    """
+    text = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<!scale\()(\d\.\d\d)\d+", r"\1", tag[0]), text)  # words stay
+    text = re.sub(r">\s+<", "><", re.sub(r"\s+", " ", text)).strip()
+    text = text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    text = text.replace("stroke: #ffffff", "stroke: white")  # what is drawn white, on a map, stays so by night
+    text = re.sub(r"<defs><style[^>]*>\*\{(.*?)\}</style></defs>", "", text)  # its rule would be one for the page
+    own = f"{zlib.crc32(text.encode()):x}"
+    used = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r"(url\(|href=\")#", rf"\g<1>#{own}-", text)
+    box = re.search(r'viewBox="[^"]*"', text)
+    assert box is not None, "matplotlib writes one"
+    inside = text[text.index(">") + 1 :]
+    look = "stroke-linejoin:round;stroke-linecap:butt"
+    about = f'width="{width}" style="{look}" role="img" aria-label="{escape(alt)}"'
+    return f'<div class="wide"><svg class="sheet plot" {box[0]} {about}>{inside}</div>'
+
+
+def counted(axes: Axes) -> None:
+    """Number the x axis of `axes` in whole steps, also where there is only one."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def points(figure: Figure) -> int:
+    """Return how many points a figure draws; an image counts its pixels, what is rasterized nothing."""
+    counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
+    for drawn in (drawn for axes in figure.axes for drawn in axes.collections if not drawn.get_rasterized()):
+        counts.append(
+            max(
+                np.asarray(drawn.get_offsets()).size // 2,
+                *(np.asarray(p.vertices).size // 2 for p in drawn.get_paths()),
+                0,
+            )
+        )
+    counts += [np.asarray(image.get_array()).size for axes in figure.axes for image in axes.images]
+    return sum(counts)
+
+
+def read_metrics(path: Path | str) -> list[dict[str, float]]:
+    """Return the rows of `metrics.csv`, each with the figures that it has; raises OSError."""
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return [{name: float(text) for name, text in row.items() if name and text} for row in csv.DictReader(file)]
+
+
+def curves(rows: Sequence[Mapping[str, float]], limit: float | None = None) -> View:
+    """Return loss and hmean over the optimiser steps from the rows of `metrics.csv`; `limit` is a line at hmean@0.5."""
+    import matplotlib
+
+    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+    found = [row for row in rows if "hmean@0.5" in row]
+    with matplotlib.rc_context(STYLE):
+        figure, (left, right) = blank(2, height=3.7)
+        told = [_loss(left, rows, losses), _hmean(right, found, limit)]
+        return finished(figure, ". ".join(told) + ".")
+
+
+def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tuple[float, float]]) -> str:
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("loss, log scale")
+    if not losses:
+        axes.set_title("No loss was logged")
+        return "No loss was logged"
+    axes.set_yscale("log")
+    for (name, words), colour in zip(
+        (("loss", "total"), ("bce", "probability (BCE)"), ("dice", "binary (dice)"), ("l1", "threshold (L1)")),
+        COLOURS,
+        strict=False,
+    ):
+        drawn = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
+        if drawn:
+            marker = "o" if len(drawn) < 4 else ""
+            width = 2.2 if name == "loss" else 1.1
+            axes.plot(
+                *zip(*drawn, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4
+            )
+    if axes.lines:
+        _legend(axes)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+    first, last = losses[0][1], losses[-1][1]
+    title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
+    axes.set_title(title)
+    return f"{title} in {losses[-1][0]:g} steps"
+
+
+def _legend(axes: Axes) -> None:
+    """Put the legend below the axes, where no curve runs."""
+    axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+
+
+def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None) -> str:
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("hmean of validation pages, 0 to 1")
+    axes.set_ylim(0, 1)
+    for at, colour in zip(("0.5", "0.7", "0.8"), COLOURS, strict=False):
+        drawn = [(row["step"], row[f"hmean@{at}"]) for row in rows if f"hmean@{at}" in row]
+        if drawn:
+            axes.plot(*zip(*drawn, strict=True), color=colour, marker="o", markersize=4, label=f"IoU above {at}")
+    if limit is not None:
+        axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {limit:g} at IoU 0.5")
+    if axes.lines:
+        _legend(axes)
+    if not rows:
+        axes.set_title("No validation was logged")
+        return "No validation was logged"
+    best = max(rows, key=lambda row: row["hmean@0.5"])
+    title = f"hmean@0.5 reached {best['hmean@0.5']:.3f} at step {best['step']:g}"
+    if best["hmean@0.5"] == 0:
+        title = "hmean@0.5 stayed at 0: no text was found"
+    axes.set_title(title)
+    return title

@@ -1,0 +1,205 @@
+"""The name of a failure: the same for the same failure in another run, on another machine, a few lines further down.
+
+It is made of the symptom, the cause, the type of the exception or the signal, and the innermost function of the user's
+own (else of ocrlab's) without its line. What changes from run to run takes no part: addresses, numbers, folders, and
+the place where a signal from outside happened to find the program. Sentry groups events in the same way
+(https://develop.sentry.dev/backend/application-domains/grouping/): by type and in-app frames, by the text of the
+message only where there is no frame.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ocrlab.errors import OcrlabError
+from ocrlab.records import from_json
+from ocrlab.reports.run_history import safe_read
+from ocrlab.run_folder import status_file
+
+VERSION = "1"  # of the recipe; another recipe makes other names
+TAIL = 64_000  # bytes of a log, in which its last traceback is looked for
+LONGEST = 100_000  # characters of a text; what is longer is not from us
+WATCHERS = ("Killed", "Failed", "Hung", "Suspected")  # types of records that `ocrlab watch` writes: no exceptions
+UNPLACED = ("ext.", "host.", "scheduler.", "hw.")  # causes that strike from outside, wherever the program just is
+STOPPED = ("KeyboardInterrupt", "SystemExit")  # somebody stopped it, wherever it just was
+TRACEBACK = "Traceback (most recent call last)"
+FRAME = re.compile(r'^[ \t|+]*File "(?P<file>[^"\n]{1,500})", line \d+,? in (?P<function>[^\s,]{1,200})', re.MULTILINE)
+CELL = re.compile(r"^\s*(?:Cell In\[\d+\], line \d+|File /\S*/ipykernel_\d+/\d+\.py\S*)", re.MULTILINE)  # IPython's
+PLACE = re.compile(r"(?:^|\sin )(?P<function>[\w.<>]{1,200}) \((?P<file>[^\s()]{1,500}):\d+\)")  # of a hang's words
+RAISED = re.compile(
+    r"^(?:[ |+-]{0,40}\| )?((?:\w+\.){0,6}[A-Z]\w{0,80}|(?:\w+\.){1,6}(?:error|timeout))(?::|$)", re.MULTILINE
+)
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d[\d.]*\.zip/|^<(?!isolated)")
+OURS = re.compile(r"(?:^|/)(ocrlab/(?!ocrlab/)(?:[\w-]+/)*[\w-]+\.py)$")
+NOTEBOOK = re.compile(r"ipykernel_\d+/\d+\.py$|^<isolated cell>$|^<ipython-input")
+CHANGING = (
+    (re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`"), "<text>"),
+    (re.compile(r"(?<![\w.])~?/[^\s,;:)\]]+"), "<path>"),
+    (re.compile(r"\b0[xX][0-9a-fA-F]+\b|\b[0-9a-f]{8}(?:-?[0-9a-f]{4,}){1,4}\b"), "<hex>"),
+    (re.compile(r"\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?"), "<number>"),
+)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """A failure's name `id` (10 hexadecimal digits), and what it was made of; `title` says it in words."""
+
+    id: str
+    title: str
+    kind: str  # type of the exception, name of the signal, or empty
+    cause: str  # an id of the catalogue, or empty
+    symptom: str
+    place: str  # read (data.py), or empty
+
+
+def of_run(run: Path | str) -> Fingerprint | None:
+    """Return the fingerprint of a run folder, None for a run that has not failed; raises RunError, DataError."""
+    record = status_file.status(run)
+    if record.status not in ("failure", "died"):
+        return None
+    return fingerprint(record.error, stored_verdict(str(run)), record.verdict, output(str(run), record.error))
+
+
+def fingerprint(
+    error: Mapping[str, Any] | None, verdict: Mapping[str, Any] | None = None, cause: str | None = None, log: str = ""
+) -> Fingerprint:
+    """Return the fingerprint of a failure: `error` as in `RunRecord`, `verdict` as in verdict.json, `log` its output.
+
+    `cause` is used where there is no verdict. Every part may be missing or broken; nothing is raised.
+    """
+    told, judged = error or {}, verdict or {}
+    causes = [one for one in _list(judged.get("causes")) if isinstance(one, Mapping)]
+    named = _word(causes[0].get("id")) if causes else _word(cause)
+    named = "" if named == "unknown" else named
+    kind = _word(told.get("type")).rpartition(".")[2]
+    traceback = _word(told.get("traceback"))
+    if kind in WATCHERS or not kind:  # nothing but how it ended: the program's own words are in its output
+        traceback = log
+        ended = _word(judged.get("status")) not in ("killed", "hung", "suspected")
+        kind = _raised(log) if ended else ""
+        kind = kind or _word(judged.get("signal")) or _signal(_word(told.get("message")))
+    file, function = "", ""
+    if not named.startswith(UNPLACED) and kind not in STOPPED:
+        evidence = _list(causes[0].get("evidence")) if causes else []
+        lines = [_word(one.get("text")) for one in evidence if isinstance(one, Mapping)]
+        own = traceback if traceback is not log else ""
+        file, function = _innermost(own) or _seen(lines) or _innermost(log) or _written(told) or ("", "")
+    said = _word(told.get("message"))
+    message = "" if file or named else said[:200] if _word(told.get("type")) in WATCHERS else steady(said)
+    return _made(_word(judged.get("symptom")), named, kind, file, function, message)
+
+
+def steady(message: str) -> str:
+    """Return the first line of a message without what changes from run to run: numbers, addresses, paths, names."""
+    line = message.strip().partition("\n")[0][:500]
+    for pattern, word in CHANGING:
+        line = pattern.sub(word, line)
+    return line[:200]
+
+
+def stored_verdict(run: str) -> dict[str, Any] | None:
+    """Return verdict.json of a run folder; None where there is none that can be read."""
+    path = f"{run}/incident/verdict.json"
+    try:
+        return from_json(safe_read.read(path), source=path)
+    except (OSError, OcrlabError):
+        return None
+
+
+def output(run: str, error: Mapping[str, Any] | None) -> str:
+    """Return the end of a run's output, as the watcher kept it, where its record says nothing of an exception."""
+    if (error or {}).get("traceback"):
+        return ""
+    try:
+        return safe_read.tail(f"{run}/incident/log_tail.txt", TAIL).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=4096)
+def _made(symptom: str, cause: str, kind: str, file: str, function: str, message: str) -> Fingerprint:
+    import hashlib  # slow to import, and only a failure needs it
+
+    parts = "\0".join((VERSION, symptom, cause, kind, file, function, message))
+    place = f"{function} ({file})" if file else ""
+    title = ": ".join(filter(None, (cause, kind, message))) or "it left no word"
+    title += f" in {place}" if place else ""
+    name = hashlib.sha256(parts.encode("utf-8", errors="replace")).hexdigest()[:10]
+    return Fingerprint(name, title, kind, cause, symptom, place)
+
+
+@lru_cache(maxsize=512)  # the same failure often comes again, to the letter
+def _innermost(text: str) -> tuple[str, str] | None:
+    """Return file and function of the innermost own frame of the last traceback in a text: the user's, else ours."""
+    block = text[text.rfind(TRACEBACK) :] if TRACEBACK in text else ""
+    frames = [(found["file"], found["function"]) for found in FRAME.finditer(block)]
+    return _own(frames) or (("notebook cell", "<module>") if CELL.search(block) else None)
+
+
+def _seen(lines: Iterable[str]) -> tuple[str, str] | None:
+    """Return the own frame that lines of evidence name: a line of a traceback or a dump, or the words of a hang."""
+    found = [match for line in lines for match in (FRAME.match(line), PLACE.search(line)) if match]
+    return next((own for match in found if (own := _own([(match["file"], match["function"])]))), None)
+
+
+def _written(error: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return file and function of a record that has no traceback: its `your_code` or `where`."""
+    for name in ("your_code", "where"):
+        place, _, function = _word(error.get(name)).rpartition(" ")
+        file = place.rpartition(":")[0]
+        if file:
+            return _short(file), function
+    return None
+
+
+def _own(frames: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the innermost frame of the user's, else of ocrlab's, innermost last; a named function rather than none."""
+    whose = [_whose(file) for file, _ in frames]
+    for owner in ("theirs", "ours"):
+        own = [pair for pair, found in zip(frames, whose, strict=True) if found == owner]
+        named = [pair for pair in own if not pair[1].startswith("<")]
+        if own:
+            file, function = (named or own)[-1]
+            return _short(file), function.rpartition(".")[2]
+    return None
+
+
+@lru_cache(maxsize=4096)  # the same few files make up thousands of tracebacks
+def _whose(file: str) -> str:
+    """Return whose a file of a frame is: `ours` of ocrlab, `theirs` of the user, `a library's` of anybody else."""
+    if OURS.search(file):
+        return "ours"
+    return "theirs" if NOTEBOOK.search(file) or not LIBRARY.search(file) else "a library's"
+
+
+@lru_cache(maxsize=4096)
+def _short(file: str) -> str:
+    """Return a file as every machine knows it: by its name, ours from `ocrlab/` on, a cell as a cell."""
+    if NOTEBOOK.search(file):
+        return "notebook cell"
+    own = OURS.search(file)
+    path = PurePosixPath(file)
+    return own[1] if own else "/".join(path.parts[-2:]) if path.name.startswith("__") else path.name
+
+
+def _raised(log: str) -> str:
+    """Return the type of the exception that ends the last traceback of a log."""
+    found = RAISED.search(log, log.rfind(TRACEBACK)) if TRACEBACK in log else None
+    return found[1].rpartition(".")[2] if found else ""
+
+
+def _signal(message: str) -> str:
+    return message.rpartition(" ")[2] if message.startswith("killed by SIG") else ""
+
+
+def _word(value: object) -> str:
+    return value[-LONGEST:] if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

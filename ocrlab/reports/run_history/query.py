@@ -1,0 +1,229 @@
+"""Which of many runs are meant: by status, cause, name, age, and by their settings and figures; in which order.
+
+A key is the dotted name of a setting or the end of it (`lr` for `optim.lr`), or the name of a figure.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from difflib import get_close_matches
+from typing import Any
+
+from ocrlab.errors import ConfigError
+from ocrlab.reports.run_history.config_reader import Settings, Value, said
+from ocrlab.reports.run_history.run_list import FAILURES, STATUSES, Run, moment
+
+CONDITION = re.compile(r"(?P<key>[A-Za-z_][\w.@/]*)(?P<sign>!=|<=|>=|=|<|>)(?P<value>.*)", re.DOTALL)
+AGE = re.compile(r"(?P<count>\d{1,6}(?:\.\d+)?)(?P<unit>m|h|d|w)")
+MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10080}
+OWN = ("name", "runs", "schema")  # settings that say where a run is, not what it is
+FIGURES = {"hmean": "hmean@0.5", "time": "seconds"}
+SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`key sign value`, as `batch_size>=8`; a text may hold the wildcards * and ?."""
+
+    key: str
+    sign: str
+    value: str
+
+    def holds(self, found: Value) -> bool:
+        """Tell whether a value of a run meets it; what is not there, or not comparable, does not."""
+        wanted = said(self.value)
+        if self.sign in SIGNS:
+            numbers = not isinstance(found, bool) and isinstance(found, int | float) and isinstance(wanted, int | float)
+            return numbers and SIGNS[self.sign](found, wanted)
+        return _same(found, wanted, self.value) == (self.sign == "=")
+
+
+def condition(word: str) -> Condition | None:
+    """Return the condition that a word of the command line is, None for a word that is none; raises ConfigError."""
+    found = CONDITION.fullmatch(word)
+    if found and found["sign"] in SIGNS and not isinstance(said(found["value"]), int | float):
+        got = repr(found["value"])
+        raise ConfigError(f"{word} compares with no number", got=got, need="a number, as in 'hmean>0.9'")
+    return Condition(found["key"], found["sign"], found["value"]) if found else None
+
+
+def meeting(runs: Sequence[Run], conditions: Iterable[Condition]) -> list[Run]:
+    """Return the runs that meet every condition; raises ConfigError for a key that no run has, with the nearest one."""
+    kept = list(runs)
+    for one in conditions:
+        key = resolved(one.key, runs)
+        kept = [run for run in kept if has(run, key) and one.holds(value(run, key))]
+    return kept
+
+
+def of_status(runs: Iterable[Run], wanted: Iterable[str]) -> list[Run]:
+    """Return the runs of some statuses, `failure` being all ways to fail; raises ConfigError for an unknown one."""
+    names: set[str] = set()
+    for word in wanted:
+        if word not in (*STATUSES, "failure"):
+            near = get_close_matches(word, (*STATUSES, "failure"), n=1)
+            do = f"Did you mean {near[0]}?" if near else None
+            raise ConfigError(f"{word!r} is no status", need=f"one of {', '.join(STATUSES)}, failure", do=do)
+        names.update(FAILURES if word == "failure" else (word,))
+    return [run for run in runs if run.status in names]
+
+
+def of_cause(runs: Iterable[Run], cause: str) -> list[Run]:
+    """Return the runs of a cause: its id, a group as `host`, a pattern as `*.oom*`, or a part of why it failed."""
+    if any(sign in cause for sign in "*?["):
+        return [run for run in runs if fnmatch.fnmatchcase(run.cause, cause)]
+    return [
+        run
+        for run in runs
+        if run.cause == cause or run.cause.startswith(f"{cause}.") or cause.lower() in run.why.lower()
+    ]
+
+
+def of_name(runs: Iterable[Run], text: str) -> list[Run]:
+    """Return the runs whose folder's name holds a text, or fits a pattern with * and ?."""
+    pattern = text if any(sign in text for sign in "*?[") else f"*{text}*"
+    return [run for run in runs if fnmatch.fnmatchcase(run.name.lower(), pattern.lower())]
+
+
+def since(runs: Iterable[Run], text: str, now: datetime | None = None) -> list[Run]:
+    """Return the runs that started at a time or later: `3d`, `12h`, `2026-11-20`, local time; raises ConfigError."""
+    age = AGE.fullmatch(text)
+    now = now or datetime.now(timezone.utc)
+    try:
+        if age:
+            begin = now - timedelta(minutes=float(age["count"]) * MINUTES[age["unit"]])
+        else:
+            begin = datetime.fromisoformat(text).astimezone()  # a date without a zone is the user's own
+    except (ValueError, OverflowError):
+        need = "an age as 90m, 12h, 3d or 2w, or a date as 2026-11-20 or 2026-11-20T14:30"
+        raise ConfigError("--since cannot be read", got=text, need=need) from None
+    return [run for run in runs if moment(run.started) >= begin]
+
+
+def of_failure(runs: Iterable[Run], fingerprint: str) -> list[Run]:
+    """Return the runs whose failure has a fingerprint; its beginning is enough."""
+    return [run for run in runs if run.failure and run.failure.id.startswith(fingerprint)]
+
+
+def ordered(runs: Sequence[Run], key: str, reverse: bool = False) -> list[Run]:
+    """Return runs by a key, the largest or newest first, or last with `reverse`; those without it always come last.
+
+    Raises ConfigError for a key that no run has.
+    """
+    known = _ranked(runs, key)
+    valued = {id(run) for run in known}  # comparing runs with each other takes seconds of thousands
+    return [*(known[::-1] if reverse else known), *(run for run in runs if id(run) not in valued)]
+
+
+def _ranked(runs: Sequence[Run], key: str) -> list[Run]:
+    """Return the runs that have a key, the largest or newest first."""
+    if key == "started":
+        return sorted(runs, key=lambda run: (moment(run.started), run.name), reverse=True)
+    if key in ("name", "status", "cause"):
+        return sorted((run for run in runs if getattr(run, key)), key=lambda run: str(getattr(run, key)))
+    key = resolved(key, runs)
+    there = [run for run in runs if has(run, key) and value(run, key) == value(run, key)]  # NaN is not there
+    numbers = [run for run in there if _number(value(run, key))]
+    texts = [run for run in there if not _number(value(run, key))]
+    ranked = sorted(numbers, key=lambda run: float(value(run, key)), reverse=True)
+    return [*ranked, *sorted(texts, key=lambda run: shown(value(run, key)))]
+
+
+def resolved(key: str, runs: Sequence[Run]) -> str:
+    """Return the whole name of a key among the settings and figures of runs; raises ConfigError with the nearest."""
+    known = dict.fromkeys(name for run in runs for name in run.settings)
+    figures = dict.fromkeys(["seconds", *(name for run in runs for name in run.metrics)])
+    if key in known or key in figures:
+        return key
+    if key in FIGURES:
+        return FIGURES[key]
+    ends = [name for name in known if name.endswith(f".{key}")]
+    if len(ends) == 1 or not runs:
+        return ends[0] if ends else key
+    if ends:
+        raise ConfigError(f"{key} can be several settings", need=f"one of {', '.join(sorted(ends))}")
+    short = {name.rpartition(".")[2]: name for name in known}
+    near = get_close_matches(key, [*known, *short, *figures, *FIGURES], n=1)
+    do = f"Did you mean {near[0]}?" if near else "ocrlab train --keys lists the settings"
+    raise ConfigError(f"None of these runs has {key}", need="a setting or a figure", do=do)
+
+
+def has(run: Run, key: str) -> bool:
+    """Tell whether a run has a setting or a figure."""
+    return key in run.settings or key in run.metrics or (key == "seconds" and run.seconds is not None)
+
+
+def value(run: Run, key: str) -> Value:
+    """Return the setting or the figure of a run, None where it has neither."""
+    if key in run.settings:
+        return run.settings[key]
+    return run.seconds if key == "seconds" else run.metrics.get(key)
+
+
+def differing(runs: Iterable[Run]) -> list[str]:
+    """Return the settings in which runs differ, in the order of the config.
+
+    A setting that a run does not have makes no difference: an older ocrlab did not know it.
+    """
+    several = [run.settings for run in runs if run.settings]
+    varying: set[str] = set()
+    for one in several:  # sets of pairs are compared in C, which is ten times as fast as comparing one by one
+        varying.update(key for key, _ in one.items() ^ several[0].items())
+    varying.difference_update(OWN)
+    found = {key: {one[key] for one in several if key in one} for key in sorted(varying)}
+    order = list(several[0]) if several else []
+    return sorted(
+        (key for key, values in found.items() if len(values) > 1),
+        key=lambda key: order.index(key) if key in order else len(order),
+    )
+
+
+def usual(runs: Sequence[Run], keys: Iterable[str]) -> Settings:
+    """Return the value that most runs have of each setting; none where no two runs have the same."""
+    found = {}
+    for key in keys:
+        [(value, count)] = Counter(run.settings[key] for run in runs if key in run.settings).most_common(1)
+        if count > 1:
+            found[key] = value
+    return found
+
+
+def short_names(keys: Iterable[str], runs: Iterable[Run]) -> dict[str, str]:
+    """Return for each setting the last part of its name, the whole where another setting of the runs ends alike."""
+    known: set[str] = set()
+    for run in runs:
+        known.update(run.settings)
+    ends = Counter(name.rpartition(".")[2] for name in known)
+    return {key: end if ends[end := key.rpartition(".")[2]] < 2 else key for key in keys}
+
+
+def shown(one: Value) -> str:
+    """Return a value as `key=value` takes it."""
+    if one is None or isinstance(one, bool):
+        return str(one).lower()
+    if isinstance(one, float):
+        return f"{one:g}"
+    return f"[{','.join(map(shown, one))}]" if isinstance(one, tuple) else str(one)
+
+
+def _number(one: Value) -> bool:
+    return isinstance(one, int | float) and not isinstance(one, bool)
+
+
+def _same(found: Value, wanted: Value, text: str) -> bool:
+    if _number(found) and _number(wanted):
+        return math.isclose(found, wanted, rel_tol=1e-9)
+    if isinstance(found, str):
+        return fnmatch.fnmatchcase(found, text) or found == text
+    return bool(found == wanted) if not isinstance(found, tuple) else shown(found) == text.replace(" ", "")

@@ -1,0 +1,217 @@
+"""Opening and closing a run folder, so that the first error of a run is the one that is told."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import RunError
+from ocrlab.records import RunRecord, to_json
+from ocrlab.run_folder.atomic_files import write_json, write_text
+from ocrlab.run_folder.exception_record import describe
+from ocrlab.run_folder.owner_process import identity, signals_exit
+from ocrlab.run_folder.status_file import SENTINELS, close, now, running_process, status
+
+
+@dataclass
+class RunFolder:
+    """An open run: where its files go, and the two ways to close it."""
+
+    path: Path
+    started: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    finished: bool = False
+    owner: int = field(default_factory=os.getpid)  # a forked child that unwinds must not close its parent's run
+
+    @property
+    def config_file(self) -> Path:
+        """Everything needed to run it again."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment_file(self) -> Path:
+        """The readings of the machine at the start."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One row a log step, written by `files.Table`."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def flight(self) -> Path:
+        """Folder of what a crash is explained with."""
+        return self.path / "flight"
+
+    @property
+    def incident(self) -> Path:
+        """Folder of the diagnosis; made only after a failure."""
+        return self.path / "incident"
+
+    def succeed(self, metrics: Mapping[str, float]) -> None:
+        """Turn `.RUNNING` into `.SUCCESS` with the final metrics; raises RunError when that cannot be written."""
+        self.metrics = dict(metrics)
+        written, problems = close(self.path, RunRecord("success", self.started, now(), self.metrics))
+        if not written:
+            raise RunError(
+                f"Run {self.path} finished, but its .SUCCESS cannot be written",
+                got="; ".join(problems),
+                need="a folder that can be written and a disk with space",
+            )
+        self.finished = True
+        _complain(self.path, problems)
+
+    def fail(self, error: BaseException | Mapping[str, Any], *, verdict: str | None = None) -> list[str]:
+        """Turn `.RUNNING` into `.FAILURE`; returns what went wrong while doing so, and never raises.
+
+        The folder is made again where it is gone. Problems are only told, in one line on stderr: the first error is on
+        its way out and must stay the error that is seen.
+        """
+        self.finished = True
+        try:
+            told = dict(error) if isinstance(error, Mapping) else describe(error)
+            _, problems = close(self.path, RunRecord("failure", self.started, now(), self.metrics, told, verdict))
+        except BaseException as problem:  # a second Ctrl-C included
+            problems = [f"{type(problem).__name__}: {problem}"]
+        _complain(self.path, problems)
+        return problems
+
+
+def create(runs: Path | str, slug: str, config_text: str | None = None) -> RunFolder:
+    """Make `runs/<time>-<slug>/`, never an existing folder, and write `.RUNNING`; raises RunError."""
+    path = None
+    try:
+        Path(runs).mkdir(parents=True, exist_ok=True)
+        path = _new_folder(Path(runs).absolute(), f"{time.strftime('%Y%m%d-%H%M%S')}-{_clean(slug)}")
+        folder = RunFolder(path, now())
+        _enter(folder)
+        if config_text is not None:
+            write_text(folder.config_file, config_text, private=True)
+    except OSError as error:
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        raise RunError(
+            f"A run folder cannot be made in {runs}",
+            got=str(error),
+            need="a folder that can be written and a disk with space",
+            do="Choose another with runs=DIR",
+        ) from error
+    return folder
+
+
+def resume(path: Path | str, *, finished: bool = False) -> RunFolder:
+    """Open the folder of a failed or dead run again, and of a successful one with `finished=True`; raises RunError.
+
+    A run that still lives is refused. The record of what ended the run stays as `flight/<status>-<n>.json`.
+    """
+    path = Path(path).absolute()
+    with _locked(path):
+        record = resumable(path, finished=finished)
+        folder = RunFolder(path, record.started)
+        try:
+            _enter(folder, last=record.status)
+        except OSError as error:
+            raise RunError(
+                f"Run {path} cannot be resumed", got=str(error), need="a folder that can be written"
+            ) from error
+    return folder
+
+
+def resumable(path: Path | str, *, finished: bool = False) -> RunRecord:
+    """Return the record of a run that can be resumed now; raises RunError for one that lives, or is done."""
+    path = Path(path).absolute()
+    record = status(path)
+    if record.status == "running":
+        raise RunError(
+            f"Run {path} is still running",
+            got="process {pid} on {host}".format_map(running_process(path)),
+            need="a run that ended",
+            do="Stop it first; if it is certainly gone, rename .RUNNING in that folder to .FAILURE",
+        )
+    if record.status == "success" and not finished:
+        do = "Start a new run; weights=CKPT, of its checkpoints/, begins with what it has learned"
+        raise RunError(f"Run {path} has finished", need="a run that failed or was interrupted", do=do)
+    return record
+
+
+@contextlib.contextmanager
+def run(
+    runs: Path | str, slug: str, config_text: str | None = None, *, again: Path | str | None = None
+) -> Iterator[RunFolder]:
+    """Open a new run folder, or `again` an old one, around a `with` block and close it whatever happens.
+
+    An error leaves the block as it was raised, after `.FAILURE` was written. A block that ends without `succeed` has
+    failed too: silence is never green. In the main thread SIGTERM and SIGHUP become SystemExit(128 + n).
+    """
+    with signals_exit():
+        folder = create(runs, slug, config_text) if again is None else resume(again)
+        try:
+            yield folder
+        except BaseException as error:
+            if os.getpid() == folder.owner:
+                folder.fail(error)
+            raise
+        if not folder.finished and os.getpid() == folder.owner:
+            folder.fail({"type": "Unfinished", "message": "the run ended without a result", "where": None})
+
+
+def _new_folder(runs: Path, stem: str) -> Path:
+    for number in itertools.count(1):
+        path = runs / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError("count() has no end")
+
+
+def _clean(slug: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:60] or "run"
+
+
+def _enter(folder: RunFolder, last: str | None = None) -> None:
+    """Write who runs here and `.RUNNING`, in an order that leaves a resumed folder a sentinel at every moment."""
+    for private in (folder.checkpoints, folder.flight):
+        private.mkdir(mode=0o700, exist_ok=True)
+    if last in SENTINELS:
+        old = folder.path / SENTINELS[last]
+        kept = 1 + sum(1 for _ in folder.flight.glob(f"{last}-*.json"))
+        write_text(folder.flight / f"{last}-{kept}.json", old.read_text(encoding="utf-8"), private=True)
+        old.rename(folder.path / SENTINELS["running"])
+    write_json(folder.flight / "process.json", identity(), private=True)
+    write_json(folder.path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)
+
+
+def _complain(path: Path, problems: list[str]) -> None:
+    if problems:
+        with contextlib.suppress(Exception):  # stderr may be gone as well
+            print(f"ocrlab: run {path}: {'; '.join(problems)}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time decide about a run folder; without effect where the file system has no locks."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise RunError(f"{path} is not a run folder", got=str(error)) from error
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,262 @@
+"""Several processes that train one model: which of them this one is, and what each of them says of its end.
+
+The launcher tells by environment variables: torchrun (that of `ocrlab train --nproc` too) and SLURM's srun. Each rank
+keeps a small record, `rank-N.json`, in the folder of its watcher and in the run's flight/, so that the one that failed
+first can be told from those that only lost their connection to it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrlab.debug.flight_record import program_info, ring_reader
+from ocrlab.errors import ConfigError, DataError, OcrlabError
+from ocrlab.records import SCHEMA, from_json
+from ocrlab.run_folder import watcher_link
+from ocrlab.run_folder.atomic_files import write_json
+from ocrlab.run_folder.exception_record import describe
+
+FOLDER = "ranks"
+INTERACTIVE = ("bash", "interactive")  # names of SLURM jobs in which a person starts programs by hand
+# What is said by a rank whose neighbour has gone: gloo, NCCL, the store of torchrun.
+SECONDARY = re.compile(
+    r"Connection (?:closed|reset|refused)(?: by (?:remote )?peer)?|Broken pipe|ncclRemoteError"
+    r"|Timed out waiting \d+ms for|NCCL communicator was aborted|recvBytes failed|sendBytes failed"
+    r"|Socket (?:closed|Timeout)|failed to recv|remote process exited|connection to another rank broke"
+)
+ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+ALONE |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
+ALONE |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+HOLDS = "a replay holds one rank only"  # what is said where it would have to hold another one
+LOSES = re.compile(r"RuntimeError|RunError|Dist\w*Error")  # types of errors that say so
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `world` that train together, `local` of `on_node` on its machine; the first one is rank 0."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+    on_node: int = 1
+    launcher: str = ""  # torchrun, srun; empty where there is none
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes checkpoints and speaks."""
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        """Whether there are others."""
+        return self.world > 1
+
+    @property
+    def nodes(self) -> int:
+        """How many machines take part, each with as many ranks."""
+        return max(1, self.world // self.on_node)
+
+
+def found(environment: Mapping[str, str] | None = None) -> Ranks:
+    """Return which rank a launcher has made this process, one of one where there is none; raises ConfigError."""
+    given = os.environ if environment is None else environment
+    if program_info.REPLAY in given:  # one rank is replayed without the others
+        return Ranks()
+    if "TORCHELASTIC_RUN_ID" in given and "RANK" in given:
+        rank, world = _number(given, "RANK"), _number(given, "WORLD_SIZE")
+        local, on_node = _number(given, "LOCAL_RANK"), _number(given, "LOCAL_WORLD_SIZE")
+        return _checked("torchrun", Ranks(rank, world, local, on_node, "torchrun"))
+    by_srun = "SLURM_PROCID" in given and given.get("SLURM_JOB_NAME") not in INTERACTIVE
+    if by_srun and _number(given, "SLURM_NTASKS", 1) > 1:
+        rank, world = _number(given, "SLURM_PROCID"), _number(given, "SLURM_NTASKS")
+        return _checked("srun", Ranks(rank, world, _number(given, "SLURM_LOCALID"), _tasks_here(given), "srun"))
+    return Ranks()
+
+
+def single(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that are to say something else, for a process that is the only one."""
+    return {name: value for name, value in ALONE.items() if name in environment}
+
+
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what a program has set in a process that it has started: which rank it is."""
+    own = () if "TORCHELASTIC_RUN_ID" in environment else ("RANK", "LOCAL_RANK")
+    return {name: value for name, value in environment.items() if name not in own}
+
+
+def _checked(launcher: str, mine: Ranks) -> Ranks:
+    fits = 0 <= mine.rank < mine.world and 0 <= mine.local < mine.on_node
+    if not fits or mine.world % mine.on_node:
+        told = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
+        need = "ranks counted from 0, and as many on each machine"
+        raise ConfigError(f"What {launcher} says of this process does not fit together", got=told, need=need)
+    return mine
+
+
+def _number(given: Mapping[str, str], name: str, otherwise: int | None = None) -> int:
+    text = given.get(name, "" if otherwise is None else str(otherwise))
+    try:
+        return int(text)
+    except ValueError:
+        need = "a whole number, as torchrun and srun set it"
+        raise ConfigError(f"{name} says nothing that can be used", got=repr(text), need=need) from None
+
+
+def _tasks_here(given: Mapping[str, str]) -> int:
+    """Return how many tasks srun has started on each node: `2(x3)` is two on each of three."""
+    for name in ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", given.get(name, ""))
+        if match:
+            return int(match[1])
+    return _number(given, "SLURM_NTASKS") // max(1, _number(given, "SLURM_NNODES", 1))
+
+
+@dataclass
+class Member:
+    """The record of this rank, kept wherever somebody may look for it; nothing in here raises."""
+
+    ranks: Ranks
+    folders: list[Path] = field(default_factory=list)
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, *, gpu: bool | None = None, watched: bool = True) -> None:
+        """Say that this rank exists, to its watcher if there is one that is to know, and whether there is a GPU."""
+        if not self.ranks.several:
+            return
+        pid, host = os.getpid(), socket.gethostname()
+        self.told = {"schema": SCHEMA, **asdict(self.ranks), "pid": pid, "host": host, "gpu": gpu, "end": None}
+        watcher = os.environ.get(watcher_link.FOLDER)
+        if watcher and watched:
+            self.keep(Path(watcher))
+
+    def keep(self, folder: Path) -> None:
+        """Keep the record below `folder`, too."""
+        if self.told:
+            self.folders.append(folder / FOLDER)
+            self.write()
+
+    def end(self, how: str, *, step: int | None = None, error: BaseException | None = None) -> None:
+        """Say how this rank has ended: success, stopped or failed; the first word is the last one."""
+        if not self.told or self.told["end"] is not None:
+            return
+        try:
+            self._say(how, step, error)
+        except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
+            self._say(how, step, error)
+            raise
+
+    def _say(self, how: str, step: int | None, error: BaseException | None) -> None:
+        about = None
+        if error is not None:
+            full = describe(error)
+            about = {name: full[name] for name in ("type", "message", "where", "your_code")}
+            about["rank"] = getattr(error, "rank", None)  # which rank it is about, where all of them raise it
+        self.told["end"] = {"how": how, "time": time.time(), "step": step, "error": about}
+        self.write()
+
+    def write(self) -> None:
+        """Write the record everywhere; a full disk must not hide why a rank has failed."""
+        for folder in self.folders:
+            with suppress(OSError):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_json(folder / f"rank-{self.ranks.rank}.json", self.told, private=True)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of the ranks below a watcher's folder or a run's flight/, by rank; those that can be read."""
+    records = []
+    for path in folder.glob(f"{FOLDER}/rank-*.json"):
+        with suppress(OSError, DataError, ValueError):
+            records.append(from_json(path.read_bytes(), source=str(path)))
+    return sorted((one for one in records if isinstance(one.get("rank"), int)), key=lambda one: int(one["rank"]))
+
+
+def places(run: Path) -> dict[int, dict[str, Any]]:
+    """Return where each process of a run was when its flight record stopped, by pid: {"step", "phase", "sample"}."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in ring_reader.find(run):
+        with suppress(DataError):
+            ring = ring_reader.read(path)
+            if ring.now is not None:
+                phase, samples = ring.now.phase, ", ".join(ring.now.samples[:2])
+                sample = {"validation": ring.sample, "data": ""}.get(phase, samples)  # of data it is the batch before
+                found.setdefault(ring.pid, {"step": ring.now.number, "phase": phase, "sample": sample})
+    return found
+
+
+def title(one: Mapping[str, Any]) -> str:
+    """Return the name of a rank: its number, of how many where that is known, and its process."""
+    of = f" of {one['world']}" if int(one.get("world") or 0) > one["rank"] else ""
+    return f"rank {one['rank']}{of} (process {one['pid']})"
+
+
+def secondary(error: Mapping[str, Any]) -> bool:
+    """Tell whether an error ({"type", "message"}) only says that another rank is gone.
+
+    torch raises a RuntimeError or a DistError for that. A download or a pipe that says the same is a cause of its own.
+    """
+    kind = str(error.get("type", "")).rpartition(".")[2]
+    return LOSES.fullmatch(kind) is not None and SECONDARY.search(str(error.get("message", ""))) is not None
+
+
+def others_word(folder: Path, rank: int) -> str | None:
+    """Return what the first other rank has failed of, in a sentence; None where none has failed by itself."""
+    ends = [
+        (float(one["end"]["time"]), one)
+        for one in read(folder)
+        if one["rank"] != rank and (one.get("end") or {}).get("how") == "failed" and one["end"].get("error")
+    ]
+    ends = [(when, one) for when, one in ends if not secondary(one["end"]["error"])]
+    if not ends:
+        return None
+    _, one = min(ends, key=lambda pair: pair[0])
+    error = one["end"]["error"]
+    return f"rank {one['rank']}: {error['type']}: {error['message']}"
+
+
+def blamed(records: list[dict[str, Any]]) -> int:
+    """Return the rank to look at: the first that failed by itself, else one that left no word, else rank 0."""
+    failed = [one for one in records if (one.get("end") or {}).get("how") == "failed" and one["end"].get("error")]
+    own = [one for one in failed if not secondary(one["end"]["error"])]
+    if own:
+        one = min(own, key=lambda one: float(one["end"]["time"]))
+        about = one["end"]["error"].get("rank")
+        return int(one["rank"] if about is None else about)
+    silent = [int(one["rank"]) for one in records if not one.get("end")]
+    return silent[0] if silent and len(silent) < len(records) else 0
+
+
+def brief(error: BaseException) -> str:
+    """Return an error in one line."""
+    return str(error) if isinstance(error, OcrlabError) else f"{type(error).__name__}: {error}"
+
+
+def tell_exits(ended: list[dict[str, Any]]) -> None:
+    """Tell the watcher, if there is one, how ranks have ended: {"rank", "pid", "exit_code", negative for a signal}."""
+    folder = os.environ.get(watcher_link.FOLDER)
+    if folder:
+        keep_exits(Path(folder), ended)
+
+
+def keep_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
+    """Keep how ranks have ended beside what they have said of it; who was killed has said nothing."""
+    with suppress(OSError):
+        place = folder / FOLDER
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(place / "exits.json", {"schema": SCHEMA, "ranks": ended}, private=True)
+
+
+def exits(folder: Path) -> list[dict[str, Any]]:
+    """Return how ranks have ended, as it was kept below a watcher's folder or a run's flight/."""
+    path = folder / FOLDER / "exits.json"
+    with suppress(OSError, DataError, ValueError):
+        return [one for one in from_json(path.read_bytes(), source=str(path))["ranks"] if isinstance(one, dict)]
+    return []

@@ -1,0 +1,123 @@
+"""The sentinel of a run folder, `.RUNNING` then `.SUCCESS` or `.FAILURE`: written whole, read with suspicion.
+
+There is one; where a dying disk leaves two, the earlier one in `SENTINELS` counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ocrlab.errors import DataError, RunError
+from ocrlab.records import RunRecord, from_json, to_json
+from ocrlab.run_folder.atomic_files import write_json
+from ocrlab.run_folder.owner_process import alive
+
+SENTINELS = {"success": ".SUCCESS", "failure": ".FAILURE", "running": ".RUNNING"}
+
+
+def status(path: Path | str) -> RunRecord:
+    """Read the sentinel of a run folder; `.RUNNING` of a process that is gone reads as status "died".
+
+    Raises RunError where there is no sentinel, DataError where it cannot be read or is newer than this ocrlab.
+    """
+    path = Path(path)
+    for name, file in SENTINELS.items():
+        try:
+            text = (path / file).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise DataError(f"{path / file} cannot be read", got=str(error)) from error
+        told = record(name, text, str(path / file))
+        return told if name != "running" or alive(running_process(path)) else gone(told)
+    raise RunError(f"{path} is not a run folder", need="a folder with .RUNNING, .SUCCESS or .FAILURE")
+
+
+def record(name: str, text: bytes, source: str) -> RunRecord:
+    """Return what the sentinel of a status says; raises DataError where it cannot be read or is newer."""
+    return _record(name, from_json(text, source=source))
+
+
+def gone(running: RunRecord) -> RunRecord:
+    """Return the record of a run that says "running", and whose process is not there any more."""
+    told = {"type": "died", "message": "the process is gone and left no word", "where": None}
+    return replace(running, status="died", error=told)
+
+
+def list_runs(runs: Path | str) -> list[tuple[Path, RunRecord]]:
+    """Return every run below `runs` with its record, oldest first; a sentinel that cannot be read becomes an error."""
+    found: list[tuple[Path, RunRecord]] = []
+    for path in sorted(Path(runs).glob("*/")):
+        names = [name for name, file in SENTINELS.items() if (path / file).exists()]
+        if not names:
+            continue
+        try:
+            record = status(path)
+        except (DataError, RunError) as error:
+            record = RunRecord(names[0], "", error={"type": "unreadable", "message": str(error), "where": None})
+        found.append((path, record))
+    return sorted(found, key=lambda pair: (pair[1].started, pair[0].name))
+
+
+def newest(runs: Path | str, status: str = "success") -> Path | None:
+    """Return the run folder with this status that started last, or None."""
+    return next((path for path, record in reversed(list_runs(runs)) if record.status == status), None)
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC with microseconds, so that the order of texts is the order of times."""
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def close(path: Path, record: RunRecord) -> tuple[bool, list[str]]:
+    """Write a final sentinel, then remove the others; returns whether it is written, and the problems met."""
+    problems, final = [], path / SENTINELS[record.status]
+    try:
+        path.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        write_json(final, to_json(record), private=True)
+    except OSError as error:
+        problems.append(f"{final.name} cannot be written ({error})")
+        if record.status == "failure":  # a rename needs no space: on a full disk at least the name tells the truth
+            with contextlib.suppress(OSError):
+                (path / SENTINELS["running"]).rename(final)
+        return False, problems
+    for name in SENTINELS.values():
+        try:
+            if name != final.name:
+                (path / name).unlink(missing_ok=True)
+        except OSError as error:
+            problems.append(f"{name} cannot be removed ({error})")
+    return True, problems
+
+
+def running_process(path: Path) -> dict[str, Any]:
+    """Return the `process.identity` that a run left in its folder; pid and host None where it did not."""
+    unknown = {"pid": None, "host": None}
+    try:
+        return unknown | from_json((path / "flight" / "process.json").read_bytes(), source="process.json")
+    except (OSError, DataError):
+        return unknown
+
+
+def _record(name: str, found: dict[str, Any]) -> RunRecord:
+    """Build a record from a sentinel of any age or origin; the name of the file decides its status."""
+    metrics = found.get("metrics")
+    numbers = {
+        str(key): math.nan if value is None else float(value)
+        for key, value in (metrics.items() if isinstance(metrics, dict) else ())
+        if value is None or isinstance(value, int | float)
+    }
+    error, ended, verdict = found.get("error"), found.get("ended"), found.get("verdict")
+    return RunRecord(
+        status=name,
+        started=str(found.get("started") or ""),
+        ended=None if ended is None else str(ended),
+        metrics=numbers,
+        error=error if isinstance(error, dict) else None,
+        verdict=None if verdict is None else str(verdict),
+    )

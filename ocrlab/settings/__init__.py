@@ -1,1 +1,0 @@
-"""From what people write to checked settings: words and YAML, names, presets, fields. `ocrlab.config` is the door."""

@@ -1,0 +1,1 @@
+"""Several ranks: launching them, stopping together, sharing one run folder."""

@@ -1,0 +1,72 @@
+"""`python -m ocrlab.training.distributed.launch N LOGS WORDS...`: torchrun's own agent for `ocrlab train WORDS`, on this machine.
+
+It differs from `torchrun --standalone --nproc-per-node N -m ocrlab train WORDS` in how it ends: one line says which
+rank failed, in place of a traceback of the launcher, and its exit status is that of the rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from ocrlab.hardware import host
+from ocrlab.hardware.processes import signal_names
+from ocrlab.run_folder import launcher, watcher_link
+
+PROGRAM = ["-m", "ocrlab", "train"]
+
+
+def main(words: list[str]) -> int:
+    """Start the ranks, wait for them, and return the exit status of the first one that failed, or 0."""
+    count, logs, *rest = words
+    threads = max(1, host.cores() // int(count))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # a pool of all cores in each rank is ten times slower
+    config, program, args = configured(int(count), logs, rest)
+    try:
+        elastic_launch(config, program)(*args)
+    except ChildFailedError as error:
+        return told(error.failures)
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+def configured(count: int, logs: str, words: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+    """Return what starts the ranks as `torchrun --standalone` does; all but rank 0 say `[default1]:` before a line."""
+    own = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", str(uuid.uuid4())]
+    own += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(count)]
+    config, program, args = run.config_from_args(run.parse_args([*own, *PROGRAM, *words]))
+    # Rank 0 keeps the terminal and its progress bar. The words of --tee know no rank above 9.
+    config.logs_specs = DefaultLogsSpecs(log_dir=logs, tee=dict.fromkeys(range(1, count), Std.ALL))
+    return config, program, args
+
+
+def told(failures: dict[int, ProcessFailure]) -> int:
+    """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
+    ended = {rank: (one.local_rank, one.exitcode, one.pid) for rank, one in failures.items()}
+    launcher.tell_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
+    blamed = named_by_all()
+    # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
+    rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0] != blamed, item[0]))
+    how = f"was killed by {signal_names.name(-code)}" if code < 0 else f"ended with exit status {code}"
+    print(f"ocrlab: rank {rank} (process {pid}) {how}; the other ranks were ended", file=sys.stderr, flush=True)
+    return 128 - code if code < 0 else code
+
+
+def named_by_all() -> int:
+    """Return the rank to look at, by what the ranks have told their watcher."""
+    folder = os.environ.get(watcher_link.FOLDER)
+    return launcher.blamed(launcher.read(Path(folder))) if folder else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

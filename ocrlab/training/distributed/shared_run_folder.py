@@ -1,0 +1,96 @@
+"""The one run folder of all ranks: rank 0 makes it, and its sentinel tells of the rank that failed first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ocrlab import run_folder
+from ocrlab.errors import RunError
+from ocrlab.run_folder import watcher_link
+from ocrlab.run_folder.exception_record import describe
+from ocrlab.run_folder.launcher import Member, Ranks, brief, others_word, secondary
+from ocrlab.run_folder.owner_process import signals_exit
+from ocrlab.training.distributed.collectives import about, of_all, of_rank_0
+
+SEEN = 20.0  # seconds until a file that rank 0 has made must be seen on every machine
+
+
+@contextlib.contextmanager
+def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator[run_folder.RunFolder]:
+    """Open the one run folder of all ranks: rank 0 makes and closes it, the others are told where it is."""
+    ranks = member.ranks
+    if not ranks.several:
+        with run_folder.run(runs, slug, again=again) as folder:
+            yield folder
+        return
+    with contextlib.ExitStack() as stack:
+        told: dict[str, str] = {}
+        if ranks.first:
+            try:
+                folder = stack.enter_context(run_folder.run(runs, slug, again=again))
+                told = {"path": str(folder.path), "started": folder.started}
+                watcher_link.tell_run(folder.path)
+            except Exception as error:
+                of_rank_0(ranks, {"error": brief(error)})
+                raise
+        told = of_rank_0(ranks, told)
+        if "error" in told:
+            raise about(0, RunError("Rank 0 has no run folder", got=told["error"]))
+        if not ranks.first:
+            stack.enter_context(signals_exit())
+            folder = run_folder.RunFolder(Path(told["path"]), told["started"])
+        _seen_by_all(ranks, folder)
+        member.keep(folder.flight)
+        try:
+            yield folder
+        except (Exception, SystemExit) as error:
+            cause = _first_cause(error, folder, ranks)
+            if cause is error:
+                raise
+            raise cause from error
+
+
+def _seen_by_all(ranks: Ranks, folder: run_folder.RunFolder) -> None:
+    """Raise RunError on every rank where one of them cannot use the run folder; a network's folders take a moment."""
+    end, why = time.monotonic() + SEEN, ""
+    while not (folder.path / ".RUNNING").exists():
+        if time.monotonic() > end:
+            why = "it is not there"
+            break
+        time.sleep(0.1)
+    if not why and not os.access(folder.flight, os.W_OK):
+        why = "it cannot be written"
+    found = of_all(ranks, (why, os.uname().nodename))
+    for rank, (problem, host) in enumerate(found):
+        if problem:
+            error = RunError(
+                f"Rank {rank} on {host} cannot use the run folder of rank 0",
+                got=f"{folder.path}: {problem}",
+                need="a folder that all machines share",
+                do="Choose one with runs=DIR",
+            )
+            raise about(rank, error)
+
+
+def _first_cause(error: BaseException, folder: run_folder.RunFolder, ranks: Ranks) -> BaseException:
+    """Return what tells of the rank that failed first, where this one has only lost its connection to it.
+
+    A launcher may have ended this one meanwhile, as it ends all when one has failed.
+    """
+    stopped = isinstance(error, SystemExit)
+    if not stopped and not secondary(describe(error)):
+        return error
+    word = others_word(folder.flight, ranks.rank)
+    if stopped and not word:
+        return error
+    lost = f"Rank {ranks.rank} was ended by another one: the connection to another rank broke"
+    if word:
+        return RunError(lost, got=word)
+    line = str(error).partition("\n")[0].partition(". This is typically")[0]
+    return RunError(
+        lost, got=line, do="A rank that left no word was killed or ended by itself; the launcher says which"
+    )

@@ -1,0 +1,1 @@
+"""Short trainings in a child, for estimates, memory fit, bisect and replay."""

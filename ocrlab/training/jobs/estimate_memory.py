@@ -1,0 +1,149 @@
+"""What a training will need, estimated from its config: `python -m ocrlab.training.jobs.estimate_memory JOB.json`, as fitting.py.
+
+The step and the largest page of its validation with fake tensors, and around them what is no tensor.
+
+Shapes: B batch, H W pixels of a crop.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+
+from ocrlab import run_folder
+from ocrlab.config.fields import flat
+from ocrlab.config.schema import Config
+from ocrlab.data import transforms
+from ocrlab.debug.instruments.memory.estimate import Estimate, estimate, faked
+from ocrlab.losses.db_loss import TargetMaps, db_loss
+from ocrlab.model.dbnet import Detector
+from ocrlab.model.inference_graph import Fused, joined
+from ocrlab.training import loop
+from ocrlab.training.auto_settings import choose
+from ocrlab.training.jobs import measure_memory, memory_meter
+from ocrlab.training.lightning_module import lean
+
+LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
+# Bytes of free pieces that nothing fits into, for each byte at the highest moment of a step: graph nodes and gradients
+# settle among the activations that are freed. Least squares over the 15 trainings of benchmarks/memory_fit.py.
+HOLES = {"activations": 0.35, "workspace": 1.0}
+FOLDING = 12  # bytes a number of the largest convolution, while weights are folded: in float64 and as it will be
+DECODING = 5  # bytes a pixel of a probability map: where it is text, and the number of each region
+MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
+
+
+def main(path: Path) -> None:
+    """Estimate as the job says, and write the answer to its `out`; raises DataError, ConfigError."""
+    job, config = measure_memory.begun(path)
+    run_folder.write_json(job["out"], {"schema": 1, **of_config(config)}, private=True)
+
+
+def of_config(config: Config) -> dict[str, Any]:
+    """Return the estimate of a config as plain data: its parts in bytes, and a line through two batch sizes."""
+    machine = choose(config)
+    count = len(loop.load(config.data, config.train_split, exif=config.exif).samples)
+    settled = loop.settled(config, machine, count)
+    size = config.batch_size
+    asked = sorted({size, 2 * size} if size > 1 else {1, 4})
+    steps = {batch: of_step(settled, batch) for batch in asked}  # without validation, which does not grow with them
+    first, last = asked[0], asked[-1]
+    high = {batch: step.peak + holes(settled, step) for batch, step in steps.items()}
+    slope = (high[last] - high[first]) / (last - first)
+    step = of_step(settled, size, largest_canvas(settled))
+    parts = whole(settled, step)
+    peak = sum(parts.values())
+    values = flat(settled)
+    base = memory_meter.Scales(measure_memory.NOWHERE).base
+    return {
+        "pages": count,
+        "settled": {key: values[key] for key in measure_memory.SETTLED},
+        "parts": parts,
+        "peak": peak,
+        "tensors": step.peak,
+        "module": step.module,
+        "phase": step.phase,
+        "base": base,
+        "slope": slope,
+        "offset": peak - slope * size + base,
+        "space": memory_meter.Scales(measure_memory.NOWHERE, kind="address").base - base,
+    }
+
+
+def largest_canvas(config: Config) -> tuple[int, int]:
+    """Return the (width, height) on which the page of most pixels is validated."""
+    samples = loop.load(config.data, config.val_split, exif=config.exif).samples
+    canvases = [transforms.letterbox((s.width, s.height), config.evaluate)[1] for s in samples]
+    return max(canvases, key=lambda size: size[0] * size[1], default=(32, 32))
+
+
+def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> Estimate:
+    """Return the estimate of one training step as train/module.py makes it, and of a page (width, height) behind it."""
+    side = config.crop
+    bf16 = config.trainer.precision == "bf16"
+    with torch.random.fork_rng(devices=[]):
+        model = Detector(config.encoder, config.decoder, config.width)
+    if config.runtime.channels_last is True:
+        model = model.to(memory_format=torch.channels_last)
+    images = torch.empty(batch, side, side, 3, dtype=torch.uint8, device="meta").permute(0, 3, 1, 2)  # (B, 3, H, W)
+    maps = [torch.empty(batch, 1, side, side, device="meta") for _ in range(4)]
+
+    def loss(network: nn.Module, given: Any) -> Tensor:
+        out = network(given[0])
+        targets = TargetMaps(*given[1:])
+        return db_loss(out.probability_logits, out.threshold_logits, targets).total
+
+    form = joined(model, torch.bfloat16 if bf16 else torch.float32) if page else None
+    lean(model, config)
+
+    def validate(network: nn.Module) -> None:
+        """Build the inference form and give it a page, as train/pages.py does."""
+        if page is None or form is None:
+            return
+        room = torch.empty(FOLDING * max(p.numel() for p in network.parameters()), dtype=torch.uint8)
+        canvas = torch.empty(1, page[1], page[0], 3, dtype=torch.uint8).permute(0, 3, 1, 2)  # (1, 3, H, W)
+        imagined = cast(Fused, faked(form))
+        cast(fx.GraphModule, imagined.layers).graph.owning_module = None  # as in model/fuse.py: no cycle keeps it
+        del room
+        heat = imagined.probability(canvas)  # (1, 1, H, W)
+        torch.empty(DECODING * heat.numel(), dtype=torch.uint8)
+
+    return estimate(
+        model,
+        [images, *maps],
+        loss,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
+        precision="bf16" if bf16 else "fp32",
+        accumulation=config.trainer.accumulate_grad_batches,
+        averaged=True,
+        after=validate,
+    )
+
+
+def holes(config: Config, step: Estimate) -> int:
+    """Return the bytes that the heap of a training on the CPU takes beyond what is alive in it."""
+    if config.trainer.accelerator != "cpu":
+        return 0
+    return round(sum(share * step.parts[name] for name, share in HOLES.items()))
+
+
+def whole(config: Config, step: Estimate) -> dict[str, int]:
+    """Return the parts of a whole training in bytes: those of its step, and what lies around it."""
+    parts = dict(step.parts)
+    parts["holes of the heap"] = holes(config, step)
+    weights = parts["parameters"]
+    parts["snapshots"] = 4 * weights if config.recorder.on else 0  # weights, averaged ones, and what AdamW keeps
+    workers = config.runtime.workers or 0
+    ahead = workers * 4 * config.batch_size
+    parts["batches ahead"] = ahead * MAP_BYTES * config.crop**2
+    parts["decoded pages"] = measure_memory.held_later(config) + measure_memory.held_now(config)
+    parts["libraries"] = LIBRARIES
+    return parts
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    measure_memory.ended()

@@ -1,0 +1,181 @@
+"""The memory of this process while it trains: the most that each part of the training needed, and a limit for it.
+
+`kind` says what is counted: "resident" what a control group would have to hold (memory without the files of libraries,
+which the kernel can drop), "address" address space, as RLIMIT_AS counts it, "data" as RLIMIT_DATA does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ocrlab import run_folder
+from ocrlab.hardware.processes import process_tree
+from ocrlab.training.auto_settings import keep_freed_memory
+
+LOOK = 0.01  # seconds between two looks at what this process holds
+FAMILY = 25  # looks at this process for one at its workers
+YOUNG = 2.0  # seconds in which a process is not weighed yet
+SHARES = ("Pss_Anon", "Pss_Shmem")  # of /proc/PID/smaps_rollup, Linux 5.4
+LATE = ("ocrlab.losses.db_loss_numba", "ocrlab.data.target_maps_numba", "ocrlab.evaluation.postprocess.numba_kernels")
+FIELD = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
+
+
+def settle() -> None:
+    """Import what a training imports late, so that what imports need is not taken for what training needs."""
+    for name in LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    keep_freed_memory()
+
+
+class Scales:
+    """Weighs this process and its workers from the `with` on; over `usable` bytes it writes that down and ends it."""
+
+    def __init__(self, out: Path, usable: int | None = None, kind: str = "resident") -> None:
+        self.out, self.usable, self.kind = out, usable, kind
+        self.phase = "start"
+        self.peaks: dict[str, int] = {}  # bytes, by part of the training
+        self.device: dict[str, int] = {}  # of the CUDA device: reserved, outside, total
+        self.settled: dict[str, Any] = {}
+        self.held_later = 0
+        self.crops_a_second = 0.0
+        self.base = self.now()
+        self._workers = 0  # the most that they held
+        self._seen = 0  # the most in this part
+        self._cuda = False
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Scales:
+        self._reset()
+        threading.Thread(target=self._watch, name="ocrlab scales", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, _traceback: Any) -> None:
+        self._end.set()
+        if error is None:
+            self.write(finished=True)
+        elif out_of_memory(error):
+            self.stop(0)
+        else:
+            self.write(error=f"{type(error).__name__}: {error}"[:500])
+
+    def limit_device(self, accelerator: str) -> None:
+        """Hold the allocator of the CUDA device to the limit, if that is where the training runs."""
+        if accelerator != "cuda":
+            return
+        self._cuda = True
+        free, total = torch.cuda.mem_get_info()
+        reserved = torch.cuda.memory_reserved()
+        self.device = {"total": total, "outside": total - free - reserved, "reserved": 0}
+        if self.usable is not None:
+            torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, self.usable / total)))
+        torch.cuda.reset_peak_memory_stats()
+
+    def mark(self, phase: str) -> None:
+        """End a part of the training: its peak is what was seen since the last mark."""
+        with self._lock:
+            high = max(self._highest(), self._seen)
+            self.peaks[phase] = max(self.peaks.get(phase, 0), high)
+            self._reset()
+        if self._cuda:
+            self.device["reserved"] = max(self.device["reserved"], torch.cuda.max_memory_reserved())
+            self.device[phase] = torch.cuda.max_memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        self.write()
+
+    def now(self) -> int:
+        """Return what this process holds now, in bytes, as the limit counts it."""
+        return self._counted(_status(), high=False)
+
+    def stop(self, held: int) -> None:
+        """Write down that it does not fit, and end the process: a training at its limit is not asked to end itself."""
+        self.write(over={"phase": self.phase, "held": held or self._seen})
+        os._exit(0)
+
+    def write(self, **more: Any) -> None:
+        """Write what is known so far, whole or not at all."""
+        answer = {
+            "schema": 1, "base": self.base, "peaks": self.peaks, "workers": self._workers, "device": self.device,
+            "settled": self.settled, "held_later": self.held_later, "crops_a_second": self.crops_a_second,
+            "phase": self.phase, "finished": False, "over": None, "error": None,
+        }  # fmt: skip
+        run_folder.write_json(self.out, {**answer, **more}, private=True)
+
+    def _watch(self) -> None:
+        looks = 0
+        while not self._end.wait(LOOK):
+            if looks % FAMILY == 0:
+                self._workers = max(self._workers, _below())
+            looks += 1
+            with self._lock:
+                self._seen = max(self._seen, held := self.now() + self._workers)
+            if self.usable is not None and not self._cuda and held > self.usable:
+                self.stop(held)
+
+    def _highest(self) -> int:
+        return self._counted(_status(), high=True) + (self._workers if self.kind == "resident" else 0)
+
+    def _reset(self) -> None:
+        """Let the kernel's own high-water mark begin again here (5 to clear_refs, proc(5))."""
+        self._seen = 0
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def _counted(self, status: dict[str, int], *, high: bool) -> int:
+        if self.kind == "address":
+            return status.get("VmPeak" if high else "VmSize", 0)
+        if self.kind == "data":
+            return status.get("VmData", 0)
+        return status.get("VmHWM" if high else "VmRSS", 0) - status.get("RssFile", 0)
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether an exception, or the one that it came from, says that there is no more memory."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+            return True
+        if "Insufficient memory" in text or "could not allocate" in text or "Cannot allocate memory" in text:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _below() -> int:
+    """Return what the processes below this one hold that this one does not, in bytes, without the files of libraries.
+
+    The shares of all in every page sum up to what all hold together: a forked worker shares what it has not written to,
+    and batches in shared memory are mapped on both sides. One that `vfork` has made a moment ago shows all that is ours
+    as its own, until it becomes another program.
+    """
+    now = float(Path("/proc/uptime").read_text("ascii").split()[0])
+    old = [
+        one.pid for one in process_tree.descendants(os.getpid())[1:] if now - one.started / process_tree.TICKS >= YOUNG
+    ]
+    if not old:
+        return 0
+    shares = sum(_fields(f"/proc/{pid}/smaps_rollup").get(name, 0) for pid in (os.getpid(), *old) for name in SHARES)
+    own = _status()
+    return max(0, shares - own.get("RssAnon", 0) - own.get("RssShmem", 0))
+
+
+def _status() -> dict[str, int]:
+    return _fields("/proc/self/status")
+
+
+def _fields(path: str) -> dict[str, int]:
+    """Return the `Name: 12 kB` lines of a file of /proc, in bytes; empty where it cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    return {name: int(count) * 1024 for name, count in FIELD.findall(text)}

@@ -1,0 +1,307 @@
+"""Train a detector: from a config to a run folder with checkpoints, curves and a sentinel that tells the truth."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lightning
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from ocrlab import redaction, run_folder
+from ocrlab.config import schema as configuration
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Crops, PageOrder, collate, name_at, readable, single_threaded
+from ocrlab.data.formats.reader import Index, load
+from ocrlab.debug.flight_record import program_info
+from ocrlab.debug.recorder.lightning_callback import Recorder
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.hardware import host, nvidia_driver
+from ocrlab.inference import checkpoint
+from ocrlab.run_folder import watcher_link
+from ocrlab.run_folder.launcher import Ranks, found
+from ocrlab.training import cuda_debug_info, validation
+from ocrlab.training.auto_settings import Machine, choose, keep_freed_memory
+from ocrlab.training.distributed import collectives, shared_run_folder
+from ocrlab.training.lightning_module import Training
+from ocrlab.training.optimizer import shortened
+from ocrlab.training.run_callback import Progress, Watcher, handled
+from ocrlab.training.stop_deadline import WATCHED, Patience, patient
+from ocrlab.training.time_budget import budgeted
+from ocrlab.training.tracking import artifacts, client
+from ocrlab.training.trainer_factory import known_warnings, trainer_for
+from ocrlab.training.validation import cache_folder
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: its folder, `status` (success), the final metrics, and the checkpoint to use."""
+
+    folder: Path
+    status: str
+    metrics: dict[str, float]
+    checkpoint: Path | None
+
+
+def silent(_event: dict[str, Any]) -> None:
+    """Progress for nobody."""
+
+
+def fit(config: Config, *, resume: Path | None = None, progress: Progress = silent) -> RunResult:
+    """Train as `config` says, or go on with the run folder `resume`, whose own config then counts.
+
+    The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
+    """
+    if (job := program_info.job()) is not None:
+        again(recorded(job))
+    if resume is not None:
+        config = configuration.of_run(resume)
+        before, config.trainer.devices = config.trainer.devices, found().on_node
+        if before != config.trainer.devices and found().first:
+            told = f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"
+            progress({"kind": "warning", "text": f"{told} optimiser step sees another number of crops than before"})
+    slug = config.name or f"{config.encoder}-{config.decoder}"
+    mine = found()
+    with collectives.together(mine) as member, shared_run_folder.opened(member, config.runs, slug, resume) as folder:
+        return _fit(config, folder, mine, resume is not None, progress if mine.first else silent)
+
+
+def _fit(config: Config, folder: run_folder.RunFolder, mine: Ranks, again: bool, progress: Progress) -> RunResult:
+    started = time.perf_counter()
+    last = folder.checkpoints / "last.ckpt"
+    before = checkpoint.to_resume(last, config) if again and last.is_file() else None
+    if mine.first:
+        checkpoint.sweep(folder.checkpoints)
+        configuration.save(config, folder.config_file)  # also when the next line fails
+    keep_freed_memory()
+    lightning.seed_everything(config.seed, verbose=False)
+    train, val = data_of(config, mine, progress)
+    machine = agreed(config, mine)
+    config = settled(config, machine, len(train.samples), mine)
+    if before is None:  # one that goes on keeps its schedule, also where fewer steps were planned since
+        config.optim.warmup_steps = shortened(config.optim.warmup_steps, config.trainer.max_steps)
+    if mine.first:
+        configuration.save(config, folder.config_file)
+        environment = {"schema": 1, **host.environment(), "gpu": nvidia_driver.present(Path("/"))}
+        environment |= {"machine": machine.record(), "ranks": asdict(mine)}
+        run_folder.write_json(folder.environment_file, redaction.record(environment))
+    _say(config, machine, mine, before, progress)
+    name = partial(
+        client.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
+    )
+    tracked = config.tracking if mine.first else config.tracking.model_copy(update={"mode": "disabled"})
+    step = before["step"] if before else 0
+    tracker = client.start(tracked, name(), [], folder.path, config.model_dump(mode="json"), step)
+    status, metrics = "failed", {}
+    try:
+        module, watcher = Training(config, machine, mine), Watcher(config, folder, tracker, progress, mine)
+        if before is None and config.weights not in (None, "imagenet"):
+            checkpoint.begin_from(config.weights, module.detector, module.averaged)
+        module.finish_batch = watcher.finish_batch
+        _run(module, watcher, train, val, before, last if before else None)
+        metrics = validation.final(module, watcher, val, progress)
+        metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
+        metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.found()}
+        status = "completed"
+        artifacts.send_best(tracker, watcher.best_path, metrics)
+    finally:
+        score = metrics["hmean@0.5"] if status == "completed" else None
+        if status != "completed" and mine.several:  # the others wait for this rank, and the launcher not for long
+            tracker.deadline = min(tracker.deadline, collectives.LAST_WORDS)
+        tracker.finish(status, name(score=score), metrics)
+    if mine.first:
+        folder.succeed(metrics)
+    progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
+    return RunResult(folder.path, "success", metrics, watcher.best_path)
+
+
+def data_of(config: Config, mine: Ranks, progress: Progress) -> tuple[Index, Index]:
+    """Return the pages to learn from and to measure on; raises DataError, also where ranks see other pages."""
+    splits = (config.train_split, config.val_split)
+    train, val = (load(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
+    val.samples, unreadable = readable(val.samples, config, cache_folder(config))
+    val.problems += unreadable
+    for index in (train, val):
+        if mine.several:
+            some = np.linspace(0, len(index.samples) - 1, min(1000, len(index.samples)))  # there may be a million
+            names = "\n".join(name_at(index.samples, int(i)) for i in some)
+            told = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
+            collectives.same_everywhere(mine, f"pages in {index.split}", told)
+    report_data(train, val, progress)
+    return train, val
+
+
+def agreed(config: Config, mine: Ranks) -> Machine:
+    """Return the choices for this machine; of several ranks the first one measures, alone, and all do the same."""
+    collectives.same_everywhere(mine, "settings", hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8])
+    machine: Machine = collectives.of_rank_0(mine, choose(config, mine.on_node) if mine.first else None)
+    torch.set_num_threads(machine.threads)
+    return machine
+
+
+def recorded(job: Mapping[str, Any]) -> Config:
+    """Return the config that a run went by, with the settings of a replay: what is settled in a run is part of it."""
+    return configuration.apply(configuration.of_run(Path(job["run"])), (job.get("cell") or {}).get("config") or {})
+
+
+def again(config: Config) -> NoReturn:
+    """Run recorded steps of a training again, as OCRLAB_REPLAY says: no run folder, no tracker, no checkpoint.
+
+    The process ends when the last of them is done; raises what the training raises.
+    """
+    config.trainer.max_minutes = None  # they have been used up
+    keep_freed_memory()
+    lightning.seed_everything(config.seed, verbose=False)
+    train, val = (load(config.data, split, exif=config.exif) for split in (config.train_split, config.val_split))
+    module = Training(config, choose(config))
+    if config.weights not in (None, "imagenet"):
+        checkpoint.begin_from(str(config.weights), module.detector, module.averaged)
+    with known_warnings():
+        recorders = [recorder(config, Path(config.runs), len(train.samples), lambda _micro: 0)]
+        trainer = trainer_for(module, recorders, Path(config.runs))
+        trainer.fit(module, loader(train, config, None), validation.loader(val, config))
+    raise RunError("The replay ended before its last step", need="the data and the settings of the run")
+
+
+def recorder(config: Config, folder: Path, page_count: int, seen: Callable[[int], int]) -> Recorder:
+    """Return the flight recorder of a run; `seen` is where in the walk over the pages a micro-batch begins."""
+    wanted = config.recorder
+    return Recorder(
+        folder,
+        batches=wanted.batches,
+        snapshot_every=wanted.snapshot_every and wanted.snapshot_every * config.trainer.accumulate_grad_batches,
+        steps=wanted.steps,
+        kind="ocrlab train",
+        epoch_of=lambda micro: seen(micro) // page_count,
+        model_of=lambda module: module.detector,
+    )
+
+
+def settled(config: Config, machine: Machine, page_count: int, mine: Ranks | None = None) -> Config:
+    """Return the config with every choice made for this machine written in, so that the same file runs it again."""
+    mine = mine or Ranks()
+    configuration.check(config)
+    config = config.model_copy(deep=True)
+    trainer, runtime = config.trainer, config.runtime
+    if trainer.devices > 1 and not mine.launcher:
+        raise ConfigError(
+            "One process trains on one device",
+            got=f"trainer.devices={trainer.devices}",
+            need="a process for each",
+            do=f"Start it with ocrlab train --nproc {trainer.devices}, with torchrun, or with srun",
+        )
+    if trainer.sync_batchnorm and machine.accelerator == "cpu":
+        raise ConfigError(
+            "trainer.sync_batchnorm=true needs GPUs",
+            got="training on the CPU, for which torch has no SyncBatchNorm",
+            do="Leave it out: batch statistics are then those of each rank",
+        )
+    trainer.devices = mine.on_node
+    if trainer.max_epochs is not None:
+        trainer.max_steps = math.ceil(
+            trainer.max_epochs * page_count / (mine.world * config.batch_size * trainer.accumulate_grad_batches)
+        )
+        trainer.max_epochs = None
+    trainer.accelerator = machine.accelerator  # type: ignore[assignment]
+    trainer.precision = "bf16" if machine.bf16 else "fp32"
+    trainer.val_every = min(trainer.val_every, trainer.max_steps)
+    runtime.threads, runtime.workers, runtime.channels_last = machine.threads, machine.workers, machine.channels_last
+    config.data = str(Path(config.data).absolute())
+    if config.weights and config.weights.endswith(".ckpt"):
+        config.weights = str(Path(config.weights).absolute())
+    return config
+
+
+def report_data(train: Index, val: Index, progress: Progress) -> None:
+    """Tell once what was left out of the data, by reason."""
+    for index in (train, val):
+        dropped = {reason: count for reason, count in index.dropped.items() if count}
+        if dropped:
+            progress({"kind": "warning", "text": f"{index.split}: boxes left out: {dropped}"})
+        for problem in index.problems[:5]:
+            progress({"kind": "warning", "text": f"{index.split}: {problem}"})
+        if len(index.problems) > 5:
+            progress({"kind": "warning", "text": f"{index.split}: {len(index.problems) - 5} more pages with problems"})
+
+
+def _say(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] | None, progress: Progress) -> None:
+    """Print the loud lines: how many ranks, GPUs that are not used or not there, and CUDA facts when asked for."""
+    if mine.several:
+        progress({"kind": "warning", "text": collectives.spoken(config, mine)})
+    reason = machine.reasons["accelerator"]
+    if machine.accelerator == "cpu" and "smoke" in reason:
+        progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
+    here = torch.cuda.device_count() if machine.accelerator == "cuda" else 0
+    if before and before["gpus"] != here:
+        text = f"last.ckpt holds the random states of {before['gpus']} GPU(s), and {here} are used here: what is drawn"
+        progress(
+            {"kind": "warning", "text": f"{text} on a GPU differs from what the run would have drawn; weights do not"}
+        )
+    if cuda_debug_info.wanted(config):
+        for line in cuda_debug_info.lines():
+            print(line, file=sys.stderr, flush=True)
+
+
+def _run(
+    module: Training, watcher: Watcher, train: Index, val: Index, before: dict[str, Any] | None, last: Path | None
+) -> None:
+    """Build loaders and trainer, and fit."""
+    config, folder, mine = module.config, watcher.folder, module.ranks
+    old = handled(watcher)
+
+    def seen(micro: int) -> int:  # `module.seen` is that of `module.micro`
+        return module.seen + ((micro - module.micro) * mine.world + mine.rank) * config.batch_size
+
+    black_box = recorder(config, folder.path, len(train.samples), seen) if config.recorder.on else None
+    budget = budgeted(config, folder, watcher.progress, black_box, before["step"] if before else 0)
+    callbacks = [one for one in (watcher, black_box, budget) if one is not None]
+    who, more = f"rank {mine.rank}: " if mine.several else "", WATCHED * watcher_link.watched()
+    try:
+        trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))
+        watcher.patience = Patience(watcher.until_stopped, folder.fail if mine.first else silent, who, more)
+        with known_warnings(), patient(watcher.patience):
+            pages = validation.loader(val, config, mine)
+            trainer.fit(module, loader(train, config, before, mine), pages, ckpt_path=last)
+        watcher.settle()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    if watcher.stop_signal is not None:
+        raise SystemExit(128 + watcher.stop_signal)
+    if trainer.global_step == 0:
+        raise RunError("Training made no step", need="trainer.max_steps or trainer.max_minutes long enough for one")
+
+
+def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ranks | None = None) -> DataLoader[Any]:
+    """Return the loader of a rank's training crops, starting after what a resumed run has done.
+
+    The run may have had another number of ranks: all go on where those have stopped in the walk over the pages.
+    """
+    mine = mine or Ranks()
+    total = config.trainer.max_steps * config.trainer.accumulate_grad_batches * config.batch_size
+    start = before["micro"] * config.batch_size if before else 0
+    seen = before.get("seen", start) if before else 0
+    batch, count = config.batch_size, len(train.samples)
+    order = PageOrder(count, config.seed, total, start, batch=batch, rank=mine.rank, world=mine.world, seen=seen)
+    workers = config.runtime.workers or 0
+    return DataLoader(
+        Crops(train.samples, config, cache_folder(config)),
+        batch_size=batch,
+        sampler=order,
+        num_workers=workers,
+        collate_fn=collate,
+        worker_init_fn=single_threaded() if workers else None,
+        persistent_workers=workers > 0,
+        prefetch_factor=4 if workers else None,
+        pin_memory=config.trainer.accelerator == "cuda",
+    )

@@ -1,0 +1,150 @@
+"""What there is to see of a training: its data and targets, its network, and its predictions page by page.
+
+Arrays only; drawing is `report`'s. Shapes: H W canvas pixels, N ground truths, M detections.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ocrlab.config.schema import Config
+from ocrlab.data import target_maps, transforms
+from ocrlab.data.dataset import training_crop
+from ocrlab.data.formats.reader import Sample
+from ocrlab.data.image_io import read_image
+from ocrlab.evaluation.metrics import iou
+from ocrlab.evaluation.postprocess import Regions
+from ocrlab.inference import page_inference
+from ocrlab.model.dbnet import Detector
+
+Unclip = Literal["exact"] | float
+Tick = Callable[[int, int], None]  # done, total
+AT = 0.5  # the IoU that ranks pages
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the model table: a module, its output (C, H, W) where it has one of its own, and its parameters."""
+
+    name: str
+    shape: tuple[int, int, int] | None
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """One page with what was found on it, and the (H, W) probability map that this was read from, if it was kept."""
+
+    sample: Sample
+    found: Regions
+    match: iou.PageMatch
+    warp: NDArray[np.float64]
+    heat: NDArray[np.float32] | None
+
+    @property
+    def hmean(self) -> float:
+        """hmean of this page alone, at IoU 0.5."""
+        return self.match.hmean(AT)
+
+
+@dataclass(frozen=True)
+class Review:
+    """Every page of a split as a detector saw it, and the settings it was read with."""
+
+    config: Config
+    pages: list[Reviewed]
+
+
+def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """Return `count` samples from all over a split, or all of them."""
+    if count >= len(samples):
+        return list(samples)
+    return [samples[int(at)] for at in np.linspace(0, len(samples) - 1, count)]
+
+
+def example(config: Config, samples: Sequence[Sample]) -> tuple[Sample, NDArray[np.uint8], target_maps.Targets]:
+    """Return one page, a crop (crop, crop, 3) of it as training sees it, and its target maps; raises DataError."""
+    sample = random.Random(config.seed).choice(samples)
+    image = read_image(sample.image, exif=config.exif)
+    crop, maps = training_crop(np.random.default_rng(config.seed), image, sample, config)
+    return sample, crop, maps
+
+
+def stages(config: Config) -> list[Stage]:
+    """Return the network stage by stage for one training crop; every parameter is counted once."""
+    with torch.device("meta"):  # only shapes and counts are needed
+        net = Detector(config.encoder, config.decoder, config.width)
+    rows = [Stage(name, shape, _count(net.get_submodule(name))) for name, shape in net.shapes(config.crop, config.crop)]
+    for part in ("decoder", "encoder"):
+        rest = _count(net.get_submodule(part)) - sum(row.parameters for row in rows if row.name.startswith(f"{part}."))
+        at = next(i for i, row in enumerate(rows) if row.name.startswith(f"{part}."))
+        if rest:
+            rows.insert(at, Stage({"encoder": "encoder.stem", "decoder": "decoder, before fusion"}[part], None, rest))
+    return rows
+
+
+def look(
+    net: Detector,
+    config: Config,
+    samples: Sequence[Sample],
+    *,
+    bf16: bool,
+    keep: int = 16,
+    tick: Tick | None = None,
+) -> Review:
+    """Return every page with what `net` finds on it; the maps of `keep` pages, evenly spread, stay for `sweep`."""
+    kept = {sample.name for sample in spread(samples, keep)}
+    found = []
+    for number, sample in enumerate(samples, 1):
+        image = read_image(sample.image, exif=config.exif)
+        warp, canvas = transforms.letterbox((sample.width, sample.height), config.evaluate)
+        heat = page_inference.probability(net, transforms.warp_image(image, warp, canvas), bf16=bf16)
+        size = (sample.width, sample.height)
+        regions = page_inference.regions(heat, warp, size, config.post, config.targets.shrink_ratio)
+        match = iou.match(sample.polygons, sample.ignored, regions.polygons)
+        found.append(Reviewed(sample, regions, match, warp, heat if sample.name in kept else None))
+        if tick:
+            tick(number, len(samples))
+    return Review(config, found)
+
+
+def sweep(
+    review: Review,
+    thresholds: Sequence[float],
+    unclips: Sequence[Unclip],
+    tick: Tick | None = None,
+) -> dict[tuple[float, Unclip], dict[str, float]]:
+    """Return `iou.summary` of the kept maps for every threshold and unclip, the configured ones always among them."""
+    config = review.config
+    pages_kept = [page for page in review.pages if page.heat is not None]
+    thresholds = sorted({*thresholds, config.post.threshold})
+    unclips = [*unclips, *([] if config.post.unclip in unclips else [config.post.unclip])]
+    matches: dict[tuple[float, Unclip], list[iou.PageMatch]] = {(t, u): [] for t in thresholds for u in unclips}
+    for number, page in enumerate(pages_kept, 1):
+        assert page.heat is not None, "only pages with a map were taken"
+        size = (page.sample.width, page.sample.height)
+        for (threshold, unclip), found in matches.items():
+            post = config.post.model_copy(update={"threshold": threshold, "unclip": unclip})
+            regions = page_inference.regions(page.heat, page.warp, size, post, config.targets.shrink_ratio)
+            found.append(iou.match(page.sample.polygons, page.sample.ignored, regions.polygons))
+        if tick:
+            tick(number, len(pages_kept))
+    return {setting: iou.summary(found) for setting, found in matches.items()}
+
+
+def best_and_worst(review: Review, count: int) -> tuple[list[Reviewed], list[Reviewed]]:
+    """Return the `count` best pages, best first, and of the others the `count` worst, worst first."""
+    ranked = sorted(review.pages, key=lambda page: page.hmean, reverse=True)
+    best = ranked[:count]
+    return best, ranked[max(count, len(ranked) - count) :][::-1]
+
+
+def _count(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,1 @@
+"""Whether data, model and loss agree before a training begins."""

@@ -1,0 +1,252 @@
+"""Whether the data is what it seems: the same by seed and with workers, maps where the text is, and back again."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset
+
+from ocrlab.config.schema import Config
+from ocrlab.data import target_maps, transforms
+from ocrlab.data.dataset import Batch, PageOrder, collate, single_threaded
+from ocrlab.data.formats.reader import Sample
+from ocrlab.debug.instruments.dataloader.tune_workers import MANY_WORKERS
+from ocrlab.evaluation.metrics import iou
+from ocrlab.inference import page_inference
+from ocrlab.records import Check
+from ocrlab.training.sanity.reference_loss import judged
+
+SHIFT = 0.25  # pixels between text and map, on average over some crops: half a pixel is the usual mistake
+LOOKED = 3  # shifts that are tried, both ways, in pixels
+PAGES, ROOM = 6, 512  # crops for it, and their side in pixels at least: text that is cut off says nothing
+AIM, ENOUGH, NEARLY = 0.7, 0.95, 0.85  # IoU and hmean of the way to perfect maps and back
+DEADLINE = 60  # seconds that a worker may take for a batch
+
+Data = Callable[[Sequence[Sample], Config], Dataset[Any]]
+Order = Callable[[int, int, int], Any]  # pages, seed, stop
+
+
+def first_batch(data: Data, samples: Sequence[Sample], config: Config, workers: int = 0) -> Batch:
+    """Return the first training batch, loaded as training loads it."""
+    order = PageOrder(len(samples), config.seed, config.batch_size)
+    more: dict[str, Any] = {"timeout": DEADLINE} if workers else {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", MANY_WORKERS)
+        loaded: DataLoader[Any] = DataLoader(
+            data(samples, config),
+            batch_size=config.batch_size,
+            sampler=order,
+            num_workers=workers,
+            collate_fn=collate,
+            worker_init_fn=single_threaded() if workers else None,
+            **more,
+        )
+        return next(iter(loaded))  # type: ignore[no-any-return]
+
+
+def order(make: Order, count: int, config: Config) -> Check:
+    """Judge the order of pages: the same by seed, another with another seed, and every page once in an epoch."""
+    stop = 2 * count
+    walks = [[tuple(at) for at in make(count, seed, stop)] for seed in (config.seed, config.seed, config.seed + 1)]
+    wrong = []
+    if walks[0] != walks[1]:
+        wrong.append("another order with the same seed")
+    if count > 2 and walks[0] == walks[2]:
+        wrong.append("the same order with another seed")
+    epochs = [sorted(page for epoch, page in walks[0] if epoch == e) for e in (0, 1)]
+    if any(seen != list(range(count)) for seen in epochs):
+        wrong.append("not every page once in an epoch")
+    do = "Draw the order from a generator of its own, seeded with seed and epoch"
+    return judged(
+        "page order",
+        not wrong,
+        "; ".join(wrong) or f"{count} pages, each once in an epoch",
+        "a function of the seed",
+        do,
+    )
+
+
+def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check:
+    """Judge the augmentation: a function of seed, epoch and page alone, and another one in the next epoch."""
+    few = range(min(3, len(samples)))
+    with scattered(1):
+        first = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
+    with scattered(2):
+        again = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
+        later = [data(samples, config)[1, i] for i in few]  # type: ignore[index]
+    differ = sum(not same_crop(a, b) for a, b in zip(first, again, strict=True))
+    still = sum(np.array_equal(a[0], b[0]) for a, b in zip(first, later, strict=True))
+    seen = f"{differ} of {len(few)} crops differ with the same seed"
+    seen += f", {still} are the same in the next epoch" if still else ""
+    do = "Draw from the generator that is handed over, never from the global ones"
+    need = "none differs, and each epoch has its own"
+    return judged("augmentation", not differ and not still, seen, need, do, warn=not differ)
+
+
+def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
+    """Judge whether two loader workers give the batch that none gives."""
+    with scattered(1):
+        alone = first_batch(data, samples, config, 0)
+    with scattered(2):
+        both = first_batch(data, samples, config, 2)
+    named = {"images": (alone.images, both.images)}
+    kinds = ("shrink map", "shrink mask", "threshold map", "threshold mask")
+    named |= {kind: pair for kind, *pair in zip(kinds, alone.maps, both.maps, strict=True)}  # type: ignore[misc]
+    wrong = [name for name, (a, b) in named.items() if a.shape != b.shape or not torch.equal(a, b)]
+    wrong += ["pages"] if alone.pages != both.pages else []
+    seen = (
+        f"{', '.join(wrong)} differ"
+        if wrong
+        else f"{len(alone.pages)} crop{'s' * (len(alone.pages) > 1)}, equal bit for bit"
+    )
+    do = "Draw from a generator seeded by seed, epoch and page: a worker's global one is seeded by its number"
+    return judged("workers 0 and 2", not wrong, seen, "the same batch", do)
+
+
+def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Check]:
+    """Judge by how many pixels the maps lie beside the text, on crops of pages whose text is painted white.
+
+    The page takes the way of every training page but for its colours. A map is moved by whole pixels against the white,
+    and where it fits best is read between pixels from a parabola.
+    """
+    calm = config.model_copy(deep=True)
+    calm.augment.brightness = calm.augment.noise = calm.augment.blur = calm.augment.degrade = 0.0
+    calm.crop = max(config.crop, ROOM)
+    scores = {"shrink map": np.zeros((2 * LOOKED + 1,) * 2), "threshold map": np.zeros((2 * LOOKED + 1,) * 2)}
+    with tempfile.TemporaryDirectory() as folder:
+        painted = [paint(sample, Path(folder) / f"{i}.png") for i, sample in enumerate(samples[:PAGES])]
+        crops = data(painted, calm)
+        for i in range(len(painted)):
+            crop, maps, *_ = crops[0, i]  # type: ignore[index]
+            every = (crop[..., 1] > 127).astype(np.uint8)
+            white = uncut(every)
+            depth = cv2.distanceTransform(white, cv2.DIST_L2, 5)
+            low = config.targets.threshold_range[0]
+            scores["shrink map"] += fit(np.minimum(depth, 16), maps.shrink_map * (every == white))
+            scores["threshold map"] += fit(edges(white), np.maximum(maps.threshold_map - low, 0))
+    checks = []
+    for name, score in scores.items():
+        if not score.any():
+            checks.append(Check(f"alignment: {name}", "skip", "no text in these crops", "text"))
+            continue
+        x, y = best(score)
+        far = max(abs(x), abs(y))
+        seen = f"{x:+.2f} px across, {y:+.2f} px down"
+        do = "Give image and polygons one warp; OpenCV's pixel centres have whole numbers"
+        checks.append(judged(f"alignment: {name}", far <= SHIFT, seen, f"{SHIFT} px or less", do))
+    return checks
+
+
+def text(samples: Sequence[Sample], config: Config) -> Iterator[Check]:
+    """Yield that no page has a box that counts; pages without text are learned from, though not they alone."""
+    if not any((~sample.ignored).any() for sample in samples):
+        boxes = sum(len(sample.ignored) for sample in samples)
+        seen = f"0 boxes that count on {len(samples)} pages" + (f", {boxes} that do not" if boxes else "")
+        do = f"Look at the annotations: ocrlab samples check {config.data}"
+        yield Check("text to learn", "fail", seen, "one", do)
+
+
+def round_trip(samples: Sequence[Sample], config: Config) -> Check:
+    """Judge the way from polygons to perfect maps and back, over some pages: what is lost there, no network finds."""
+    name, matches = "round trip of polygons", []
+    if not any((~sample.ignored).any() for sample in samples[:8]):
+        return Check(name, "skip", "no text that counts on the first pages", "text")
+    for sample in samples[:8]:
+        warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
+        moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]
+        made = target_maps.make(
+            moved,
+            sample.ignored,
+            (height, width),
+            shrink_ratio=config.targets.shrink_ratio,
+            threshold_range=config.targets.threshold_range,
+            min_text_size=config.targets.min_text_size,
+        )
+        size = (sample.width, sample.height)
+        found = page_inference.regions(made.shrink_map, warp, size, config.post, config.targets.shrink_ratio)
+        matches.append(iou.match(sample.polygons, sample.ignored, found.polygons))
+    value = iou.summary(matches)[f"hmean@{AIM}"]
+    do = "See what is lost, and which settings keep it: ocrlab evaluate --oracle DIR"
+    seen, need = f"hmean@{AIM} {value:.3f} over {len(matches)} pages", f"{ENOUGH}"
+    return judged(name, value >= ENOUGH, seen, need, do, warn=value >= NEARLY)
+
+
+def paint(sample: Sample, path: Path) -> Sample:
+    """Return a page that is black, with its text white; written to `path`, of the same size."""
+    page = np.zeros((sample.height, sample.width, 3), np.uint8)
+    for polygon in sample.polygons:
+        cv2.fillPoly(page, [np.rint(np.asarray(polygon) * 16).astype(np.int32)], (255, 255, 255), shift=4)
+    cv2.imwrite(str(path), page)
+    return replace(sample, image=path, ignored=np.zeros(len(sample.polygons), bool))
+
+
+def uncut(white: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the white that does not reach the edge of a crop: where it is cut off, it has no middle."""
+    _, label = cv2.connectedComponents(white, connectivity=8)
+    border = np.concatenate((label[0], label[-1], label[:, 0], label[:, -1]))
+    return np.where(np.isin(label, border), 0, white).astype(np.uint8)
+
+
+def edges(white: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return where white ends, on both sides of the edge alike."""
+    x, y = (np.abs(cv2.Sobel(white.astype(np.float32), cv2.CV_32F, dx, 1 - dx)) for dx in (1, 0))
+    return np.asarray(x + y, np.float32)
+
+
+def fit(fixed: NDArray[Any], moving: NDArray[Any]) -> NDArray[np.float64]:
+    """Return how well a map fits when it is moved back by -3..3 pixels down (rows) and across (columns)."""
+    n, (height, width) = LOOKED, fixed.shape
+    inner = np.asarray(fixed[n : height - n, n : width - n], np.float64)
+    return np.array(
+        [
+            [(inner * moving[n + dy : height - n + dy, n + dx : width - n + dx]).sum() for dx in range(-n, n + 1)]
+            for dy in range(-n, n + 1)
+        ]
+    )
+
+
+def best(score: NDArray[np.float64]) -> tuple[float, float]:
+    """Return (x, y), by how many pixels the map lies to the right of and below where it belongs."""
+    row, column = np.unravel_index(int(score.argmax()), score.shape)
+    return peak(score[row], int(column)) - LOOKED, peak(score[:, column], int(row)) - LOOKED
+
+
+def peak(values: NDArray[np.float64], at: int) -> float:
+    """Return the place of the top of a parabola through the highest value and its neighbours."""
+    if not 0 < at < len(values) - 1:
+        return float(at)
+    left, top, right = values[at - 1 : at + 2]
+    bend = left - 2 * top + right
+    return at + (0.5 * float((left - right) / bend) if bend else 0.0)
+
+
+def same_crop(a: Any, b: Any) -> bool:
+    """Return whether two crops of a data set are equal: pixels and all four maps."""
+    pairs = zip((a[0], *a[1].maps), (b[0], *b[1].maps), strict=True)
+    return all(np.array_equal(first, second) for first, second in pairs)
+
+
+@contextlib.contextmanager
+def scattered(seed: int) -> Iterator[None]:
+    """Set the global generators to some state for a block, and put them back: what draws from them will be seen."""
+    kept = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
+        torch.set_rng_state(kept[2])

@@ -1,0 +1,186 @@
+"""The DB loss read a second time: slow, in float64 and NumPy, with its gradient by hand; and the loss compared with it.
+
+It was written from the paper (Liao et al. 2020, equations 3 to 7) and from `losses`' own words about a batch without
+text, not from its code. Shapes: B batch, H W pixels; all maps are (B, 1, H, W).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ocrlab.losses.db_loss import NO_TEXT_SHARE, TargetMaps
+from ocrlab.records import Check
+
+K = 50.0  # the paper's
+VALUE, GRADIENT = 1e-5, 1e-4  # relative; float32 against float64 over a million pixels
+SEEN = 1e-12  # a gradient below it is none
+
+Map = NDArray[np.float64]
+Loss = Callable[..., Any]  # as losses.db_loss
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The loss and its terms, its gradient by both logits, and how many pixels the BCE learned from."""
+
+    total: float
+    bce: float
+    dice: float
+    l1: float
+    by_probability: Map
+    by_threshold: Map
+    positives: int
+    hard: int
+
+
+def reference(
+    x: Map, y: Map, maps: tuple[Map, Map, Map, Map], weights: tuple[float, float, float], ratio: float
+) -> Reference:
+    """Return the DB loss of logits `x` (probability) and `y` (threshold) with its gradient, in float64."""
+    truth, mask, border, band = maps
+    p, t = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(-y))
+    text, rest = (truth > 0.5) & (mask > 0.5), (truth <= 0.5) & (mask > 0.5)
+    positives, negatives = int(text.sum()), int(rest.sum())
+    hard = min(int(ratio * positives), negatives) if positives else int(np.ceil(negatives * NO_TEXT_SHARE))
+    pixel = np.logaddexp(0, x) - x * truth  # -log of the probability of what is true
+    share = hardest(pixel, rest, hard)
+    count = positives + hard + 1e-6
+    bce, by_bce = float((pixel * (text + share)).sum() / count), (p - truth) * (text + share) / count
+
+    b = 1 / (1 + np.exp(-K * (p - t)))
+    both, size = float((b * text).sum()), float((b * (mask > 0.5)).sum() + positives + 1e-6)
+    dice = 1 - 2 * both / size
+    by_binary = -2 * (text * size - both * (mask > 0.5)) / size**2 * K * b * (1 - b)
+
+    learned = max(float(band.sum()), 1e-6)
+    l1, by_l1 = float((np.abs(t - border) * band).sum() / learned), np.sign(t - border) * band / learned
+    total = weights[0] * bce + weights[1] * dice + weights[2] * l1
+    gx = weights[0] * by_bce + weights[1] * by_binary * p * (1 - p)
+    gy = (weights[2] * by_l1 - weights[1] * by_binary) * t * (1 - t)
+    return Reference(total, bce, dice, l1, gx, gy, positives, hard)
+
+
+def hardest(pixel: Map, rest: NDArray[np.bool_], count: int) -> Map:
+    """Return 1 for the `count` largest values among `rest`, else 0; values that tie for the last places share them."""
+    share = np.zeros_like(pixel)
+    if count:
+        edge = np.sort(pixel[rest])[::-1][count - 1]
+        share[rest & (pixel > edge)] = 1
+        ties = rest & (pixel == edge)
+        share[ties] = (count - share.sum()) / ties.sum()
+    return share
+
+
+def drawn(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+    """Return random logits for both maps, float32 that require a gradient."""
+    rng = np.random.default_rng(seed)
+    x, y = (torch.from_numpy(rng.normal(0, 2, shape).astype(np.float32)).requires_grad_() for _ in range(2))
+    return x, y
+
+
+def of(
+    loss: Loss, x: Tensor, y: Tensor, maps: TargetMaps, weights: tuple[float, float, float], ratio: float
+) -> tuple[float, Map, Map]:
+    """Return a loss and its gradient by both logits in float64; zeros where there is none."""
+    x, y = x.detach().clone().requires_grad_(), y.detach().clone().requires_grad_()
+    total = loss(x, y, maps, weights=weights, negative_ratio=ratio).total
+    if total.requires_grad:
+        total.backward()
+    gx, gy = (np.zeros(v.shape) if v.grad is None else v.grad.detach().cpu().double().numpy() for v in (x, y))
+    return float(total.detach()), gx, gy
+
+
+def compare(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> list[Check]:
+    """Judge value and gradient of a loss against the reference: on these maps, without any text, and all ignored."""
+    cases = {"text": maps, "no text": blank(maps), "all ignored": ignored(maps)}
+    worst: dict[str, tuple[float, str]] = {"value": (0.0, "text"), "gradient": (0.0, "text")}
+    for number, (name, given) in enumerate(cases.items()):
+        x, y = drawn(tuple(maps.shrink_map.shape), number)
+        total, gx, gy = of(loss, x, y, given, weights, ratio)
+        want = reference(*_doubles(x, y), _four(given), weights, ratio)
+        far = max(_apart(gx, want.by_probability), _apart(gy, want.by_threshold))
+        for kind, value in (("value", _apart(np.array(total), np.array(want.total))), ("gradient", far)):
+            if not value <= worst[kind][0]:
+                worst[kind] = (value, name)
+    checks = []
+    for kind, limit in (("value", VALUE), ("gradient", GRADIENT)):
+        value, name = worst[kind]
+        seen = f"{value:.1e} apart from the float64 reference (worst: {name})"
+        do = "Compare the order of the maps, the masks and the weights with ocrlab/losses"
+        checks.append(judged(f"loss: {kind}", value <= limit, seen, f"{limit:.0e} or less", do))
+    return checks
+
+
+def counts(loss: Loss, maps: TargetMaps, ratio: float) -> list[Check]:
+    """Judge from how many pixels the BCE learns: every text pixel, `ratio` hard ones for each, 1/64 of a blank page."""
+    checks = []
+    for name, given in {"": maps, " without text": blank(maps)}.items():
+        x, y = drawn(tuple(maps.shrink_map.shape), 7)
+        _, gx, _ = of(loss, x, y, given, (1.0, 0.0, 0.0), ratio)
+        want = reference(*_doubles(x, y), _four(given), (1.0, 0.0, 0.0), ratio)
+        text = (given.shrink_map > 0.5).cpu().numpy()
+        learned = np.abs(gx) > SEEN
+        got = (int((learned & text).sum()), int((learned & ~text).sum()))
+        off = abs(got[0] - want.positives) + abs(got[1] - want.hard)
+        seen = f"{got[0]} text pixels, {got[1]} others"
+        if got[0]:
+            seen += f" ({got[1] / got[0]:.2f} to 1)"
+        need = f"{want.positives} and {want.hard}"
+        do = "Look at the masks, and at how many hard negatives the loss takes"
+        checks.append(judged(f"BCE counts{name}", off == 0, seen, need, do))
+    return checks
+
+
+def masks(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> Check:
+    """Judge that nothing is learned where the masks are 0; half of each map is masked for it."""
+    half = torch.ones_like(maps.shrink_mask)
+    half[..., : half.shape[-1] // 2] = 0
+    given = maps._replace(shrink_mask=maps.shrink_mask * half, threshold_mask=maps.threshold_mask * half)
+    x, y = drawn(tuple(half.shape), 3)
+    _, gx, gy = of(loss, x, y, given, weights, ratio)
+    off = (half == 0).cpu().numpy()
+    leak = int(((np.abs(gx) > SEEN) & off).sum() + ((np.abs(gy) > SEEN) & off).sum())
+    do = "Multiply each term of the loss by its mask, and count only pixels under it"
+    return judged("masked pixels", leak == 0, f"{leak} of {2 * int(off.sum())} pixels taught", "none", do)
+
+
+def blank(maps: TargetMaps) -> TargetMaps:
+    """Return the maps of a page without text."""
+    zeros = torch.zeros_like(maps.shrink_map)
+    low = torch.full_like(maps.threshold_map, float(maps.threshold_map.min()))
+    return TargetMaps(zeros, torch.ones_like(zeros), low, zeros.clone())
+
+
+def ignored(maps: TargetMaps) -> TargetMaps:
+    """Return the maps of a page that is ignored all over."""
+    zeros = torch.zeros_like(maps.shrink_map)
+    return blank(maps)._replace(shrink_mask=zeros)
+
+
+def judged(name: str, good: bool, seen: str, need: str, do: str, *, warn: bool = False) -> Check:
+    """Return a check: ok, or with `warn` warn, or fail."""
+    return Check(name, "ok" if good else "warn" if warn else "fail", seen, need, "" if good else do)
+
+
+def _apart(value: Map, want: Map) -> float:
+    """Return the relative distance of two arrays; infinite where one is not finite."""
+    if not np.isfinite(value).all():
+        return float("inf")
+    size = float(np.linalg.norm(want))
+    return float(np.linalg.norm(value - want)) / size if size else float(np.linalg.norm(value))
+
+
+def _doubles(x: Tensor, y: Tensor) -> tuple[Map, Map]:
+    return x.detach().cpu().double().numpy(), y.detach().cpu().double().numpy()
+
+
+def _four(maps: TargetMaps) -> tuple[Map, Map, Map, Map]:
+    shrink, mask, border, band = (m.detach().cpu().double().numpy() for m in maps)
+    return shrink, mask, border, band

@@ -1,0 +1,236 @@
+"""Do data, model and loss agree? Checks of a whole training in seconds, each with its number and its limit.
+
+    report = sanity.check(config)                        # what `ocrlab train` would do with this config
+    report = sanity.check(config, model=Mine, loss=ours) # your own detector, loss, data set or optimiser
+
+What is given takes the place of ocrlab's: `model()` returns a module whose forward gives `probability_logits` and
+`threshold_logits` (B, 1, H, W) of images (B, 3, H, W); `loss` is called as losses.db_loss; `data(samples, config)` is
+a data set as data.dataset.Crops; `order(pages, seed, stop)` a sampler as PageOrder; `optimizer(model)` an optimiser.
+For a module of any other kind there is trace.contract.check.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from textwrap import shorten
+from typing import Any
+
+import torch
+from torch import nn
+
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Batch, Crops, PageOrder
+from ocrlab.data.formats.reader import Sample, load
+from ocrlab.debug.instruments.step_check import checker
+from ocrlab.errors import ConfigError
+from ocrlab.losses.db_loss import TargetMaps, db_loss
+from ocrlab.model.dbnet import Detector
+from ocrlab.records import Check
+from ocrlab.training.optimizer import adamw
+from ocrlab.training.sanity import data_checks, model_checks, reference_loss
+from ocrlab.training.sanity.model_checks import Learned
+from ocrlab.training.sanity.reference_loss import Loss, judged
+from ocrlab.training.sanity.target_map_checks import ranges, relations
+
+Progress = Callable[[dict[str, Any]], None]
+LONGEST = 80  # characters of a finding in the row of its check
+
+
+@dataclass
+class Report:
+    """Every check in order, the contract of the step, the batch that it was checked with, and the page by heart."""
+
+    checks: list[Check] = field(default_factory=list)
+    contract: checker.Report | None = None
+    batch: Batch | None = None
+    learned: Learned | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return not any(check.judgement == "fail" for check in self.checks)
+
+    def __str__(self) -> str:
+        lines = [f"{c.judgement:4}  {c.name}: {c.seen}. Needed: {c.need}. {c.do}".rstrip() for c in self.checks]
+        findings = self.contract.findings if self.contract else []
+        return "\n".join([*lines, *(f"      {finding}" for finding in findings)])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: a config, its pages, and the functions that make a training of them."""
+
+    config: Config
+    samples: Sequence[Sample]
+    model: Callable[[], nn.Module]
+    loss: Loss
+    data: data_checks.Data
+    order: data_checks.Order
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def check(
+    config: Config,
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    loss: Loss = db_loss,
+    data: data_checks.Data = Crops,
+    order: data_checks.Order = PageOrder,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+    only: Sequence[str] = (),
+    progress: Progress = lambda _event: None,
+) -> Report:
+    """Return what every check says; nothing is trained that stays, and nothing is written.
+
+    `only` names groups of checks (`GROUPS`), all others are left out; `progress` gets the events of train.fit. A check
+    that raises has failed, with what it raised. Raises DataError where there are no pages, ConfigError for a group that
+    does not exist.
+    """
+    unknown = sorted(set(only) - set(GROUPS))
+    if unknown:
+        raise ConfigError("There are no such checks", got=", ".join(unknown), need=", ".join(GROUPS))
+    samples = load(config.data, config.train_split, exif=config.exif).samples
+    make = model or partial(Detector, config.encoder, config.decoder, config.width)
+    subject = Subject(
+        config,
+        samples,
+        partial(_seeded, make, config.seed),
+        loss,
+        data,
+        order,
+        optimizer or partial(adamw, optim=config.optim),
+    )
+    report = Report()
+    groups = [name for name in GROUPS if not only or name in only]
+    with torch.random.fork_rng(devices=[]):
+        for name in groups:
+            report.checks += _guarded(name, GROUPS[name](subject, report, progress))
+    steps = len(report.learned.curve) if report.learned else 0
+    progress({"kind": "end", "step": steps, "total": steps})
+    return report
+
+
+def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+    """The contract of a whole step on the first batch, and its gradients."""
+    batch, model = first(subject, report), subject.model()
+    size = (int(batch.images.shape[2]), int(batch.images.shape[3]))
+    table = getattr(model, "shapes", None)
+    shapes = {name: (len(batch.pages), *shape) for name, shape in table(*size)} if callable(table) else {}
+    step = model_checks.step(subject.loss, subject.config)
+    found = checker.check(
+        model, batch, step, optimizer=subject.optimizer(model), ranges=ranges(subject.config), shapes=shapes
+    )
+    found.findings += relations(batch)
+    text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is no fault
+    found.findings = [each for each in found.findings if text or each.rule != "gradient.zero"]
+    report.contract = found
+    wrong = [finding for finding in found.findings if finding.judgement == "fail"]
+    seen = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(found.stages)} modules ran"
+    if found.findings:
+        looks = len(found.findings) - len(wrong)
+        seen += f"; {looks} more to look at" if looks else ""
+        worst = (wrong or found.findings)[0]
+        seen += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
+    do = "Each finding stands below the checks, with what to do"
+    yield judged("contract of a step", not found.findings, seen, "none", do, warn=not wrong)
+    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    bad = [f for f in found.findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
+    reached = sum(found.norms.get(name, 0.0) > 0 for name in trainable)
+    seen = f"{reached} of {len(trainable)} parameters reached"
+    seen += f"; {bad[0].rule} at {bad[0].where}" if bad else ""
+    if not text and not bad:
+        yield Check("gradients", "skip", f"{seen}; no text in this batch", "text")
+        return
+    do = "Look for detach(), an unused branch, or a loss term that is masked out"
+    yield judged("gradients", reached == len(trainable) and not bad, seen, "all, finite", do)
+
+
+def _loss(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+    """The loss against its reference, what the BCE counts, and what the masks hold back."""
+    config, maps = subject.config.loss, TargetMaps(*first(subject, report).maps)
+    weights, ratio = (config.bce, config.dice, config.l1), config.negative_ratio
+    yield from reference_loss.compare(subject.loss, maps, weights, ratio)
+    yield from reference_loss.counts(subject.loss, maps, ratio)
+    yield reference_loss.masks(subject.loss, maps, weights, ratio)
+
+
+def _pages(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+    """Pages that teach that there is no text, or nothing."""
+    yield from model_checks.blank_pages(subject.model(), small(subject, report), subject.loss, subject.config)
+
+
+def _numbers(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+    """Other number formats, devices and paths, which must give the same."""
+    model, batch = subject.model(), small(subject, report)
+    yield model_checks.precision(model, batch, subject.loss, subject.config)
+    yield model_checks.device(model, batch, subject.loss, subject.config)
+    yield model_checks.inference(model, batch)
+
+
+def _data(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+    """Order, augmentation and workers; whether maps lie where the text is; polygons to maps and back."""
+    config, samples = subject.config, subject.samples
+    yield from data_checks.text(samples, config)
+    yield data_checks.order(subject.order, len(samples), config)
+    yield data_checks.augmentation(subject.data, samples, config)
+    yield data_checks.workers(subject.data, samples, config)
+    yield from data_checks.alignment(subject.data, samples, config)
+    yield data_checks.round_trip(samples, config)
+
+
+def _by_heart(subject: Subject, report: Report, progress: Progress) -> Iterator[Check]:
+    """One page learned by heart."""
+    began = time.perf_counter()
+    report.learned = model_checks.learn(subject.model, subject.loss, subject.samples, subject.config, progress)
+    yield model_checks.by_heart(report.learned, time.perf_counter() - began)
+
+
+GROUPS: dict[str, Callable[[Subject, Report, Progress], Iterator[Check]]] = {
+    "data": _data,
+    "contract": _contract,
+    "loss": _loss,
+    "pages": _pages,
+    "numbers": _numbers,
+    "by_heart": _by_heart,
+}
+
+
+def first(subject: Subject, report: Report) -> Batch:
+    """Return the first training batch, loaded once."""
+    if report.batch is None:
+        report.batch = data_checks.first_batch(subject.data, subject.samples, subject.config)
+    return report.batch
+
+
+def small(subject: Subject, report: Report) -> Batch:
+    """Return two crops of the first batch, at most 256 pixels wide: enough where two ways are compared."""
+    batch, side = first(subject, report), model_checks.SIDE
+    maps = tuple(m[:2, :, :side, :side].contiguous() for m in batch.maps)
+    return Batch(batch.images[:2, :, :side, :side], maps, batch.pages[:2])  # type: ignore[arg-type]
+
+
+def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
+    """Return what a group of checks says; where it raises, what it said before, and a failure with what was raised."""
+    found: list[Check] = []
+    began = time.perf_counter()
+    try:
+        for one in checks:
+            now = time.perf_counter()
+            found.append(replace(one, seconds=round(now - began, 3)))
+            began = now
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        seen = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:300]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        found.append(Check(name, "fail", f"{seen} ({place})", "no error", "Look at the line that is named"))
+    return found
+
+
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a model in train mode, with the weights that belong to a seed."""
+    torch.manual_seed(seed)
+    return make().train()

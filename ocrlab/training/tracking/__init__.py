@@ -1,0 +1,1 @@
+"""Trackers (wandb, TensorBoard) in a process of their own."""

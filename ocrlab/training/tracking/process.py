@@ -1,0 +1,151 @@
+"""The tracker's process: reads JSON lines from stdin and hands them to wandb or TensorBoard.
+
+`python -m ocrlab.training.tracking.process` is started by tracking.py, which says what it sends. It answers `ready` once,
+`refused` where a server does not take the run, and a `warning` that training prints. Start and finish have a deadline,
+and so has all of it once training is gone: nobody else would end this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ocrlab.hardware.processes import process_tree
+
+LOOK = 2.0  # seconds between two looks for training
+SPARE = 2.0  # seconds after which this process ends itself where training should have done it
+
+
+class Run(Protocol):
+    """What a tracker's file offers; any method may raise or never return."""
+
+    sync: str | None  # the folder that can be sent later
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Take the metrics of one step."""
+
+    def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Take pictures with their captions."""
+
+    def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
+        """Take a file."""
+
+    def finish(self, status: str, name: str | None, metrics: Mapping[str, Any]) -> None:
+        """Give the run its last name, say how it ended, and send everything."""
+
+
+def serve() -> None:
+    """Read messages from stdin until `finish` or the end of the pipe."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever a tracker prints goes to the log
+    os.nice(5)  # training comes first
+    lines = (json.loads(line) for line in sys.stdin.buffer if line.endswith(b"\n"))  # the last one may be torn
+    first = next(lines)
+    threading.Thread(target=outlive, args=(os.getppid(), 2 * first["deadline"]), daemon=True).start()
+    with deadline(first["deadline"]):
+        try:
+            run = begin(first)
+        except Exception as error:
+            online = first["mode"] == "online" and not isinstance(error, ImportError)
+            _answer(answers, **{"refused" if online else "warning": _why_not(first["mode"], error)})
+            return
+    _answer(answers, ready=True, sync=run.sync)
+    last: dict[str, Any] = {"status": "failed", "name": None, "metrics": {}}  # what holds when the pipe just ends
+    for message in lines:
+        if message["do"] == "finish":
+            last = message
+            break
+        try:
+            hand_over(run, message)
+        except Exception as error:
+            at = f" of step {message['step']}" if "step" in message else ""
+            _answer(answers, trouble=f"{message['do']}{at}: {short(error)}")
+        remove(message)
+    with deadline(first["deadline"]):
+        run.finish(last["status"], last["name"], last["metrics"])
+
+
+def begin(first: Mapping[str, Any]) -> Run:
+    """Return the run of the tracker that is asked for; raises what that raises."""
+    if first["mode"] == "tensorboard":
+        from ocrlab.training.tracking import tensorboard_backend
+
+        return tensorboard_backend.begin(first)
+    from ocrlab.training.tracking import wandb_backend
+
+    return wandb_backend.begin(first)
+
+
+def hand_over(run: Run, message: Mapping[str, Any]) -> None:
+    """Give one message to the tracker."""
+    if message["do"] == "log":
+        run.log({key: value for key, value in message["metrics"].items() if value is not None}, message["step"])
+    elif message["do"] == "pictures":
+        run.pictures(message["files"], message["step"])
+    elif message["do"] == "artifact":
+        run.artifact(Path(message["file"]), message["sha256"], message["about"])
+
+
+def remove(message: Mapping[str, Any]) -> None:
+    """Remove pictures, which were made to be handed over."""
+    for picture in message["files"] if message["do"] == "pictures" else ():
+        with contextlib.suppress(OSError):
+            os.unlink(picture["file"])
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """End this process and what it started when the block takes longer; training does it sooner, where it lives."""
+    watchdog = threading.Timer(seconds + SPARE, _leave)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+def outlive(parent: int, seconds: float) -> None:
+    """End this process when its training is gone for so long, whatever it waits for."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    time.sleep(seconds + SPARE)
+    _leave()
+
+
+def _leave() -> None:
+    for process in process_tree.descendants(os.getpid())[1:]:
+        with contextlib.suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
+    os._exit(1)
+
+
+def _answer(pipe: int, **said: Any) -> None:
+    with contextlib.suppress(OSError):  # training may have died meanwhile
+        os.write(pipe, json.dumps(said).encode() + b"\n")
+
+
+def _why_not(mode: str, error: Exception) -> str:
+    """Say in one line why there is no tracker; of a package that is not there, how to get it."""
+    if isinstance(error, ModuleNotFoundError) and error.name in ("tensorboard", "wandb"):
+        extra = "tensorboard" if error.name == "tensorboard" else "train"
+        return f"tracking is off: {error.name} is not installed; pip install 'ocrlab[{extra}]', or tracking=disabled"
+    return short(error) if mode == "online" else f"tracking is off: {short(error)}"
+
+
+def short(error: Exception) -> str:
+    """Return an error as one line."""
+    text = " ".join(str(error).split()).partition(" Consider ")[0]
+    return f"{type(error).__name__}: {text}"[:160]
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,84 @@
+"""Words and YAML files as flat settings with the place they stand at."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.config.overrides import from_lines, from_yaml, is_override
+from ocrlab.errors import ConfigError
+
+
+def written(tmp_path, text: str, encoding: str = "utf-8"):
+    path = tmp_path / "exp.yaml"
+    path.write_text(text, encoding=encoding)
+    return path
+
+
+@pytest.mark.parametrize("word", ["a=b", "+a=b", "++a.b=c=d", "a.b=", "~a", "data=x.yaml"])
+def test_settings_are_told_from_files(word):
+    assert is_override(word)
+
+
+@pytest.mark.parametrize("word", ["exp.yaml", "runs/a=b/config.yaml", "./a=b.yaml", "=3", "3=4"])
+def test_files_are_told_from_settings(word):
+    assert not is_override(word)
+
+
+def test_yaml_is_flat_text_with_lines(tmp_path):
+    found = from_yaml(written(tmp_path, "a: 1\nb:\n  c: no\n  d: [1, 2e-3]\n  e: 'null'\nf.g: ~\n"))
+    assert [(s.key, s.value) for s in found] == [
+        ("a", "1"), ("b.c", "no"), ("b.d", ["1", "2e-3"]), ("b.e", "null"), ("f.g", "~"),
+    ]  # fmt: skip
+    assert [s.empty for s in found] == [False, False, False, False, True]
+    assert found[1].where.endswith("exp.yaml, line 3")
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
+def test_an_empty_file_says_nothing(tmp_path, text):
+    assert from_yaml(written(tmp_path, text)) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    assert from_yaml(written(tmp_path, "a: 1\n", "utf-8-sig"))[0].key == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\nb: 2\na: 3\n", r"a is given twice .*line 3.*line 1"),
+        ("t:\n  x: 1\n  x: 1\n", r"x is given twice .*line 3"),
+        ("a: 1\nb: [1\nc: 2\n", r"exp\.yaml, line \d is not YAML"),
+        ("a: 1\n\tb: 2\n", r"line 2 is not YAML"),
+        ("- a\n- b\n", r"line 1 is no list of settings"),
+        ("batch_size=4\n", r"line 1 is no list of settings"),
+        ("a: &x 1\nb: *x\n", r"line 2 refers to an anchor"),
+        ("a: !!python/object:os.system 1\n", r"a cannot be read .*line 1"),
+        ("a: {b: {c: {d: {e: 1}}}}\n", r"cannot be read"),
+        ("a: [{b: 1}]\n", r"a cannot be read"),
+        ("<<: {a: 1}\n", r"line 1 cannot be used"),
+        ("a: 1\n---\nb: 2\n", r"not YAML"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path, text, told):
+    with pytest.raises(ConfigError, match=told):
+        from_yaml(written(tmp_path, text))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        from_yaml(tmp_path / "none.yaml")
+    (tmp_path / "config.yaml").write_text("a: 1\n")
+    with pytest.raises(ConfigError, match=r"There is a .*config\.yaml"):
+        from_yaml(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        from_yaml(tmp_path / "latin.yaml")
+
+
+def test_one_text_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(ConfigError, match="list"):
+        from_lines("batch_size=4")
+
+
+def test_a_folder_may_be_called_with_a_bracket():
+    assert from_lines(["data=[old"])[0].value == "[old"

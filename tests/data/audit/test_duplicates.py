@@ -1,0 +1,43 @@
+"""Pages that are there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from ocrlab.data.audit import check, duplicates
+from ocrlab.data.audit.image_reader import fingerprint
+
+
+def test_a_page_saved_anew_at_half_size_is_known_again(draw: Callable[..., Any], tmp_path: Path) -> None:
+    page = draw(1)
+    page.write(tmp_path, "a")
+    page.write(tmp_path, "same")
+    small = draw(1)
+    small.image = cv2.resize(small.image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    small.quads = [quad / 2 for quad in small.quads]
+    small.write(tmp_path, "b", split="val", suffix=".jpg")
+    draw(2).write(tmp_path, "c")
+    found = {(f.kind, f.page, f.other, f.severity) for f in check(tmp_path) if f.box is None and f.severity != "note"}
+    assert ("duplicate_page", "same", "a", "error") in found
+    assert ("leak", "b", "train/a", "error") in found
+    assert not any("c" in (page, other) for _, page, other, _ in found)
+
+
+def test_texts_alone_tell_pages_without_images() -> None:
+    texts = frozenset(f"line {number}" for number in range(10))
+    one, two = (duplicates.Print(name, "train", None, None, None, None, texts) for name in "ab")
+    other = duplicates.Print("c", "train", None, None, None, None, frozenset(f"other {number}" for number in range(10)))
+    [finding] = duplicates.pairs([one, other, two])
+    assert (finding.kind, finding.page, finding.other) == ("near_duplicate_page", "b", "a")
+
+
+def test_blank_pages_are_not_copies_of_each_other(draw: Callable[..., Any]) -> None:
+    page = draw(3).image
+    page[:] = 255
+    bits, thumb = fingerprint(page)
+    prints = [duplicates.Print(name, "train", name, name, bits, thumb, frozenset()) for name in "ab"]
+    assert list(duplicates.pairs(prints)) == []

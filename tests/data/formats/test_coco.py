@@ -1,0 +1,183 @@
+"""COCO and COCO-Text: tables that meet by number, outlines in four spellings, and what does not fit together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocrlab.data.formats.reader import Index, load
+from ocrlab.errors import DataError
+
+QUAD = [10, 20, 60.5, 20, 60.5, 40, 10, 40]
+CORNERS = np.array(QUAD, np.float32).reshape(4, 2)
+BOX = [10, 20, 50.5, 20]
+
+
+def coco(annotations: list[Any], **more: Any) -> dict[str, Any]:
+    images = [{"id": number, "file_name": f"{name}.png"} for number, name in ((1, "a"), (2, "b"))]
+    return {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "text"}], **more}
+
+
+def loaded(folder: Path, data: Any, split: str = "train", **how: Any) -> Index:
+    for name in ("a", "b"):
+        Image.new("L", (100, 90)).save(folder / f"{name}.png")
+    (folder / "labels.json").write_text(json.dumps(data), encoding="utf-8")
+    return load(folder / "labels.json", split, **how)
+
+
+@pytest.mark.parametrize(
+    "outline",
+    [
+        {"segmentation": [QUAD]},
+        {"segmentation": QUAD},
+        {"bbox": BOX},
+        {"segmentation": [], "bbox": BOX},
+        {"segmentation": [[10, 20]], "bbox": BOX},
+        {"segmentation": None, "bbox": BOX},
+    ],
+)
+def test_outlines(tmp_path: Path, outline: dict[str, Any]) -> None:
+    index = loaded(tmp_path, coco([{"id": 7, "image_id": 1, "category_id": 1, **outline, "text": "a, b"}]))
+    first, second = index.samples
+    assert (first.name, first.texts, first.ignored.tolist()) == ("a", ("a, b",), [False])
+    np.testing.assert_array_equal(first.polygons[0], CORNERS)
+    assert second.polygons == ()
+    (note,) = index.problems
+    assert "1 of 2 images have no annotation (id 2): taken as pages without text" in str(note)
+
+
+def test_masks_and_parts(tmp_path: Path) -> None:
+    mask = {"size": [90, 100], "counts": [90 * 10 + 20, 20, *[70, 20] * 49, 90 * 41 - 20 + 0]}
+    mask["counts"][-1] = 9000 - sum(mask["counts"][:-1])
+    parts = [[10, 20, 30, 20, 30, 40, 10, 40], [40, 20, 60, 20, 60, 40, 40, 40]]
+    rows = [{"image_id": 1, "segmentation": mask, "iscrowd": 1}, {"image_id": 2, "segmentation": parts, "ignore": 0}]
+    first, second = loaded(tmp_path, coco(rows)).samples
+    np.testing.assert_array_equal(first.polygons[0], [[10, 20], [60, 20], [60, 40], [10, 40]])
+    assert first.ignored.tolist() == [True] and second.ignored.tolist() == [False]
+    np.testing.assert_array_equal(second.polygons[0], [[10, 20], [60, 20], [60, 40], [10, 40]])
+
+
+def test_ids_as_text_and_annotations_of_nothing(tmp_path: Path) -> None:
+    rows = [{"image_id": "1", "bbox": BOX}, {"image_id": 2, "bbox": BOX}, {"image_id": 9, "bbox": BOX}]
+    index = loaded(tmp_path, coco(rows))
+    assert [len(sample.polygons) for sample in index.samples] == [1, 1]
+    (note,) = index.problems
+    assert "images that are not listed are left out: image_id 9 (3 annotations in all)" in str(note)
+
+
+def test_several_categories_are_told(tmp_path: Path) -> None:
+    rows = [{"image_id": number, "bbox": BOX} for number in (1, 2)]
+    index = loaded(tmp_path, coco(rows, categories=[{"id": 1, "name": "word"}, {"id": 2, "name": "table"}]))
+    assert "all 2 categories (word, table) are taken as text" in str(index.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"segmentation": [[1, 2, 3, 4, 5]]}, "annotation 7: segmentation is not a polygon"),
+        ({"segmentation": [[1, 2, 3, 4, 5, "6"]]}, "annotation 7: segmentation is not a polygon"),
+        ({"segmentation": {"size": [2, 2], "counts": [5]}}, "annotation 7: a run-length mask does not fill its size"),
+        ({"bbox": [1, 2, -3, 4]}, "annotation 7: bbox is not a box"),
+        ({"bbox": [1, 2, 3]}, "annotation 7: bbox is not a box"),
+        ({}, "annotation 7: bbox is not a box"),
+        ({"bbox": BOX, "text": 5}, "annotation 7: text is not a string"),
+        ({"bbox": BOX, "iscrowd": 2}, "annotation 7: iscrowd is not a flag"),
+    ],
+)
+def test_a_bad_annotation_is_named(tmp_path: Path, row: dict[str, Any], says: str) -> None:
+    index = loaded(tmp_path, coco([{"id": 7, "image_id": 1, **row}, {"image_id": 2, "bbox": BOX}]))
+    assert [sample.name for sample in index.samples] == ["b"]
+    (problem,) = index.problems
+    assert f"labels.json: page 'a.png': {says}" in str(problem)
+
+
+def test_tables_that_do_not_join(tmp_path: Path) -> None:
+    twice = coco([{"image_id": 1, "bbox": BOX}, {"image_id": 2, "bbox": BOX}])
+    twice["images"].append({"id": 1, "file_name": "c.png"})
+    Image.new("L", (100, 90)).save(tmp_path / "c.png")
+    index = loaded(tmp_path, twice)
+    assert [sample.name for sample in index.samples] == ["b"]
+    assert len(index.problems) == 2 and all("image id 1 is here 2 times" in str(one) for one in index.problems)
+    with pytest.raises(DataError, match="has no image_id"):
+        loaded(tmp_path, coco([{"id": 7, "bbox": BOX}]))
+    with pytest.raises(DataError, match="COCO without a list of annotations"):
+        loaded(tmp_path, {"images": [], "annotations": None})
+
+
+def coco_text(rows: dict[str, Any], sets: tuple[str, str] = ("train", "val")) -> dict[str, Any]:
+    images = {"11": {"id": 11, "file_name": "a.png", "set": sets[0]}, "12": {"id": 12, "file_name": "b.png"}}
+    images["12"]["set"] = sets[1]
+    of_image: dict[str, list[int]] = {"11": [], "12": []}
+    for key, row in rows.items():
+        of_image[str(row["image_id"])].append(int(key))
+    return {"cats": {}, "anns": rows, "imgs": images, "imgToAnns": of_image, "info": {}}
+
+
+def test_coco_text(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {
+        "1": {"image_id": 11, "mask": QUAD, "bbox": BOX, "legibility": "legible", "utf8_string": "the"},
+        "2": {"image_id": 11, "mask": QUAD[:5], "bbox": BOX, "legibility": "illegible"},
+        "3": {"image_id": 12, "polygon": QUAD, "legibility": "legible", "utf8_string": "."},
+        "4": {"image_id": 12, "points": QUAD, "utf8_string": "."},
+    }
+    (train,) = loaded(tmp_path, coco_text(rows)).samples
+    assert (train.name, train.texts, train.ignored.tolist()) == ("a", ("the", ""), [False, True])
+    np.testing.assert_array_equal(np.array(train.polygons), [CORNERS, CORNERS])
+    index = loaded(tmp_path, coco_text(rows), "val")
+    (val,) = index.samples
+    assert (val.name, val.ignored.tolist(), index.problems) == ("b", [False, True], [])
+
+
+def test_the_sets_of_coco_text_are_splits(tmp_path: Path) -> None:
+    rows = {"1": {"image_id": 11, "bbox": BOX}, "2": {"image_id": 12, "bbox": BOX}}
+    with pytest.raises(DataError, match="no split 'test'.*splits train, val"):
+        loaded(tmp_path, coco_text(rows), "test")
+    index = loaded(tmp_path, coco_text(rows, ("train", "train")), "val")
+    assert len(index.samples) == 2 and "no generalisation" in str(index.problems[0])
+
+
+def test_what_coco_text_lists_and_does_not_have(tmp_path: Path) -> None:
+    data = coco_text({"1": {"image_id": 11, "bbox": BOX}}, ("train", "train"))
+    data["imgToAnns"]["12"] = [99]
+    data["anns"]["5"] = {"image_id": 77, "bbox": BOX}
+    index = loaded(tmp_path, data)
+    assert [sample.name for sample in index.samples] == ["a"]
+    told = "\n".join(map(str, index.problems))
+    assert "annotation 99: is in imgToAnns and not in anns" in told and "image_id 77" in told
+    del data["imgToAnns"]
+    del data["anns"]["5"]
+    index = loaded(tmp_path, data)
+    assert [len(sample.polygons) for sample in index.samples] == [1, 0]
+    assert "1 of 2 images have no annotation (id 12)" in str(index.problems[0])
+
+
+def test_usual_folders(tmp_path: Path) -> None:
+    data = json.dumps(coco([{"image_id": number, "bbox": BOX} for number in (1, 2)]))
+    for place, name in (
+        ("train2017", "annotations/instances_train2017.json"),
+        ("train", "train/_annotations.coco.json"),
+    ):
+        folder = tmp_path / place
+        (folder / place).mkdir(parents=True)
+        for letter in "ab":
+            Image.new("L", (100, 90)).save(folder / place / f"{letter}.png")
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(data)
+        index = load(folder, "train")
+        assert len(index.samples) == 2 and not index.problems
+
+
+@pytest.mark.parametrize(
+    ("size", "good"), [((100, 90), 2), ((90, 100), 2), ((0, 0), 2), ((None, 5), 2), ((50, 45), 1), ((9, 9), 1)]
+)
+def test_boxes_drawn_at_another_resolution_are_a_problem(tmp_path: Path, size: tuple[Any, Any], good: int) -> None:
+    data = coco([{"id": 7, "image_id": 1, "bbox": BOX}])
+    data["images"][0] |= {"width": size[0], "height": size[1]}
+    index = loaded(tmp_path, data)
+    assert len(index.samples) == good, "turned by a quarter is right, and none is none"
+    assert any("another resolution" in problem.message for problem in index.problems) == (good == 1)

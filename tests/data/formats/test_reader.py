@@ -1,0 +1,262 @@
+"""Loading a split: boxes are judged once, a bad page is a problem and not the end, real data comes out whole."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocrlab import geometry
+from ocrlab.data import annotation_cleaning
+from ocrlab.data.annotations import PageError
+from ocrlab.data.formats.reader import load, read_image, write_icdar
+from ocrlab.errors import DataError
+
+BOX = np.array([[10, 20], [60, 20], [60, 40], [10, 40]], np.float32)
+WIDTH, HEIGHT = 80, 120
+
+
+def page(
+    folder: Path,
+    name: str = "a",
+    lines: str | None = "10,20,60,20,60,40,10,40,one\n",
+    *,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+    orientation: int | None = None,
+) -> None:
+    """Write an image and its ICDAR text into FOLDER/train."""
+    for sub in ("images", "gts"):
+        (folder / "train" / sub).mkdir(parents=True, exist_ok=True)
+    tags = Image.Exif()
+    if orientation:
+        tags[274] = orientation
+    Image.new("RGB", size, "white").save(folder / "train" / "images" / f"{name}.jpg", exif=tags)
+    if lines is not None:
+        (folder / "train" / "gts" / f"gt_{name}.txt").write_text(lines, encoding="utf-8")
+
+
+def test_a_sample(tmp_path: Path) -> None:
+    page(tmp_path, "a b.ü", "\ufeff10,20,60,20,60,40,10,40,one, two\r\n10,60,60,60,60,80,10,80,###\r\n")
+    index = load(tmp_path, "train")
+    (sample,) = index.samples
+    assert (index.source, index.split, index.problems, dict(index.dropped)) == (tmp_path, "train", [], {})
+    assert (sample.name, sample.width, sample.height) == ("a b.ü", WIDTH, HEIGHT)
+    assert sample.image == tmp_path / "train" / "images" / "a b.ü.jpg"
+    assert sample.annotation == tmp_path / "train" / "gts" / "gt_a b.ü.txt"
+    assert sample.texts == ("one, two", "###")
+    assert sample.ignored.dtype == bool and sample.ignored.tolist() == [False, True]
+    np.testing.assert_allclose(sample.polygons[0], BOX)
+    assert read_image(sample.image).shape == (HEIGHT, WIDTH, 3)
+    copy = pickle.loads(pickle.dumps(sample))
+    np.testing.assert_array_equal(copy.polygons[1], sample.polygons[1])
+
+
+def test_degenerate_boxes_are_dropped_and_counted_once(tmp_path: Path) -> None:
+    boxes = [
+        {"points": None, "text": "none"},
+        {"points": [], "text": "empty"},
+        {"points": [[1, 2], [3, 4]], "text": "two points"},
+        {"points": BOX.tolist(), "text": "kept", "ignore": True},
+        {"points": [[10, 20], [60, 20], [60, 20], [10, 20]], "text": "no height"},
+        {"points": (BOX + 500).tolist(), "text": "elsewhere"},
+        {"points": [[-30, 20], [60, 20], [60, 40], [-30, 40]], "text": "sticks out"},
+    ]
+    Image.new("L", (WIDTH, HEIGHT)).save(tmp_path / "a.png")
+    (tmp_path / "train.jsonl").write_text(json.dumps({"image": "a.png", "boxes": boxes}))
+    index = load(tmp_path, "train")
+    (sample,) = index.samples
+    assert sample.texts == ("kept", "sticks out")
+    assert sample.ignored.tolist() == [True, False]
+    assert sum(index.dropped.values()) == 5
+    assert set(index.dropped) <= {"none", "empty", "too_few_points", "too_small", "zero_span"}
+    assert index.dropped["none"] == 1 and index.dropped["too_few_points"] >= 1
+    for polygon in sample.polygons:
+        assert polygon.dtype == np.float32
+        assert (polygon >= 0).all() and (polygon <= [WIDTH, HEIGHT]).all()
+    assert not index.problems
+
+
+def many_polygons() -> list[np.ndarray | None]:
+    """Return boxes as people and programs make them: upright, slanted, wrong way round, outside, curved, broken."""
+    rng = np.random.default_rng(0)
+    corners = rng.integers(-3, 60, (1200, 2, 2)).astype(np.float32)
+    low, high = corners.min(1), corners.max(1)
+    quads = np.stack([low, np.stack([high[:, 0], low[:, 1]], 1), high, np.stack([low[:, 0], high[:, 1]], 1)], axis=1)
+    for turn in range(4):  # also boxes that start elsewhere, run the other way, or are not upright
+        quads[turn::8] = np.roll(quads[turn::8], turn, axis=1)
+    quads[4::8] = quads[4::8, ::-1]
+    quads[5::8] += rng.uniform(-6, 6, quads[5::8].shape)
+    quads[6::8] = rng.uniform(0, 50, quads[6::8].shape)
+    angles = np.sort(rng.uniform(0, 2 * np.pi, (300, 7)), axis=1)
+    round_ones = 27 + rng.uniform(5, 30, (300, 1, 1)) * np.stack([np.cos(angles), np.sin(angles)], axis=2)
+    stars = rng.uniform(0, 50, (60, 6, 2))
+    others = [quads[0, :3], np.vstack([quads[0], quads[0, :1]]), np.zeros((0, 2)), quads[1, :2], np.full((5, 2), 7.0)]
+    return [None, *quads, *(one.astype(np.float32) for one in (*round_ones, *stars, *others))]
+
+
+def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
+    polygons = many_polygons()
+    short = annotation_cleaning._unchanged(polygons, 50, 55)
+    assert len(short) == len(polygons) and short.sum() > 250
+    curved = sum(
+        known and polygon is not None and len(polygon) == 7 for known, polygon in zip(short, polygons, strict=True)
+    )
+    assert curved > 50
+    for polygon, known in zip(polygons, short, strict=True):
+        if known:
+            judged, reason = geometry.judge(polygon, 50, 55)
+            assert judged is not None and judged.dtype == np.float32 and reason == "none"
+            np.testing.assert_array_equal(judged, polygon)
+
+
+def test_the_short_cut_takes_nearly_all_good_boxes() -> None:
+    quad = np.array([[10, 10], [40, 11], [40.5, 20], [9, 19]], np.float32)
+    quads = [quad + np.float32([0, 2 * step]) for step in range(15)]
+    assert annotation_cleaning._unchanged(quads, 50, 55).all()
+
+
+def test_an_empty_page_is_a_page(tmp_path: Path) -> None:
+    page(tmp_path, "empty", "")
+    page(tmp_path, "all_dropped", "1,1,1,1,1,1,1,1,x")
+    index = load(tmp_path, "train")
+    assert [sample.name for sample in index.samples] == ["all_dropped", "empty"]
+    for sample in index.samples:
+        assert (sample.polygons, sample.texts, sample.ignored.shape) == ((), (), (0,))
+        assert sample.ignored.dtype == bool
+
+
+def bad_folder(folder: Path) -> int:
+    """Write two good pages among bad ones; return the number of the bad."""
+    page(folder, "good")
+    page(folder, "bad_line", "10,20,60,20,60,40,10,40,one\n10,20,sixty,20,60,40,10,40,two\n")
+    page(folder, "no_text", None)
+    page(folder, "empty_image")
+    page(folder, "not_image")
+    page(folder, "z_good")
+    images, gts = folder / "train" / "images", folder / "train" / "gts"
+    (images / "empty_image.jpg").write_bytes(b"")
+    (images / "not_image.jpg").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    (gts / "gt_lost.txt").write_text("")
+    return 5
+
+
+def test_a_bad_page_is_left_out_and_named(tmp_path: Path) -> None:
+    bad = bad_folder(tmp_path)
+    index = load(tmp_path, "train")
+    assert [sample.name for sample in index.samples] == ["good", "z_good"]
+    assert len(index.problems) == bad
+    said = {problem.file.name: problem for problem in index.problems if problem.file}
+    assert set(said) == {"gt_bad_line.txt", "no_text.jpg", "empty_image.jpg", "not_image.jpg", "gt_lost.txt"}
+    assert said["gt_bad_line.txt"].line == 2
+    assert "'10,20,sixty,20" in said["gt_bad_line.txt"].message
+    assert all("Needed: " in problem.message for problem in index.problems)
+    assert str(said["gt_bad_line.txt"]).startswith(f"{tmp_path}/train/gts/gt_bad_line.txt:2: field 3 is not a number.")
+
+
+def test_strict_ends_at_the_first_bad_page(tmp_path: Path) -> None:
+    page(tmp_path, "good")
+    assert len(load(tmp_path, "train", strict=True).samples) == 1
+    page(tmp_path, "worse", "1,2,3")
+    with pytest.raises(PageError, match="gt_worse.txt:1: 3 fields are too few"):
+        load(tmp_path, "train", strict=True)
+    (tmp_path / "train" / "gts" / "gt_worse.txt").unlink()
+    with pytest.raises(PageError, match="worse.jpg: has no annotation"):
+        load(tmp_path, "train", strict=True)
+
+
+def test_no_page_left_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
+    page(tmp_path, "a", "oops")
+    page(tmp_path, "b", "oops")
+    with pytest.raises(DataError, match=r"No page of split 'train'.*2 bad pages, the first being .*gt_a.txt:1: "):
+        load(tmp_path, "train")
+    (tmp_path / "none.json").write_text('{"images": {}}')
+    with pytest.raises(DataError, match="No page.*empty list"):
+        load(tmp_path / "none.json", "train")
+
+
+def test_a_page_named_twice(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        Image.new("L", (WIDTH, HEIGHT)).save(tmp_path / name)
+    names = ("a.png", "b.png", "./a.png")
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"image": name, "boxes": []}) for name in names))
+    index = load(tmp_path, "train")
+    assert [sample.name for sample in index.samples] == ["a", "b"]
+    (problem,) = index.problems
+    assert (problem.line, problem.message) == (3, "page 'a' is here twice. Needed: one entry.")
+
+
+TURNED = "20,10,40,10,40,110,20,110,fits only 80 x 120"
+
+
+@pytest.mark.parametrize(
+    ("size", "orientation", "exif", "do"),
+    [
+        ((WIDTH, HEIGHT), None, False, None),
+        ((WIDTH, HEIGHT), 6, False, None),  # MSRA-TD500: tagged, but labelled in unrotated pixels
+        ((WIDTH, HEIGHT), 6, True, "Set exif=false"),
+        ((HEIGHT, WIDTH), 6, False, "Set exif=true"),
+        ((HEIGHT, WIDTH), 8, False, "Set exif=true"),
+        ((HEIGHT, WIDTH), 6, True, None),
+        ((HEIGHT, WIDTH), None, False, "Turn the image"),
+        ((HEIGHT, WIDTH), 3, True, "Turn the image"),
+    ],
+)
+def test_annotation_that_fits_only_the_turned_image(
+    tmp_path: Path, size: tuple[int, int], orientation: int | None, exif: bool, do: str | None
+) -> None:
+    page(tmp_path, "good", "1,1,30,1,30,30,1,30,x", size=(WIDTH, WIDTH))
+    page(tmp_path, "phone", TURNED, size=size, orientation=orientation)
+    index = load(tmp_path, "train", exif=exif)
+    if do is None:
+        sample = index.samples[1]
+        assert not index.problems
+        assert (sample.width, sample.height) == (WIDTH, HEIGHT) == read_image(sample.image, exif=exif).shape[1::-1]
+    else:
+        assert [sample.name for sample in index.samples] == ["good"]
+        (problem,) = index.problems
+        assert problem.file is not None and problem.file.name == "phone.jpg"
+        assert "turned by 90 degrees" in problem.message and do in problem.message
+        with pytest.raises(PageError, match="phone.jpg.*turned"):
+            load(tmp_path, "train", exif=exif, strict=True)
+
+
+def test_a_box_far_outside_is_clipped_and_not_taken_for_a_turn(tmp_path: Path) -> None:
+    page(tmp_path, "a", "10,10,200,10,200,30,10,30,wide\n")
+    (sample,) = load(tmp_path, "train").samples
+    assert sample.polygons[0][:, 0].max() <= WIDTH
+
+
+def test_progress_and_text_paths(tmp_path: Path) -> None:
+    for name in "abc":
+        page(tmp_path, name)
+    seen: list[tuple[int, int]] = []
+    load(str(tmp_path), "train", progress=lambda done, pages: seen.append((done, pages)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_predictions_as_annotations(tmp_path: Path) -> None:
+    page(tmp_path, "a", None)
+    write_icdar(tmp_path / "train" / "gts" / "a.txt", [BOX, BOX + 5])
+    (sample,) = load(tmp_path, "train").samples
+    np.testing.assert_allclose(sample.polygons[1], BOX + 5)
+    assert sample.texts == ("", "") and not sample.ignored.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "pages", "boxes", "ignored"),
+    [("sroie", "val", 63, 3759, 0), ("icdar2015", "dev", 300, 3989, 2513), ("ufo_sample", "train", 2, 146, 0)],
+)
+def test_real_data(shared: Path, name: str, split: str, pages: int, boxes: int, ignored: int) -> None:
+    index = load(shared / "data" / name, split)
+    dropped = sum(index.dropped.values())
+    assert (len(index.samples), index.problems) == (pages, [])
+    assert sum(len(sample.polygons) for sample in index.samples) + dropped == boxes
+    assert dropped <= boxes * 0.01
+    assert sum(int(sample.ignored.sum()) for sample in index.samples) >= ignored - dropped
+    for sample in index.samples[:5]:
+        assert read_image(sample.image).shape == (sample.height, sample.width, 3)
+        assert len(sample.texts) == len(sample.polygons) == len(sample.ignored)

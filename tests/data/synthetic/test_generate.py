@@ -1,0 +1,285 @@
+"""Synthetic receipts: same bytes every time, exact polygons, like real receipts, not solved by a threshold."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import shapely
+from numpy.typing import NDArray
+from PIL import Image
+
+from ocrlab.data.synthetic import generate, photo_effects, receipt_layout, typesetting
+from ocrlab.data.synthetic.stable_random import Dice
+from ocrlab.errors import DataError
+from ocrlab.evaluation.metrics.iou import match, summary
+
+# NumPy's list of vector units moved with NumPy 2
+vectors = importlib.import_module(f"numpy.{'core' if np.__version__ < '2' else '_core'}._multiarray_umath")
+SAMPLES = Path(__file__).parents[3] / "data_samples"
+Boxes = list[NDArray[np.float64]]
+FINGERPRINT = """
+import hashlib
+from ocrlab.data.synthetic.stable_random import Dice
+from ocrlab.data.synthetic.receipt_layout import layout
+from ocrlab.data.synthetic.generate import page
+print(hashlib.sha256(page(11).jpeg).hexdigest())
+print(hashlib.sha256(repr([layout(Dice(seed), 520, 900) for seed in range(40)]).encode()).hexdigest())
+"""
+
+
+def read(folder: Path) -> dict[str, tuple[Boxes, list[str]]]:
+    """Return polygons and texts of every annotation file of a split, by page name."""
+    pages = {}
+    for path in sorted((folder / "gts").glob("gt_*.txt")):
+        rows = [row.split(",", 8) for row in path.read_text(encoding="utf-8").splitlines() if row.strip()]
+        quads = [np.array(row[:8], float).reshape(4, 2) for row in rows]
+        pages[path.stem.removeprefix("gt_")] = quads, [row[8] for row in rows]
+    return pages
+
+
+def heights(folder: Path) -> NDArray[np.float64]:
+    """Return text height over page height of every box of a split."""
+    found = []
+    for name, (quads, _) in read(folder).items():
+        with Image.open(folder / "images" / f"{name}.jpg") as image:
+            tall = image.height
+        for quad in quads:
+            left, _, right, _ = np.linalg.norm(quad - np.roll(quad, 1, axis=0), axis=1)
+            found.append((left + right) / 2 / tall)
+    return np.array(found)
+
+
+def test_same_seed_gives_the_same_bytes() -> None:
+    first, again = generate.page(11), generate.page(11)
+    assert first.jpeg == again.jpeg
+    assert generate.icdar(first) == generate.icdar(again)
+    assert generate.page(12).jpeg != first.jpeg
+
+
+def test_bytes_do_not_depend_on_hash_seed_threads_or_vector_unit() -> None:
+    optional = [name for name in vectors.__cpu_dispatch__ if vectors.__cpu_features__[name]]
+    plain = {
+        "PYTHONHASHSEED": "7",
+        "OMP_NUM_THREADS": "3",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(optional),
+        "OPENCV_CPU_DISABLE": "AVX2,FP16,AVX512_SKX",
+        "JSIMD_FORCENONE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", FINGERPRINT], env={**os.environ, **plain}, capture_output=True, text=True, check=True
+    )
+    with redirect_stdout(StringIO()) as here:
+        exec(FINGERPRINT, {})
+    assert ran.stdout == here.getvalue()
+
+
+def test_a_page_is_what_its_file_holds() -> None:
+    made = generate.page(3, width=480, height=640)
+    decoded = cv2.imdecode(np.frombuffer(made.jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert made.image.shape == (640, 480, 3)
+    assert made.image.dtype == np.uint8
+    np.testing.assert_array_equal(made.image, decoded[:, :, ::-1])
+    with pytest.raises(DataError, match="at least 320 x 480"):
+        generate.page(3, width=100)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_polygons_hold_all_ink_of_their_text_and_little_else(seed: int) -> None:
+    sheet = receipt_layout.layout(Dice(seed, 1), 520, 900)
+    matrix = photo_effects.place(Dice(seed, 2), (sheet.width, sheet.height), (600, 960))
+    u, v = photo_effects.paper_coordinates(matrix, 600, 960)
+    lines, texts, words, word_texts = generate._annotate(sheet, matrix)
+    assert " ".join(texts).split() == word_texts
+    pieces = [replace(piece, inverse=False) for piece in sheet.pieces]
+    for piece, line in list(zip(pieces, lines, strict=True))[::5]:
+        plane = np.zeros((sheet.height * typesetting.SCALE, sheet.width * typesetting.SCALE), np.uint8)
+        typesetting.draw(piece, plane)
+        ink = photo_effects.sample(plane, u, v)
+        rows, columns = np.nonzero(ink > 0.3)
+        centres = shapely.points(columns + 0.5, rows + 0.5)
+        quad = shapely.polygons(line)
+        assert shapely.distance(centres, quad).max() < 0.6, piece.text
+        margin = typesetting.MARGIN * piece.size
+        for start in range(4):  # each side has ink near it
+            side = shapely.linestrings(line[[start, (start + 1) % 4]])
+            assert shapely.distance(centres, side).min() < margin + 1.6, piece.text
+        inside = [word for word in words if shapely.covers(quad.buffer(0.01), shapely.polygons(word))]
+        assert len(inside) >= len(piece.text.split())
+
+
+def test_quads_start_at_the_top_left_and_stay_on_the_page() -> None:
+    made = generate.page(5)
+    assert len(made.lines) == len(made.texts)
+    assert len(made.words) == len(made.word_texts)
+    for quad in made.lines + made.words:
+        assert quad.shape == (4, 2)
+        assert quad[0, 0] < quad[1, 0] and quad[0, 1] < quad[3, 1]
+        assert shapely.LinearRing(quad).is_ccw  # y points down, so this is clockwise on the page
+        assert (quad >= 0).all() and (quad <= made.image.shape[1::-1]).all()
+
+
+def test_boxes_of_a_row_stand_clear_of_each_other() -> None:
+    for seed in range(40):
+        sheet = receipt_layout.layout(Dice(seed, 1), 520, 900)
+        assert 30 <= len(sheet.pieces) <= 60
+        for left, right in zip(sheet.pieces, sheet.pieces[1:], strict=False):
+            if left.y == right.y:
+                assert typesetting.box(right)[0] - typesetting.box(left)[2] > 1.3 * left.size
+
+
+def test_samples_are_complete_and_small() -> None:
+    files = [path for path in SAMPLES.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 8_000_000
+    for split, count in (("train", 48), ("val", 16)):
+        pages = read(SAMPLES / split)
+        assert len(pages) == count
+        assert {path.stem for path in (SAMPLES / split / "images").iterdir()} == set(pages)
+        for name, (quads, texts) in pages.items():
+            assert 30 <= len(quads) <= 60, name
+            assert all(text.strip() for text in texts), name
+
+
+@pytest.mark.parametrize(("split", "place"), [("train", 0), ("train", 47), ("val", 15)])
+def test_samples_are_what_the_program_makes(split: str, place: int) -> None:
+    made = generate.page(generate.SPLITS[split] + place)
+    name = f"receipt_{place:03}"
+    assert (SAMPLES / split / "gts" / f"gt_{name}.txt").read_bytes() == generate.icdar(made).encode()
+    kept = cv2.imread(str(SAMPLES / split / "images" / f"{name}.jpg"), cv2.IMREAD_COLOR)[:, :, ::-1]
+    assert np.abs(kept.astype(int) - made.image).mean() <= 1  # 0 with the locked set
+
+
+def test_text_is_as_tall_as_on_real_receipts(shared: Path) -> None:
+    real = np.percentile(heights(shared / "data" / "sroie" / "train"), [25, 50, 75])
+    ours = np.percentile(heights(SAMPLES / "train"), [25, 50, 75])
+    np.testing.assert_allclose(ours, real, rtol=0.15)
+
+
+def otsu(image: NDArray[np.uint8], reach: int) -> Boxes:
+    """Return what a global threshold finds: dark components, joined sideways over `reach` pixels, as boxes."""
+    dark = cv2.threshold(image, 0, 255, cv2.THRESH_BINARY_INV + cv2.THRESH_OTSU)[1]
+    joined = cv2.morphologyEx(dark, cv2.MORPH_CLOSE, np.ones((1, reach), np.uint8))
+    found = []
+    for outline in cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)[0]:
+        x, y, width, height = cv2.boundingRect(outline)
+        if 6 <= height <= 60 and width >= 6:
+            x0, y0, x1, y1 = x - 1, y - 1, x + width + 1, y + height + 1  # as loose as the annotation
+            found.append(np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], float))
+    return found
+
+
+def test_a_threshold_does_not_solve_the_samples() -> None:
+    best = 0.0
+    for reach in (9, 13, 17, 21, 27, 35):
+        pages = []
+        for name, (quads, _) in read(SAMPLES / "val").items():
+            image = cv2.imread(str(SAMPLES / "val" / "images" / f"{name}.jpg"), cv2.IMREAD_GRAYSCALE)
+            pages.append(match(quads, np.zeros(len(quads), bool), otsu(image, reach)))
+        best = max(best, summary(pages)["hmean@0.5"])
+    assert 0.1 < best <= 0.6  # a baseline that finds nothing would prove nothing
+
+
+def test_make_writes_a_folder_and_its_checksums(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    made = generate.make(tmp_path / "a", train=1, val=1, progress=lambda done, total: calls.append((done, total)))
+    files = {
+        path.relative_to(tmp_path / "a").as_posix(): path for path in (tmp_path / "a").rglob("*") if path.is_file()
+    }
+    assert set(files) == {
+        "train/images/receipt_000.jpg", "train/gts/gt_receipt_000.txt",
+        "val/images/receipt_000.jpg", "val/gts/gt_receipt_000.txt",
+        "README.md", "SHA256SUMS",
+    }  # fmt: skip
+    assert calls == [(1, 2), (2, 2)]
+    assert made.bytes == sum(path.stat().st_size for path in files.values())
+    assert made.lines == sum(len(read(tmp_path / "a" / split)["receipt_000"][0]) for split in ("train", "val"))
+    assert files["train/images/receipt_000.jpg"].read_bytes() == generate.page(0).jpeg
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]  # no staging folder is left
+    generate.make(tmp_path / "a", train=1, val=0, seed=1)
+    assert not (tmp_path / "a/val/images/receipt_000.jpg").exists()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Return a folder that `make` made, with one page."""
+    generate.make(tmp_path / "small", train=1, val=0)
+    return tmp_path / "small"
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return every file of a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_make_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("precious")
+    with pytest.raises(DataError, match="not made by this command"):
+        generate.make(tmp_path / "mine", train=1, val=0)
+    with pytest.raises(DataError, match="not made by this command"):
+        generate.make(tmp_path / "mine" / "notes.txt", train=1, val=0)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "precious"
+
+
+def test_make_refuses_to_lose_an_edited_annotation(small: Path) -> None:
+    with (small / "train/gts/gt_receipt_000.txt").open("a") as file:
+        file.write("1,1,9,1,9,9,1,9,mine\n")
+    before = contents(small)
+    with pytest.raises(DataError, match="was changed after it was made"):
+        generate.make(small, train=1, val=0)
+    assert contents(small) == before
+
+
+def test_make_keeps_files_that_were_added(small: Path) -> None:
+    added = small / "train/images/receipt_001.jpg"
+    added.write_bytes(b"mine")
+    before = contents(small)
+    with pytest.raises(DataError, match=r"receipt_001\.jpg was not made by this command"):
+        generate.make(small, train=2, val=0)
+    assert contents(small) == before
+    generate.make(small, train=1, val=0, seed=4)
+    assert added.read_bytes() == b"mine"
+
+
+def test_make_never_follows_a_checksum_list_out_of_its_folder(small: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("precious")
+    with (small / "SHA256SUMS").open("a") as file:
+        file.write(f"{generate._digest(outside)}  ../outside.txt\n")
+    with pytest.raises(DataError):
+        generate.make(small, train=1, val=0)
+    assert outside.exists()
+
+
+def test_make_leaves_nothing_behind_when_it_is_interrupted(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate.make(tmp_path / "samples", train=2, val=0, progress=stop)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "README.md", "train/images/receipt_000.jpg"])
+def test_make_takes_no_checksums_of_a_user_for_its_own(tmp_path: Path, name: str) -> None:
+    """`sha256sum * > SHA256SUMS` is what careful people do with folders of their own."""
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    (tmp_path / "mine" / "README.md").write_text("precious")
+    sums = "".join(f"{generate._digest(tmp_path / 'mine' / one)}  {one}\n" for one in {name, "README.md"})
+    (tmp_path / "mine" / "SHA256SUMS").write_text(sums)
+    before = contents(tmp_path)
+    with pytest.raises(DataError, match="not made by this command"):
+        generate.make(tmp_path / "mine", train=1, val=0)
+    assert contents(tmp_path) == before

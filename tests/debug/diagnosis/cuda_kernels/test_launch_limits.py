@@ -1,0 +1,141 @@
+"""Launch limits: the table's rules one by one, and NVIDIA's own occupancy calculator beside ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
+from ocrlab.debug.diagnosis.cuda_kernels.launch_limits import Launch
+from ocrlab.errors import ConfigError
+
+AMPERE = launch_limits.of_capability("8.6")
+
+
+def broken(one: Launch, limits: launch_limits.Limits = AMPERE) -> dict[str, str]:
+    return {check.name: check.seen for check in launch_limits.check(one, limits) if check.judgement == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("one", "name", "error"),
+    [
+        (Launch(block=(32, 64, 1)), "threads per block", "(9)"),
+        (Launch(block=(1, 1, 65)), "block.z", "(9)"),
+        (Launch(grid=(1, 65536, 1)), "grid.y", "(9)"),
+        (Launch(grid=(0, 1, 1)), "grid.x", "(9)"),
+        (Launch(block=(1024, 1, 1), registers=72), "registers per block", "(701)"),
+        (Launch(block=(32, 1, 1), registers=256), "registers per thread", "(701)"),
+        (Launch(dynamic_shared=101 * 1024), "shared memory per block", "(1)"),
+    ],
+)
+def test_the_broken_limit_is_named(one: Launch, name: str, error: str) -> None:
+    found = broken(one)
+    assert list(found) == [name]
+    assert error in found[name]
+
+
+def test_what_just_fits_is_not_broken() -> None:
+    most = Launch((2**31 - 1, 65535, 65535), (1024, 1, 1), 64, 0, 99 * 1024)
+    assert broken(most) == {}
+
+
+def test_shared_memory_above_the_default_needs_an_opt_in() -> None:
+    checks = {check.name: check for check in launch_limits.check(Launch(dynamic_shared=64 * 1024), AMPERE)}
+    assert checks["opt-in shared memory"].judgement == "warn"
+    assert "cudaFuncSetAttribute" in checks["opt-in shared memory"].do
+    assert "opt-in shared memory" not in {check.name for check in launch_limits.check(Launch(), AMPERE)}
+
+
+def test_a_cooperative_launch_must_be_resident() -> None:
+    small = replace(AMPERE, sm_count=28)
+    fits = 28 * min(launch_limits.resident_blocks(Launch(block=(256, 1, 1)), small).values())
+    assert broken(Launch((fits, 1, 1), (256, 1, 1), cooperative=True), small) == {}
+    [seen] = broken(Launch((fits + 1, 1, 1), (256, 1, 1), cooperative=True), small).values()
+    assert "(720)" in seen
+
+
+def test_capabilities_as_people_write_them() -> None:
+    assert (
+        launch_limits.of_capability("sm_86") == launch_limits.of_capability("8.6") == launch_limits.of_capability("86")
+    )
+    assert launch_limits.of_capability("sm_120").capability == "12.0"
+    assert launch_limits.of_capability("sm_90a").capability == "9.0"
+    with pytest.raises(ConfigError, match=r"8\.6"):
+        launch_limits.of_capability("banana")
+
+
+def test_limits_of_a_real_device_win_over_the_table() -> None:
+    found = launch_limits.of_device({"capability": "8.6", "sm_count": 28, "threads_per_block": 512})
+    assert (found.sm_count, found.threads_per_block, found.blocks_per_sm) == (28, 512, 16)
+
+
+HARNESS = """
+#include <cstdio>
+#include <cstring>
+#include <climits>
+#include "cuda_occupancy.h"
+int main() {
+    int major, minor, threads, regs_block, regs_sm, block, regs; long shared_block, shared_sm, optin, reserved, st, dy;
+    while (scanf("%d %d %d %ld %ld %ld %ld %d %d %ld %ld", &major, &minor, &threads, &shared_block, &shared_sm, &optin,
+                 &reserved, &block, &regs, &st, &dy) == 11) {
+        cudaOccDeviceProp p; p.computeMajor = major; p.computeMinor = minor; p.maxThreadsPerBlock = 1024;
+        p.maxThreadsPerMultiprocessor = threads; p.regsPerBlock = 65536; p.regsPerMultiprocessor = 65536;
+        p.warpSize = 32; p.sharedMemPerBlock = shared_block; p.sharedMemPerMultiprocessor = shared_sm; p.numSms = 1;
+        p.sharedMemPerBlockOptin = optin; p.reservedSharedMemPerBlock = reserved;
+        cudaOccFuncAttributes a; memset(&a, 0, sizeof a); a.maxThreadsPerBlock = 1024; a.numRegs = regs;
+        a.sharedSizeBytes = st; a.partitionedGCConfig = PARTITIONED_GC_OFF;
+        a.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN; a.maxDynamicSharedSizeBytes = optin - st; a.numBlockBarriers = 0;
+        cudaOccDeviceState s; cudaOccResult r; memset(&r, 0, sizeof r);
+        int code = cudaOccMaxActiveBlocksPerMultiprocessor(&r, &p, &a, &s, block, dy);
+        printf("%d %d\\n", code, r.activeBlocksPerMultiprocessor);
+    }
+}
+"""
+
+
+def calculator() -> Path | None:
+    """Return NVIDIA's occupancy calculator, a header without dependencies that comes with triton."""
+    spec = importlib.util.find_spec("triton")
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    return next((found for place in places for found in place.glob("backends/nvidia/include/cuda_occupancy.h")), None)
+
+
+def test_occupancy_is_that_of_nvidias_calculator(tmp_path: Path) -> None:
+    header, compiler = calculator(), shutil.which("g++")
+    if header is None or compiler is None:
+        pytest.skip("needs g++ and cuda_occupancy.h, which triton brings")
+    (tmp_path / "harness.cpp").write_text(HARNESS)
+    subprocess.run(
+        [compiler, "-w", f"-I{header.parent}", "harness.cpp", "-o", "harness"], cwd=tmp_path, check=True, timeout=120
+    )
+    draw, cases = random.Random(7), []
+    names = [name for name in launch_limits.KNOWN if name not in ("5.0", "5.2", "6.1")]
+    for _ in range(3000):
+        limits = launch_limits.of_capability(draw.choice(names))
+        static = draw.choice([0, draw.randrange(0, 48 * 1024)])
+        dynamic = draw.choice([0, draw.randrange(0, limits.shared_per_block - static)])
+        block = (draw.randrange(1, 1025), 1, 1)
+        cases.append((limits, Launch((1, 1, 1), block, draw.randrange(16, 256), static, dynamic)))
+    lines = "".join(
+        f"{at.capability.replace('.', ' ')} {at.threads_per_sm} {at.shared_default} {at.shared_per_sm} "
+        f"{at.shared_per_block} {at.shared_reserved} {one.threads} {one.registers} {one.static_shared} "
+        f"{one.dynamic_shared}\n"
+        for at, one in cases
+    )
+    done = subprocess.run(["./harness"], cwd=tmp_path, input=lines, capture_output=True, text=True, check=True)
+    told = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(told) == len(cases)
+    unknown = {limits.capability for (limits, _), (code, _) in zip(cases, told, strict=True) if code == 2}
+    assert len(unknown) <= 3, "GPUs that came after this triton's header"
+    for (limits, one), (code, blocks) in zip(cases, told, strict=True):
+        if limits.capability in unknown:
+            continue
+        assert code == 0
+        ours = 0 if broken(one, limits) else min(launch_limits.resident_blocks(one, limits).values())
+        assert ours == blocks, (limits, one)

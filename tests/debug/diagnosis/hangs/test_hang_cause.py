@@ -1,0 +1,387 @@
+"""Hangs that are named: of real programs that really hang, and of captured and made-up stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.diagnosis import parse_stacks
+from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause, locks, ranks
+from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.hardware.processes import process_tree
+from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
+
+AMPLE = 20.0
+Hangs = Callable[..., list[Finding]]
+
+
+def test_an_import_that_never_returns(hangs: Hangs, tmp_path: Path) -> None:
+    (tmp_path / "slowpackage").mkdir()
+    (tmp_path / "slowpackage" / "__init__.py").write_text("from slowpackage import inner\n")
+    (tmp_path / "slowpackage" / "inner.py").write_text("import time\ndef fetch():\n    time.sleep(600)\nfetch()\n")
+    best = hangs("import slowpackage\n", "hang.import")[0]
+    assert best.id == "hang.import"
+    assert "slowpackage.inner" in best.why
+    assert "fetch" in best.why
+
+
+def test_an_import_that_is_at_work_may_only_be_slow() -> None:
+    text = (
+        'Process 5: python train.py\n# main, state R, 1 threads, from py-spy\n\nThread 5 (active+gil): "MainThread"\n'
+    )
+    text += "    create_module (<frozen importlib._bootstrap_external>:1233)\n    <module> (train.py:1)\n"
+    [busy] = hang_cause.find(parse_stacks.parse(text), {})
+    assert (busy.id, busy.confidence) == ("hang.import", 0.45)
+    [asleep] = hang_cause.find(parse_stacks.parse(text.replace("active+gil", "idle").replace("state R", "state S")), {})
+    assert asleep.confidence == 0.9
+    call = "recvfrom 3 socket:[1], connected to 1.2.3.4:80"
+    far = text.replace("active+gil", "idle").replace("    create", f"    # waits in {call}\n    create")
+    [waits] = hang_cause.find(parse_stacks.parse(far), {})
+    assert "where 1.2.3.4:80 does not answer" in waits.why
+
+
+def test_a_tracker_that_waits_for_its_server(hangs: Hangs, tmp_path: Path) -> None:
+    (tmp_path / "wandb").mkdir()
+    text = "import socket\ndef init():\n    a, b = socket.socketpair()\n    a.recv(1)\n"
+    (tmp_path / "wandb" / "__init__.py").write_text(text)
+    assert [found.id for found in hangs("import wandb\nwandb.init()\n", "hang.tracker")] == ["hang.tracker"]
+
+
+LOCKS = """
+import threading, time
+a, b = threading.Lock(), threading.Lock()
+def take(first, second):
+    with first:
+        time.sleep(0.2)
+        with second:
+            pass
+threading.Thread(target=take, args=(b, a)).start()
+take(a, b)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        (LOCKS, "so does Thread-1"),
+        ("while True:\n    pass\n", "endless loop"),
+        ("import re\nre.match(r'(a+)+$', 'a' * 60 + 'b')\n", "endless loop"),
+        ("import queue\nqueue.Queue().get()\n", "waits for a lock"),
+        (
+            "import threading\ndef f():\n    while True: pass\nt = threading.Thread(target=f)\nt.start()\nt.join()\n",
+            "busy",
+        ),
+        ("import multiprocessing\nmultiprocessing.Queue().get()\n", "no process is left that could send one"),
+        (
+            "import subprocess\nsubprocess.Popen(['python3', '-c', 'print(10**6 * \"x\")'], stdout=-1).wait()",
+            "full pipe",
+        ),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])\n", "endless loop"),
+        ("import ctypes\nctypes.PyDLL(None).sleep(600)\n", "program.py:2"),
+    ],
+)
+def test_deadlocks_and_endless_loops(hangs: Hangs, code: str, word: str) -> None:
+    best = hangs(code, "hang.deadlock", word)[0]
+    assert best.id == "hang.deadlock"
+    assert word in best.why
+
+
+@pytest.mark.parametrize(
+    "code", ["input()\n", "breakpoint()\n", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"]
+)
+def test_stopped_or_waiting_for_somebody(hangs: Hangs, code: str) -> None:
+    best = hangs(code, "hang.stopped")[0]
+    assert best.id == "hang.stopped"
+    assert best.confidence >= 0.9
+
+
+def test_a_lock_that_fork_copied(hangs: Hangs) -> None:
+    code = "import multiprocessing, threading\nlock = threading.Lock()\ndef work():\n    with lock: pass\n"
+    code += "lock.acquire()\nchild = multiprocessing.get_context('fork').Process(target=work)\n"
+    code += "child.start()\nchild.join()\n"
+    best = hangs(code, "loader.fork_deadlock")[0]
+    assert best.id == "loader.fork_deadlock"
+    assert "work (" in best.why
+
+
+def test_the_drivers_tool_that_does_not_come_back(hangs: Hangs, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nsleep 600\n")
+    tool.chmod(0o755)
+    assert hangs(f"import subprocess\nsubprocess.run([{str(tool)!r}])\n", "hang.cuda_init")[0].id == "hang.cuda_init"
+
+
+def test_a_program_that_moves_is_not_sure_to_hang(hangs: Hangs) -> None:
+    code = "import time\n" + "".join(
+        f"def f{n}():\n    t = time.time() + 0.01\n    while time.time() < t: pass\n" for n in "ab"
+    )
+    found = hangs(code + "while True:\n    fa(); fb()\n", "hang.deadlock")
+    assert all(hit.confidence <= 0.75 for hit in found)
+
+
+LOADER = """
+import sys, time, threading, torch
+class D(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, number):
+        if number == 13:
+            {wrong}
+        return torch.zeros(3)
+def init(worker):
+    torch.set_num_threads(2)
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    {before}
+    options = dict(num_workers=2, worker_init_fn=init, multiprocessing_context={method!r})
+    for batch in torch.utils.data.DataLoader(D(), batch_size=4, **options):
+        pass
+"""
+SLOW = pytest.mark.slow
+MULTIPLY = "a = torch.randn(700, 700); (a @ a).sum()"
+NOT_PICKLABLE = "raise type('E', (Exception,), {'__qualname__': 'f.<locals>.E'})('x')"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "before", "method", "cause", "word"),
+    [
+        ("time.sleep(600)", "pass", "fork", "loader.hang_sample", "sample 13 of the batch [12, 13, 14, 15]"),
+        pytest.param("while True: pass", "pass", "spawn", "loader.hang_sample", "worker 1 (pid", marks=SLOW),
+        pytest.param("time.sleep(600)", "pass", "forkserver", "loader.hang_sample", "sample 13", marks=SLOW),
+        pytest.param(NOT_PICKLABLE, "pass", "fork", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
+        pytest.param(NOT_PICKLABLE, "pass", "spawn", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
+        pytest.param(MULTIPLY, MULTIPLY, "fork", "loader.fork_deadlock", "native thread pool", marks=SLOW),
+    ],
+)
+def test_a_loader_that_gives_no_batch(
+    hangs: Hangs, wrong: str, before: str, method: str, cause: str, word: str
+) -> None:
+    code = LOADER.format(wrong=wrong, before=before, method=method)
+    found = hangs(code, cause, word)
+    assert found[0].id == cause, found
+    assert word in found[0].why
+
+
+@pytest.mark.slow
+def test_ranks_that_are_not_where_the_others_are(hangs: Hangs) -> None:
+    code = """
+import os, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+def late():
+    time.sleep(600)
+def work(rank, store):
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    late() if rank else dist.barrier()
+if __name__ == "__main__":
+    mp.spawn(work, ("file://" + os.path.abspath("store"),), 2)
+"""
+    best = hangs(code, "dist.timeout_desync")[0]
+    assert best.id == "dist.timeout_desync"
+    assert "1 of 2 ranks wait in barrier" in best.why
+    assert "late (" in best.why
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "word"),
+    [
+        ("dl_hang", "loader.hang_sample", "D.__getitem__ (dl.py:30)"),
+        ("dl_spin", "loader.hang_sample", "busy"),
+        ("dl_badexc", "loader.hang_unpicklable", "could not be pickled"),
+        ("dl_fds", "host.fd_limit", "file descriptors"),
+        ("dl_rlimit", "host.thread_limit", "threads"),
+        ("import_hang", "hang.import", "fakewandb/__init__.py:2"),
+        ("lock_deadlock", "hang.deadlock", "lock"),
+        ("py_spin", "hang.deadlock", "endless loop"),
+        ("native_spin", "hang.deadlock", "native code"),
+        ("futex_native", "hang.deadlock", "lab.py:80"),
+        ("fork_omp", "loader.fork_deadlock", "copy made by fork"),
+        ("fork_omp_long", "loader.fork_deadlock", "copy made by fork"),
+    ],
+)
+def test_captured_hangs(shared: Path, name: str, cause: str, word: str) -> None:
+    text = (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
+    best = hang_cause.causes(parse_stacks.parse(text), {"log": text}, text)[0]
+    assert best.id == cause
+    assert word in best.evidence[0].text
+    lines = text.splitlines()
+    shown = [item for item in best.evidence if item.line is not None]
+    assert shown
+    assert all(lines[item.line - 1].strip() == item.text for item in shown if item.line)
+
+
+def test_captured_crashes_are_no_hangs(shared: Path) -> None:
+    for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
+        text = path.read_text(errors="replace")
+        if "Fatal Python error" in text:
+            assert hang_cause.causes(parse_stacks.parse(text), {"log": text}, text) == [], path.name
+
+
+TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause"),
+    [
+        ("cuInit (libcuda.so.1)\n    _lazy_init (torch/cuda/__init__.py:410)", "hang.cuda_init"),
+        ("device_count (torch/cuda/__init__.py:1100)", "hang.cuda_init"),
+        (
+            "cuStreamSynchronize (libcuda.so.1)\n    at::native::_local_scalar_dense_cuda (libtorch_cuda.so)",
+            "hang.gpu_kernel",
+        ),
+        ("synchronize (torch/cuda/__init__.py:1083)", "hang.gpu_kernel"),
+        (
+            "FileBaton.wait (torch/utils/file_baton.py:50)\n    load (torch/utils/cpp_extension.py:1600)",
+            "hang.build_lock",
+        ),
+        ("run (subprocess.py:548)\n    _run_ninja_build (torch/utils/cpp_extension.py:2500)", "hang.compile"),
+        ("compile (triton/compiler/compiler.py:280)", "hang.compile"),
+        ("wait (threading.py:320)\n    Run.finish (wandb/sdk/wandb_run.py:1)", "hang.tracker"),
+        (
+            "recv_into (socket.py:7)\n    post (requests/api.py:1)\n    log (mlflow/tracking/client.py:3)",
+            "hang.tracker",
+        ),
+        ("unix_getpass (getpass.py:77)", "hang.stopped"),
+        ("readline (cmd.py:126)\n    Pdb.interaction (pdb.py:440)", "hang.stopped"),
+        ("all_reduce (torch/distributed/distributed_c10d.py:2800)", "dist.timeout_desync"),
+        (
+            "TCPStore.__init__ (x.py:1)\n    init_process_group (torch/distributed/distributed_c10d.py:9)",
+            "dist.network",
+        ),
+    ],
+)
+def test_places_that_have_a_name(frames: str, cause: str) -> None:
+    text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n{TOP}'
+    assert hang_cause.causes(parse_stacks.parse(text), {}, text)[0].id == cause
+
+
+def test_running_compiled_code_is_no_compilation() -> None:
+    frames = "    call (/tmp/torchinductor_me/ab/cab.py:40)\n    __call__ (torch/_inductor/output_code.py:6)\n"
+    frames += "    _fn (torch/_dynamo/eval_frame.py:736)\n"
+    text = f'Process 5: python train.py\n\nThread 5 (active+gil): "MainThread"\n{frames}{TOP}'
+    assert "hang.compile" not in [found.id for found in hang_cause.find(parse_stacks.parse(text), {})]
+
+
+def test_ranks_in_other_collectives_are_told_apart() -> None:
+    def rank(pid: int, name: str) -> str:
+        frame = f"    {name} (torch/distributed/distributed_c10d.py:1)\n"
+        return f'Process {pid}: python train.py\n\nThread {pid} (idle): "MainThread"\n{frame}{TOP}\n'
+
+    text = rank(7, "all_reduce") + rank(8, "all_reduce") + rank(9, "broadcast")
+    [best, *_] = hang_cause.find(parse_stacks.parse(text), {})
+    assert (best.id, best.pid) == ("dist.timeout_desync", 9)
+    assert "2 of 3 ranks wait in all_reduce, but process 9 is in broadcast" in best.why
+    [same, *_] = hang_cause.find(parse_stacks.parse(rank(7, "barrier") + rank(8, "barrier")), {})
+    assert same.id == "dist.network"
+    assert same.confidence <= 0.5
+
+
+def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else() -> None:
+    started = [
+        Frame("_wrap", "torch/multiprocessing/spawn.py", 89),
+        Frame("spawn_main", "multiprocessing/spawn.py", 122),
+    ]
+    backward = [Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 1113), Frame("run", "/x/train.py", 7)]
+
+    def rank(pid: int, frames: list[Frame], call: str) -> Stack:
+        process = process_tree.Process(
+            pid, parent=5, state="S", command="python -c from multiprocessing.spawn", role="worker"
+        )
+        return Stack(process, [Thread(pid, "MainThread", frames=frames, call=call)], "py-spy", "futex")
+
+    waits = rank(6, backward + started, "futex private")
+    saves = rank(7, [Frame("save", "/x/train.py", 30), *started], "clock_nanosleep")
+    [best, *_] = hang_cause.find([waits, saves], {})
+    assert (best.id, best.pid) == ("dist.timeout_desync", 7)
+    assert "1 of 2 ranks wait in all_reduce (DDP's, in backward), but process 7 is in save (/x/train.py:30)" in best.why
+    alone = rank(6, backward, "futex private")
+    assert "dist.timeout_desync" not in {one.id for one in hang_cause.find([alone], {})}, (
+        "a lock that fork copied, perhaps"
+    )
+
+
+def test_a_trackers_idle_threads_are_not_blamed() -> None:
+    text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    wait (threading.py:5)\n{TOP}'
+    text += 'Thread 6 (idle): "NetStatThr"\n    wait (threading.py:3)\n    check (wandb/sdk/wandb_run.py:2)\n'
+    assert [found.id for found in hang_cause.find(parse_stacks.parse(text), {})] == ["hang.deadlock"]
+
+
+def test_a_fact_for_an_incident_is_json(shared: Path) -> None:
+    text = (shared / "diagnosis" / "captured" / "dl_hang.log").read_text(errors="replace")
+    fact = hang_cause.fact(parse_stacks.parse(text), {}, text)
+    assert fact is not None
+    assert (fact["id"], fact["pid"], fact["confidence"]) == ("loader.hang_sample", 10146, 0.9)
+    assert "D.__getitem__" in fact["why"]
+    assert fact["evidence"][0] == {"file": "stacks.txt", "line": 89, "text": "D.__getitem__ (dl.py:30)"}
+    assert hang_cause.fact([], {}) is None
+
+
+FETCH = "/v/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+LOOP = Frame("_worker_loop", FETCH.replace("fetch", "worker"), 375, {"idx": "3", "index": "[12, 13]"})
+
+
+@pytest.mark.parametrize(
+    ("frames", "told"),
+    [
+        ([], ""),
+        ([LOOP], ""),
+        ([Frame("D.__getitem__", "d.py", 1, {"i": "13"}), LOOP], "sample 13"),
+        (
+            [Frame("fetch", FETCH, 54, {"idx": "13", "possibly_batched_index": "[12, 13]"}), LOOP],
+            "sample 13 of the batch [12, 13]",
+        ),
+        ([Frame("fetch", FETCH, 54, {"possibly_batched_index": "[12, 13]"}), LOOP], "the batch [12, 13]"),
+        ([Frame("fetch", FETCH, 30, {"possibly_batched_index": "[None, None]"}), LOOP], ""),
+        ([Frame("fetch", FETCH, 30, {"possibly_batched_index": "13"}), LOOP], "the batch 13"),
+        (
+            [
+                Frame("D.__getitem__", "d.py", 1, {"i": "13"}),
+                Frame("Subset.__getitem__", "s.py", 1, {"idx": "8"}),
+                LOOP,
+            ],
+            "sample 13 (the sampler's 8)",
+        ),
+    ],
+)
+def test_which_sample(frames: list[Frame], told: str) -> None:
+    assert dataloader.sample(frames) == told
+
+
+def test_parts_say_nothing_of_what_is_not_theirs() -> None:
+    text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    accept (socket.py:294)\n{TOP}'
+    [stack] = parse_stacks.parse(text)
+    assert ranks.judge([stack]) == []
+    assert locks.judge(stack, [stack], {}) == []
+    assert hang_cause.find([stack], {}) == []
+
+
+def kernel_only(pid: int, name: str, wchan: str, call: str = "", state: str = "S") -> Stack:
+    process = process_tree.Process(pid, parent=1, state=state, name=name, role="worker" if pid > 5 else "main")
+    return Stack(
+        process, [Thread(pid, name, frames=[Frame(wchan, "kernel", 0)], wchan=wchan, call=call)], "proc", wchan
+    )
+
+
+def test_without_any_python_frame_the_kernel_still_tells_something() -> None:
+    main = kernel_only(5, "python", "poll_schedule_timeout")
+    idle = [kernel_only(pid, "pt_data_worker", "poll_schedule_timeout") for pid in (6, 7)]
+    sleeps = kernel_only(8, "pt_data_worker", "hrtimer_nanosleep")
+    [best] = hang_cause.find([main, *idle, sleeps], {})
+    assert (best.id, best.pid) == ("loader.hang_sample", 8)
+    assert best.confidence <= 0.6
+    assert [found.id for found in hang_cause.find([main, *idle], {})] == ["loader.hang_unpicklable"]
+    [reads] = hang_cause.find([kernel_only(5, "python", "n_tty_read", "read 0 /dev/pts/3")], {})
+    assert (reads.id, reads.confidence) == ("hang.stopped", 0.9)
+    [locked] = hang_cause.find([kernel_only(5, "python", "futex_wait_queue", "futex")], {})
+    assert (locked.id, locked.confidence) == ("hang.deadlock", 0.5)
+
+
+def test_storage_and_drivers_that_keep_a_process() -> None:
+    storage = kernel_only(5, "python", "nfs_wait_bit_killable", state="D")
+    [found] = hang_cause.find([storage], {"stacks_before": [storage]})
+    assert (found.id, found.confidence) == ("hang.stopped", 0.8)
+    assert "storage" in found.why
+    driver = kernel_only(5, "python", "nvidia_ioctl", state="D")
+    assert hang_cause.find([driver], {})[0].id == "hang.cuda_init"
+    [passing] = hang_cause.find([storage], {"stacks_before": [kernel_only(5, "python", "futex_wait_queue")]})
+    assert passing.confidence < 0.5

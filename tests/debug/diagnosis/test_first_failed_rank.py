@@ -1,0 +1,305 @@
+"""The rank that failed first is named, and judged by its own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.diagnosis import first_failed_rank
+from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.debug.diagnosis.verdict_files import sentence
+from ocrlab.records import Cause, Evidence, Incident, Verdict
+from tests.run_folder.test_torchrun_summary import summary
+
+LOST = "[pair.cc:545] Read error [127.0.0.1]:17831: Connection reset by peer"
+LOG = """2 ranks: 2 x batch_size 2
+[default1]:now: sigkill
+ocrlab: Rank 0 was ended by another one: the connection to another rank broke.
+E1122 10:24:42 27784 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)
+ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
+"""
+
+
+def row(rank: int, **more: Any) -> dict[str, Any]:
+    plain = {"rank": rank, "world": 2, "pid": 11 + rank, "pids": [], "end": None, "state": "", "signal": None}
+    return {**plain, "step": 3, "phase": "train", "sample": "p4", **more}
+
+
+def ended(number: int, message: str, when: float, kind: str = "RuntimeError", **more: Any) -> dict[str, Any]:
+    error = {"type": kind, "message": message, **more}
+    return row(number, end={"how": "failed", "time": when, "error": error}, exit_code=1)
+
+
+def failed(*rows: dict[str, Any], log: str = LOG, **facts: Any) -> Incident:
+    return Incident("failed", 1, None, {"log_tail.txt": log}, "", {"ranks": list(rows), **facts})
+
+
+KILLED = row(1, exit_code=-9, signal="SIGKILL")
+
+
+def test_a_killed_rank_is_named_and_the_lost_connection_is_not_the_cause():
+    incident = failed(ended(0, LOST, 5.0), KILLED, oom_kills=0)
+    one = first_failed_rank.first(incident)
+    assert (one.rank, one.how, one.line) == (1, "killed", 2)
+    assert one.why.startswith("rank 1 of 2 (process 12) was killed by SIGKILL, at step 3 (train, p4); rank 0 then lost")
+    verdict = classify(incident)
+    assert verdict.causes[0].id == "ext.signal"
+    assert verdict.causes[0].evidence[0].text == one.why
+    assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
+
+
+def test_what_another_rank_says_of_its_end_is_no_evidence_about_one_that_said_nothing():
+    """Somebody's `kill -9`: no line is marked, and "killed or ended by itself" are the words of the other rank."""
+    log = f"""2 ranks: 2 x batch_size 2
+W1123 04:24:19 elastic/multiprocessing/api.py:1028] Sending process 11 closing signal SIGTERM
+ocrlab: Rank 0 was ended by another one: the connection to another rank broke. Given: {LOST}. \
+A rank that left no word was killed or ended by itself; the launcher says which.
+E1123 04:24:25 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)
+ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
+"""
+    verdict = classify(failed(ended(0, LOST, 5.0, "ocrlab.errors.RunError"), KILLED, log=log, oom_kills=0))
+    assert verdict.causes[0].id == "ext.signal"
+    assert [line.text for line in verdict.causes[0].evidence if line.file == first_failed_rank.LOG] == []
+    assert "native.segv" not in [cause.id for cause in verdict.causes]
+
+
+def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
+    for rows in ([ended(0, LOST, 5.0), ended(1, "no corner", 4.0)], [ended(0, "no corner", 4.0), ended(1, LOST, 5.0)]):
+        one = first_failed_rank.first(failed(*rows))
+        assert "failed first: RuntimeError: no corner" in one.why
+    both = [ended(0, "late", 9.0), ended(1, "early", 4.0)]
+    assert first_failed_rank.first(failed(*both)).rank == 1
+
+
+def test_the_error_of_a_record_is_not_missed_in_a_log_without_its_traceback():
+    log = """2 ranks: 2 x batch_size 2
+[default1]:ocrlab: ValueError: this page has no corner
+[default1]:  OCRLAB_TRACEBACK=1 shows the whole way there.
+ocrlab: rank 1 (process 12) ended with exit status 1; the other ranks were ended
+"""
+    raised = ended(1, "this page has no corner", 4.0, "ValueError", your_code="/p/pages.py:14 load")
+    verdict = classify(failed(ended(0, LOST, 5.0), raised, log=log))
+    assert verdict.causes == []
+    assert "rank 1 of 2 (process 12) failed first: ValueError: this page has no corner" in verdict.missing[0]
+    assert verdict.missing[1].endswith("own error, `ValueError: this page has no corner` at /p/pages.py:14 load")
+    assert not [thing for thing in verdict.missing if thing.startswith("no error in this log")]
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_the_traceback_of_the_sentinel_is_that_of_rank_0(guilty):
+    """`ocrlab diagnose RUN` reads it: how rank 0 lost the others is not why rank 1 failed."""
+    lost = f'Traceback (most recent call last):\n  File "/p/fit.py", line 5, in fit\nRuntimeError: {LOST}\n'
+    raised = 'Traceback (most recent call last):\n  File "/p/p.py", line 4, in load\nValueError: no corner\n'
+    rows = [ended(guilty, "no corner", 4.0, "ValueError"), ended(1 - guilty, LOST, 5.0)]
+    incident = failed(*sorted(rows, key=lambda one: one["rank"]), log="")
+    incident.texts["traceback.txt"] = lost if guilty else raised
+    verdict = classify(incident)
+    assert verdict.causes == []
+    assert f"rank {guilty} of 2" in verdict.missing[0]
+    assert "own error, `ValueError: no corner`" in verdict.missing[1]
+
+
+def test_an_error_that_every_rank_raises_is_about_one():
+    rows = [ended(0, "Rank 1 was given a batch of another shape", 4.0, rank=1)]
+    rows.append(ended(1, "Rank 1 was given a batch of another shape", 4.1, rank=1))
+    assert first_failed_rank.first(failed(*rows)).rank == 1
+
+
+def test_a_cuda_error_of_one_rank_is_judged_by_that_ranks_lines():
+    log = (
+        "[default1]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity "
+        "of 11.76 GiB of which 1.00 GiB is free.\nRuntimeError: NCCL communicator was aborted on rank 0.\n"
+    )
+    verdict = classify(
+        failed(ended(0, "NCCL communicator was aborted", 5.0), ended(1, "CUDA out of memory", 4.0), log=log)
+    )
+    assert verdict.causes[0].id.startswith("gpumem.")
+    assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2")
+    assert verdict.causes[0].evidence[1].line == 1, "numbers are those of the whole log"
+
+
+def test_a_rank_that_ends_without_a_word_or_too_early_has_left_the_others():
+    for other in (row(1, exit_code=3), row(1, end={"how": "success", "time": 1.0, "error": None})):
+        verdict = classify(failed(ended(0, LOST, 5.0), other, log="x\n"))
+        assert verdict.causes[0].id == "dist.timeout_desync"
+        assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2 (process 12)")
+
+
+def test_an_own_error_without_a_cause_still_names_the_rank():
+    log = "[default1]:Traceback (most recent call last):\n[default1]:ValueError: no corner\n"
+    verdict = classify(failed(ended(0, LOST, 5.0), ended(1, "no corner", 4.0, "ValueError"), log=log))
+    assert verdict.causes == []
+    assert verdict.missing[0].startswith("rank 1 of 2 (process 12) failed first: ValueError: no corner")
+
+
+TORCHRUN = """[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/p/train.py", line 7, in <module>
+[rank{0}]:     dist.barrier()
+[rank{0}]: RuntimeError: [pair.cc:561] Connection closed by peer [127.0.0.1]:54160.
+[rank{1}]: Traceback (most recent call last):
+[rank{1}]:   File "/p/train.py", line 4, in log_best
+[rank{1}]:     return m["val/hmean"]
+[rank{1}]: KeyError: 'val/hmean'
+E1122 10:24:42 27784 elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 12)
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+@pytest.mark.parametrize("guilty", [0, 1])
+def test_a_rank_without_a_record_is_judged_by_the_lines_that_are_marked_as_its_own(guilty):
+    rows = [row(number, exit_code=1) for number in range(2)]
+    verdict = classify(failed(*rows, log=TORCHRUN.format(1 - guilty, guilty)))
+    assert verdict.causes == []
+    assert f"rank {guilty} of 2 (process {11 + guilty}) failed first: KeyError: 'val/hmean'" in verdict.missing[0]
+    assert "in log_best (train.py:4)" in verdict.missing[1]
+
+
+def test_how_the_launcher_ended_the_others_is_no_cause():
+    rows = [row(0, exit_code=-15, signal="SIGTERM"), row(1, exit_code=1)]
+    incident = failed(*rows, log=TORCHRUN.format(0, 1).partition("[rank1]")[2].replace("", "[rank1]", 1))
+    incident.texts[first_failed_rank.FILE] = (
+        "rank 0 of 2 (process 11), was killed by SIGTERM\nrank 1 of 2 (process 12), ended\n"
+    )
+    verdict = classify(incident)
+    assert verdict.causes == []
+    assert "rank 1 of 2 (process 12) failed first: KeyError" in verdict.missing[0]
+
+
+def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
+    log = "Traceback (most recent call last):\nValueError: no such data set\n"
+    assert first_failed_rank.first(failed(row(0, exit_code=1), row(1, exit_code=1), log=log)) is None
+    assert (
+        first_failed_rank.first(failed(row(0, exit_code=1, signal="SIGTERM"), row(1, exit_code=1), log="")).how
+        == "silent"
+    )
+
+
+@pytest.mark.parametrize(("state", "what"), [("T", "is stopped"), ("", "is gone, and the others wait for it")])
+def test_of_ranks_that_stand_still_one_that_is_stopped_or_gone_is_named(state, what):
+    rows = [row(0, state="S", pids=[11]), row(1, state=state, pids=[12])]
+    incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows})
+    assert what in first_failed_rank.first(incident).why
+    assert first_failed_rank.first(incident).rank == 1
+
+
+def test_a_worker_that_hangs_belongs_to_its_rank():
+    rows = [row(0, state="S", pids=[11, 21]), row(1, state="S", pids=[12, 22])]
+    hang = {"pid": 22, "why": "process 22 waits"}
+    incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows, "hang": hang})
+    assert first_failed_rank.first(incident).rank == 1
+
+
+def test_one_process_alone_and_ranks_that_did_well_are_nobodys_fault():
+    assert first_failed_rank.first(failed()) is None
+    assert first_failed_rank.first(failed(row(0), row(1), ended_by="outside")) is None, "somebody has ended all of them"
+    assert first_failed_rank.first(failed({**row(0), "world": 1})) is None
+    well = {"how": "success", "time": 1.0, "error": None}
+    assert first_failed_rank.first(failed(row(0, end=well), row(1, end=well))) is None
+
+
+def test_a_killed_rank_has_no_words_and_those_of_the_others_are_not_its_own():
+    """What torch marks is the traceback of rank 0, which only lost rank 1: no line speaks of a link or of GPUs."""
+    log = f"epoch 0 loss 1.3\n[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: {LOST}. This is "
+    log += "typically caused by a remote worker hanging or bugs in the application.\n"
+    log += "E1122 10:24:42 27784 elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 12)\n"
+    log += "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    assert first_failed_rank.own_lines(log, 1).split("\n")[0] == "epoch 0 loss 1.3"
+    assert not any(first_failed_rank.own_lines(log, 1).split("\n")[1:])
+    verdict = classify(failed(row(0, exit_code=-15, signal="SIGTERM"), KILLED, log=log, oom_kills=0))
+    assert verdict.causes[0].id == "ext.signal"
+    assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2 (process 12) was killed by SIGKILL")
+    assert not any(cause.id.startswith(("dist.", "hang.")) for cause in verdict.causes)
+
+
+def test_a_rank_that_is_gone_without_a_word_has_no_collective_as_its_cause():
+    """Plain torchrun: only the records of the ranks are there, and what the others say of the one that they lost."""
+    rows = [ended(0, LOST, 5.0), row(1, phase="forward")]
+    incident = Incident("failed", None, None, {"traceback.txt": f"RuntimeError: {LOST}\n"}, "", {"ranks": rows})
+    incident.facts["gpu"] = False
+    verdict = classify(incident)
+    assert [cause.id for cause in verdict.causes[:3]] == ["host.oom_kill", "native.segv", "ext.signal"]
+    assert all(cause.confidence <= 0.5 for cause in verdict.causes)
+    assert not any(cause.id.startswith(("dist.", "hw.gpu", "hang.gpu")) for cause in verdict.causes)
+    assert "how rank 1 ended" in verdict.missing[0]
+    told = sentence(verdict)
+    assert told.startswith("Rank 1 of 2 (process 12) died without a word: killed, crashed, or ended by os._exit, at ")
+    assert "step 3 (forward, p4); rank 0 then lost the connection to it; possible cause: killed by the kernel" in told
+
+
+def test_others_that_the_launcher_has_ended_say_nothing_of_the_cause():
+    stopped = row(0, end={"how": "stopped", "time": 5.0, "error": None})
+    raised = (
+        f"RuntimeError: {LOST}\n\nDuring handling of the above exception, another one occurred:\n\nSystemExit: 143\n"
+    )
+    incident = Incident("failed", None, None, {"traceback.txt": raised}, "", {"ranks": [stopped, row(1)]})
+    assert first_failed_rank.first(incident).why.endswith("(train, p4); rank 0 was then told to stop")
+    assert "traceback.txt" not in first_failed_rank.of_it(incident, first_failed_rank.first(incident)).texts
+
+
+def test_a_watchdog_that_aborts_who_waits_is_no_death_of_its_own():
+    """NCCL's: it ends the rank whose collective failed by SIGABRT, because another rank has raised."""
+    aborted = row(0, exit_code=-6, signal="SIGABRT")
+    assert first_failed_rank.first(failed(aborted, ended(1, "no corner", 4.0))).rank == 1
+    marked = "[rank1]: Traceback (most recent call last):\n[rank1]: KeyError: 'hmean'\n"
+    assert first_failed_rank.first(failed(aborted, row(1, exit_code=1), log=marked)).rank == 1
+    assert first_failed_rank.first(failed(aborted, row(1, exit_code=-15, signal="SIGTERM"), log="")).rank == 0
+
+
+def pasted(*codes: int, before: str) -> Incident:
+    return Incident(texts={"train.log": before + summary(*codes)})
+
+
+def test_a_pasted_log_of_torchrun_names_the_rank_that_was_killed():
+    before = f"step 11 loss 0.3\n[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: {LOST}\n"
+    verdict = classify(pasted(1, -9, before=before))
+    assert (verdict.status, verdict.causes[0].id) == ("log", "host.oom_kill")
+    assert verdict.causes[0].evidence[0].line == 19
+    assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
+    assert sentence(verdict).startswith("Rank 1 of 2 (process 41) was killed by SIGKILL; possible cause: killed by")
+
+
+def test_a_pasted_log_of_torchrun_names_the_rank_that_raised():
+    before = f"[rank0]: RuntimeError: {LOST}\n[rank1]: Traceback (most recent call last):\n"
+    before += "[rank1]:   File \"/p/train.py\", line 4, in load\n[rank1]: KeyError: 'hmean'\n"
+    verdict = classify(pasted(1, 1, before=before))
+    assert verdict.causes == []
+    told = "Rank 1 of 2 (process 41) failed first: KeyError: 'hmean'; it is an error of its own, in load (train.py:4)"
+    assert sentence(verdict) == f"{told} (train.log line 4)."
+
+
+@pytest.mark.parametrize(
+    ("codes", "before"),
+    [
+        ((-9, 1), "[rank1]: ValueError: no corner\n"),  # killed by whom, and when?
+        ((1, 1), "[rank0]: ValueError: no corner\n[rank1]: ValueError: no corner\n"),
+        ((1, -15), "ValueError: no corner\n"),  # anybody's
+        ((-6, -6), "[rank0]:[E ProcessGroupNCCL.cpp:630] Watchdog caught collective operation timeout\n"),
+    ],
+)
+def test_a_pasted_log_that_does_not_tell_whose_fault_it_is_names_none(codes, before):
+    incident = pasted(*codes, before=before)
+    assert first_failed_rank.first(incident) is None
+    assert not first_failed_rank.said(classify(incident))
+
+
+@pytest.mark.parametrize("place", ["", " (log_tail.txt line 6)", ", in load (train.py:4)"])
+def test_what_the_rank_has_said_of_its_error_is_not_said_twice(place):
+    rank = "rank 1 of 2 (process 12) failed first: KeyError: 'hmean', at step 3 (train, p4)"
+    own = f"nothing from outside: this is the program's own error, `KeyError: 'hmean'`{place.replace(', ', ' ')}"
+    told = sentence(Verdict(status="failed", exit_code=1, missing=[rank, own]))
+    assert told == f"R{rank[1:]}; it is an error of its own{place}."
+
+
+def test_a_process_in_the_words_of_a_hang_is_named_by_its_rank():
+    rows = [row(0, state="S", pids=[11]), row(1, state="T", pids=[12])]
+    text = "rank 12 is stopped by a signal; kill -CONT 12"
+    best = Cause("hang.stopped", 0.95, [Evidence("facts", None, text)])
+    incident = Incident("hung", None, None, {}, "", {"ranks": rows})
+    verdict = first_failed_rank.named(
+        Verdict(status="hung", causes=[best]), first_failed_rank.first(incident), incident
+    )
+    assert verdict.causes[0].evidence[1].text == "rank 1 (process 12) is stopped by a signal; kill -CONT 12"
+    assert sentence(verdict).startswith(
+        "The program hung: rank 1 of 2 (process 12) is stopped, at step 3 (train, p4); "
+    )

@@ -1,0 +1,132 @@
+"""What was measured from outside, as hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.diagnosis import measured_facts
+from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.debug.diagnosis.evidence import Hit
+from ocrlab.records import Incident
+
+
+def hits(signal: str | None = None, code: int | None = None, kernel: str = "", **measured: Any) -> list[Hit]:
+    return measured_facts.hits(Incident("killed", code, signal, {"kernel_log.txt": kernel}, "", measured))
+
+
+@pytest.mark.parametrize(
+    "signal, cause",
+    [("SIGILL", "build.cpu_isa"), ("SIGSEGV", "native.segv"), ("SIGHUP", "ext.signal"), ("SIGXFSZ", "io.disk_full")],
+)
+def test_a_signal_speaks_for_a_cause(signal: str, cause: str) -> None:
+    assert hits(signal)[0].cause == cause
+
+
+def test_an_exit_code_above_128_is_a_signal_and_one_is_not() -> None:
+    assert hits(code=139)[0].cause == "native.segv"
+    assert hits(code=1) == []
+
+
+def test_the_watchers_own_kill_says_nothing() -> None:
+    assert hits("SIGKILL", ended_by="limit") == []
+
+
+@pytest.mark.parametrize("signal, cause", [("SIGSEGV", "loader.worker_crash"), ("SIGKILL", "loader.worker_killed")])
+def test_the_end_of_a_worker(signal: str, cause: str) -> None:
+    ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": signal}
+    assert [hit.cause for hit in hits(exits=[ended])] == [cause]
+    assert hits(exits=[{**ended, "role": "helper"}]) == []
+    assert hits(exits=[ended], ended_by="limit") == []
+
+
+@pytest.mark.parametrize(
+    "line, cause",
+    [
+        ("Out of memory: Killed process 9 (python) total-vm:1kB", "host.oom_kill"),
+        ("traps: python[9] trap invalid opcode ip:1 sp:2 error:0 in libx.so[3+4]", "build.cpu_isa"),
+        ("python[9]: segfault at 0 ip 00 sp 00 error 4 in libx.so[3+4]", "native.segv"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=python, MMU Fault", "hw.xid_app"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='9', GPU has fallen off the bus.", "hw.gpu"),
+    ],
+)
+def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
+    [found] = hits(kernel=f"other\n{line}", pids=[8, 9])
+    assert (found.cause, found.evidence.line) == (cause, 2)
+    assert hits(kernel=line, pids=[8]) == []
+
+
+def test_a_kill_in_the_group_is_ours_only_if_one_of_ours_was_killed() -> None:
+    assert hits(code=1, oom_kills=3)[0].confidence < 0.3
+    assert hits("SIGKILL", oom_kills=1)[0].confidence > 0.9
+    ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": "SIGKILL"}
+    assert hits(code=1, oom_kills=1, exits=[ended])[0].cause == "host.oom_kill"
+
+
+def test_in_a_container_the_kernel_log_knows_us_by_other_numbers() -> None:
+    line = "Out of memory: Killed process 90007 (python) total-vm:1kB"
+    assert [hit.cause for hit in hits(kernel=line, pids=[7], oom_pids=[90007])] == ["host.oom_kill"]
+
+
+def test_the_main_process_dies_of_sigbus_with_plenty_of_shared_memory() -> None:
+    assert [hit.cause for hit in hits("SIGBUS", shm_free_bytes=2**40)] == ["data.corrupt", "native.segv"]
+    ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": "SIGBUS"}
+    assert [hit.cause for hit in hits(exits=[ended], shm_free_bytes=2**40)] == ["loader.worker_crash"]
+    assert [hit.cause for hit in hits(exits=[ended], shm_free_bytes=2**20)] == ["host.shm"]
+
+
+STOOD = {"id": "hang.deadlock", "confidence": 0.6, "pid": 7, "why": "the main thread stands in f (a.py:3)"}
+
+
+def test_what_still_moved_at_its_time_limit_did_not_hang() -> None:
+    known = {"ended_by": "limit", "silent_seconds": 0.4, "run_seconds": 30.0, "hang": STOOD}
+    verdict = classify(Incident(status="hung", texts={"log_tail.txt": "CUDA out of memory\nstep 9"}, facts=known))
+    assert [cause.id for cause in verdict.causes] == ["hang.deadlock"]
+    assert verdict.causes[0].confidence <= 0.3
+    assert "time limit" in verdict.missing[0]
+    known["silent_seconds"] = 20.0
+    assert classify(Incident(status="hung", facts=known)).causes[0].confidence == 0.6
+
+
+def test_what_is_missing_of_a_hang_is_about_hangs() -> None:
+    for texts in ({}, {"stacks.txt": "Process 7: python\n"}):
+        verdict = classify(Incident(status="hung", texts=texts, facts={"ended_by": "limit", "silent_seconds": 60.0}))
+        assert verdict.causes == []
+        assert all("stacks" in thing for thing in verdict.missing)
+        assert verdict.missing
+
+
+def test_who_pressed_ctrl_c_needs_no_advice() -> None:
+    verdict = classify(Incident(status="killed", signal="SIGINT", facts={"ended_by": "user", "main_pid": 7}))
+    assert (verdict.causes[0].id, verdict.causes[0].fix, verdict.causes[0].experiment) == ("ext.signal", "", "")
+
+
+def test_a_line_that_names_our_own_process_comes_first() -> None:
+    lines = "[1] sh invoked oom-killer: gfp_mask=0xcc0\n[2] Memory cgroup out of memory: Killed process 42 (python)"
+    known = {"pids": [42], "oom_kills": 1}
+    verdict = classify(Incident(status="killed", signal="SIGKILL", texts={"kernel_log.txt": lines}, facts=known))
+    assert verdict.causes[0].id == "host.oom_kill"
+    assert "process 42" in verdict.causes[0].evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("facts", "gone"),
+    [({"gpu": False}, "hw.gpu"), ({"workers": 0}, "loader.")],
+)
+def test_what_is_not_there_is_no_look_alike(facts: dict[str, object], gone: str) -> None:
+    log = {"hw.gpu": "Segmentation fault", "loader.": "Killed"}[gone]
+    before, after = (
+        [one.id for one in classify(Incident("failed", 1, texts={"log_tail.txt": log}, facts=known)).causes]
+        for known in ({}, facts)
+    )
+    assert any(name.startswith(gone) for name in before)
+    assert not any(name.startswith(gone) for name in after)
+    assert after[0] == before[0]
+
+
+def test_what_the_log_says_counts_without_a_gpu_too() -> None:
+    log = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert (
+        classify(Incident(texts={"log_tail.txt": log}, facts={"gpu": False})).causes[0].id == "kernel.illegal_address"
+    )

@@ -1,0 +1,175 @@
+"""The numbers of out-of-memory messages, in three generations, and what they say."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ocrlab.debug.diagnosis import oom_message
+
+GIB, MIB = 2**30, 2**20
+NEW = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {request:.2f} GiB. GPU 0 has a total capacity of "
+    "{total:.2f} GiB of which {free:.2f} GiB is free. {others}Including non-PyTorch memory, this process has "
+    "{process:.2f} GiB memory in use. Of the allocated memory {allocated:.2f} GiB is allocated by PyTorch, and "
+    "{unallocated:.2f} GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try "
+    "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+MIDDLE = (
+    "RuntimeError: CUDA out of memory. Tried to allocate {request:.2f} GiB (GPU 1; {total:.2f} GiB total capacity; "
+    "{allocated:.2f} GiB already allocated; {free:.2f} GiB free; {reserved:.2f} GiB reserved in total by PyTorch) "
+    "If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation."
+)
+
+
+def render(kind: str, form: str, chance: random.Random) -> str:
+    """Return a message of one disease with numbers that fit it."""
+    total = chance.choice([7.79, 11.91, 15.9, 23.69, 39.59, 79.15])
+    context, free, foreign, unallocated = 0.4, chance.uniform(0.0, 0.02) * total, 0.0, 0.01 * total
+    request = chance.uniform(0.03, 0.1) * total
+    if kind == "gpumem.foreign":
+        foreign = chance.uniform(0.6, 0.9) * total
+        request = chance.uniform(0.02, 0.05) * total
+    elif kind == "gpumem.fragmentation":
+        unallocated = chance.uniform(0.25, 0.5) * total
+        request = chance.uniform(0.3, 0.8) * unallocated
+    elif kind == "gpumem.absurd_size":
+        free, request, foreign, unallocated = 0.5 * total, chance.uniform(4, 5000) * total, 0.0, 0.0
+    process = total - free - foreign
+    allocated = max(process - context - unallocated, 0.0)
+    others = f"Process 4011 has {foreign:.2f} GiB memory in use. " if foreign else ""
+    values = {"request": request, "total": total, "free": free, "process": process, "allocated": allocated}
+    values |= {"unallocated": unallocated, "reserved": allocated + unallocated}
+    return form.format(others=others, **values)
+
+
+@pytest.mark.parametrize("form", [NEW, MIDDLE], ids=["new", "middle"])
+@pytest.mark.parametrize("kind", ["gpumem.capacity", "gpumem.foreign", "gpumem.fragmentation", "gpumem.absurd_size"])
+def test_rendered_messages_are_named(kind: str, form: str) -> None:
+    chance = random.Random(kind)
+    named = []
+    for _ in range(50):
+        [message] = oom_message.parse(render(kind, form, chance))
+        named.append(oom_message.judge(message)[0].cause)
+    assert named.count(kind) >= 49, named
+
+
+def test_the_newest_format_with_others_and_private_pools() -> None:
+    [found] = oom_message.parse(
+        "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 2 has a total capacity of 23.69 GiB of which 100.00 MiB "
+        "is free. Process 4011 has 20.30 GiB memory in use. Process 5 has 1.00 GiB memory in use. Including "
+        "non-PyTorch memory, this process has 2.20 GiB memory in use. 20.00 GiB allowed; Of the allocated memory 1.60 "
+        "GiB is allocated by PyTorch, with 32.00 MiB allocated in private pools (e.g., CUDA Graphs), and 40.00 MiB is "
+        "reserved by PyTorch but unallocated."
+    )
+    assert (found.request, found.device, found.free) == (256 * MIB, 2, 100 * MIB)
+    assert found.others == {4011: int(20.3 * GIB), 5: GIB}
+    assert (found.private, found.unallocated, found.allowed) == (32 * MIB, 40 * MIB, 20 * GIB)
+    assert oom_message.judge(found)[0].cause == "gpumem.foreign"
+
+
+def test_the_oldest_format_says_cached() -> None:
+    [found] = oom_message.parse(
+        "CUDA out of memory. Tried to allocate 2.00 MiB (GPU 1; 11.17 GiB total capacity; 10.68 GiB already allocated; "
+        "64.00 KiB free; 188.49 MiB cached)"
+    )
+    assert found.unallocated == int(188.49 * MIB)  # before torch 1.2: cached and not in use
+    assert found.allocated == int(10.68 * GIB)
+
+
+def test_a_message_wrapped_over_lines_and_two_messages() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate\n 20.00 MiB (GPU 0; 7.79 GiB total capacity;\n 6.54 GiB already "
+        "allocated; 18.06 MiB free; 6.63 GiB reserved in total by PyTorch)\n\n"
+        "CUDA out of memory. Tried to allocate 1.00 GiB"
+    )
+    first, second = oom_message.parse(text)
+    assert first.reserved == pytest.approx(6.63 * GIB, rel=0.01)
+    assert second.request == GIB
+    assert second.total is None
+
+
+def test_a_negative_amount_is_wsl() -> None:
+    [found] = oom_message.parse(
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 6.00 GiB is "
+        "free. Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use. "
+        "Of the allocated memory 1.00 GiB is allocated by PyTorch, and 10.00 MiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    assert oom_message.judge(found)[0].cause == "wsl.limits"
+
+
+def test_more_than_an_exabyte_is_absurd_and_host_memory_is_not_ours() -> None:
+    [found] = oom_message.parse("CUDA out of memory. Tried to allocate more than 1EB memory.")
+    assert oom_message.judge(found)[0].cause == "gpumem.absurd_size"
+    assert oom_message.parse("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes") == []
+    assert oom_message.parse("out of memory, without numbers") == []
+
+
+def message(held: str, request: str = "1.25 GiB", free: str = "1.18 GiB", total: str = "93.02 GiB") -> oom_message.Oom:
+    head = f"CUDA out of memory. Tried to allocate {request}. GPU 1 has a total capacity of {total} of which {free} is "
+    [found] = oom_message.parse(f"{head}free. {held} is reserved by PyTorch but unallocated.")
+    return found
+
+
+def test_in_a_container_the_process_itself_is_listed_as_another_one() -> None:
+    """NVML lists it by its number on the host, so that torch does not know itself there."""
+    own = "Process 2752205 has 91.82 GiB memory in use. "
+    found = message(f"{own}Of the allocated memory 90.63 GiB is allocated by PyTorch, and 120.54 MiB")
+    assert found.others is None
+    assert found.process == int(91.82 * GIB)
+    assert oom_message.judge(found)[0].cause == "gpumem.capacity"
+    other = "Process 5 has 60.00 GiB memory in use. Process 9 has 31.00 GiB memory in use. "
+    found = message(f"{other}Of the allocated memory 30.00 GiB is allocated by PyTorch, and 120.54 MiB")
+    assert found.others == {5: 60 * GIB}
+    assert oom_message.judge(found)[0].cause == "gpumem.foreign"
+
+
+def test_what_is_outside_of_the_allocator_and_what_is_a_context() -> None:
+    mine = "Including non-PyTorch memory, this process has 23.00 GiB memory in use. Of the allocated memory "
+    large = message(f"{mine}15.00 GiB is allocated by PyTorch, and 100.00 MiB", "1.00 GiB", "500.00 MiB", "23.69 GiB")
+    assert oom_message.judge(large)[0].cause == "gpumem.raw_alloc"
+    small = message(f"{mine}22.20 GiB is allocated by PyTorch, and 100.00 MiB", "1.00 GiB", "500.00 MiB", "23.69 GiB")
+    assert oom_message.judge(small)[0].cause == "gpumem.capacity"
+
+
+def test_the_larger_of_two_that_would_each_have_made_room() -> None:
+    both = (
+        "Process 7 has {other} memory in use. Including non-PyTorch memory, this process has {own} memory in use. Of "
+    )
+    parts = "the allocated memory {used} is allocated by PyTorch, and {idle}"
+    torn = (both + parts).format(other="3.00 GiB", own="20.00 GiB", used="9.50 GiB", idle="10.00 GiB")
+    assert oom_message.judge(message(torn, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.fragmentation"
+    held = (both + parts).format(other="12.00 GiB", own="11.00 GiB", used="7.50 GiB", idle="3.00 GiB")
+    assert oom_message.judge(message(held, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.foreign"
+
+
+def test_a_limit_that_the_program_set_itself_and_the_asynchronous_allocator() -> None:
+    [found] = oom_message.parse(
+        "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : 3.50 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\n"
+        "Free (according to CUDA): 19.00 GiB\nPyTorch limit (set by user-supplied memory fraction)\n"
+        "                        : 4.00 GiB\n"
+    )
+    assert (found.request, found.allowed, found.free) == (GIB, 4 * GIB, 19 * GIB)
+    [first, *_] = oom_message.judge(found)
+    assert first.cause == "gpumem.capacity"
+    assert "set itself" in first.why
+
+
+def test_what_is_cached_comes_on_top_before_torch_1_4() -> None:
+    [found] = oom_message.parse(
+        "CUDA out of memory. Tried to allocate 4.00 GiB (GPU 0; 15.90 GiB total capacity; 4.00 GiB already allocated; "
+        "2.00 GiB free; 9.00 GiB cached)"
+    )
+    assert (found.unallocated, found.form) == (9 * GIB, "1.0")
+    assert oom_message.judge(found)[0].cause == "gpumem.fragmentation"
+
+
+def test_a_long_prefix_of_a_logger_cuts_nothing_off() -> None:
+    head = "2026-01-05 12:00:01,123 - ERROR - project.engine.trainer - step 1200 failed: torch.OutOfMemoryError: "
+    [found] = oom_message.parse(
+        f"{head}CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 7.79 GiB total capacity)"
+    )
+    assert (found.request, found.total) == (2 * GIB, int(7.79 * GIB))

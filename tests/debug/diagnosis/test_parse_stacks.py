@@ -1,0 +1,139 @@
+"""Stacks as people paste them, read back: py-spy, faulthandler, gdb, Ctrl-C, and our own."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.diagnosis import parse_stacks
+from ocrlab.hardware.processes import stack_dumps
+from ocrlab.hardware.processes.process_tree import Process
+from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
+
+
+def captured(shared: Path, name: str) -> str:
+    return (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
+
+
+def test_our_own_text_comes_back_whole() -> None:
+    frames = [
+        Frame("futex_wait", "libc.so.6", 0),
+        Frame("D.__getitem__", "/data/set (1)/d.py", 30, {"index": "13"}),
+        Frame("<module>", "<string>", 1),
+    ]
+    main = Thread(41, "MainThread", active=True, gil=True, frames=frames, call="read 0 /dev/pts/1")
+    idle = Thread(42, 'a "name"', frames=[])
+    process = Process(41, state="S", role="worker", command="python train.py --a (b)", threads=2)
+    stack = Stack(process, [main, idle], "py-spy", "futex_wait_queue", "")
+    dead = Stack(Process(43, state="Z", role="main", command="[true]", threads=1), [], "proc", "", "it has ended")
+    assert parse_stacks.parse(stack_dumps.text([stack, dead])) == [stack, dead]
+
+
+@pytest.mark.parametrize(
+    ("name", "processes", "main", "innermost"),
+    [
+        ("dl_hang", 3, "MainThread", "_PollLikeSelector.select"),
+        ("dl_spin", 3, "MainThread", "_PollLikeSelector.select"),
+        ("import_hang", 1, "", "<module>"),
+        ("lock_deadlock", 1, "MainThread", "Thread._wait_for_tstate_lock"),
+        ("fork_omp_long", 2, "MainThread", "Popen.poll"),
+    ],
+)
+def test_py_spys_dumps(shared: Path, name: str, processes: int, main: str, innermost: str) -> None:
+    found = parse_stacks.parse(captured(shared, name))
+    assert len(found) == processes
+    assert {stack.how for stack in found} == {"py-spy"}
+    assert found[0].threads[0].name == main
+    assert found[0].threads[0].frames[0].function == innermost
+    assert all(frame.line for stack in found for thread in stack.threads for frame in thread.frames)
+
+
+def test_who_holds_the_lock(shared: Path) -> None:
+    assert parse_stacks.parse(captured(shared, "py_spin"))[0].threads[0].gil
+    native = parse_stacks.parse(captured(shared, "native_spin"))[0].threads[0]
+    assert (native.active, native.gil) == (True, False)
+
+
+def test_faulthandlers_timeout(shared: Path) -> None:
+    [stack] = parse_stacks.parse(captured(shared, "fh_later"))
+    assert stack.how == "faulthandler"
+    assert [(frame.function, frame.line) for frame in stack.threads[0].frames] == [("<module>", 6)]
+
+
+def test_a_crash_is_no_hang_and_its_main_thread_is_the_last(shared: Path) -> None:
+    [stack] = parse_stacks.parse(captured(shared, "main_sigsegv_threads"))
+    assert stack.how == "crash"
+    assert [frame.function for frame in stack.threads[0].frames] == ["string_at", "<module>"]
+
+
+CTRL_C = """\
+step 3
+^CTraceback (most recent call last):
+  File "train.py", line 9, in <module>
+    main()
+  File "train.py", line 5, in main
+    for batch in loader:
+                 ^^^^^^
+  File "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1293, in _try_get_data
+    data = self._data_queue.get(timeout=timeout)
+KeyboardInterrupt
+"""
+
+
+def test_a_ctrl_c_shows_where_it_hung() -> None:
+    [stack] = parse_stacks.parse(CTRL_C.replace("^C", ""))
+    assert [frame.function for frame in stack.threads[0].frames] == ["_try_get_data", "main", "<module>"]
+    assert stack.how == "traceback"
+
+
+def test_any_other_traceback_is_no_stack() -> None:
+    assert parse_stacks.parse(CTRL_C.replace("KeyboardInterrupt", "ValueError: no")) == []
+
+
+GDB = """\
+Thread 2 (Thread 0x7f1 (LWP 12) "python"):
+#0  0x00007ffff in futex_wait () from /lib/x86_64-linux-gnu/libc.so.6
+Thread 1 (Thread 0x7f0 (LWP 11) "python"):
+#0  0x00007ffff7e in cuStreamSynchronize () from /usr/lib/libcuda.so.1
+#1  at::native::item (self=...) at /pytorch/aten/Scalar.cpp:21
+"""
+
+
+def test_gdbs_backtrace() -> None:
+    [stack] = parse_stacks.parse(GDB)
+    assert [thread.id for thread in stack.threads] == [12, 11]
+    assert [frame.function for frame in stack.threads[1].frames] == ["cuStreamSynchronize", "at::native::item"]
+    assert stack.threads[1].frames[0].file == "/usr/lib/libcuda.so.1"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "loss 0.3\n", "Process 5: python\n", "Thread pools (8) are used\n", "#1 first"]
+)
+def test_text_without_stacks(text: str) -> None:
+    assert parse_stacks.parse(text) == []
+
+
+def test_every_captured_log_can_be_read(shared: Path) -> None:
+    with_stacks = 0
+    for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
+        found = parse_stacks.parse(path.read_text(errors="replace"))
+        with_stacks += bool(found)
+        assert all(stack.threads for stack in found), path.name
+    assert with_stacks >= 20
+
+
+def test_what_follows_a_stack_is_not_part_of_it() -> None:
+    text = "Process 5: python a.py\n\nThread 5 (idle)\n    f (a.py:1)\n\nstep 4\n    retried (b.py:3)\n    left (a)\n"
+    [stack] = parse_stacks.parse(text)
+    assert [frame.function for frame in stack.threads[0].frames] == ["f"]
+
+
+def test_torn_and_shuffled_text_never_raises(shared: Path) -> None:
+    paths = sorted((shared / "diagnosis" / "captured").glob("*.log"))
+    lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
+    for _ in range(30):
+        chosen = random.sample(lines, 400)
+        for stack in parse_stacks.parse("\n".join(line[: random.randrange(1, 120)] for line in chosen)):
+            assert stack.threads

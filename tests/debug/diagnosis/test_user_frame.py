@@ -1,0 +1,125 @@
+"""Where in the program's own code it happened."""
+
+from __future__ import annotations
+
+import pytest
+
+from ocrlab.debug.diagnosis import user_frame
+from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.debug.diagnosis.final_exception import DURING
+from ocrlab.debug.diagnosis.log_lines import page
+from ocrlab.debug.diagnosis.verdict_files import sentence
+from ocrlab.records import Cause, Evidence, Incident
+
+TRACED = "Traceback (most recent call last):"
+
+LOG = """step 1
+Traceback (most recent call last):
+  File "/data/x/train.py", line 30, in main
+    read()
+  File "/data/x/__init__.py", line 7, in read
+    torch.load("a")
+    ^^^^^^^^^^^^^^^
+  File "/data/x/lib/python3.11/site-packages/torch/serialization.py", line 9, in load
+    raise EOFError
+EOFError
+"""
+
+
+@pytest.mark.parametrize(
+    "line, place",
+    [
+        ('  File "/data/x/data.py", line 7, in read', "read (data.py:7)"),
+        ('  File "/data/x/data.py", line 7 in read', "read (data.py:7)"),
+        ('  File "/data/x/pages/__init__.py", line 7, in read', "read (pages/__init__.py:7)"),
+        ('  File "/data/x/lib/python3.11/site-packages/torch/x.py", line 7, in read', None),
+        ("KeyError: 'x'", None),
+    ],
+)
+def test_a_frame_in_words(line: str, place: str | None) -> None:
+    assert user_frame.frame(line) == place
+
+
+def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
+    cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
+    found = user_frame.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+    assert [(line.line, user_frame.frame(line.text)) for line in found] == [(10, None), (5, "read (x/__init__.py:7)")]
+
+
+def test_the_exception_comes_before_the_frame_that_told() -> None:
+    cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
+    assert [
+        line.line for line in user_frame.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+    ] == [10, 5]
+
+
+def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
+    for evidence in ([], [Evidence("facts", None, "x")], [Evidence("log_tail.txt", 1, "step 1")]):
+        cause = Cause("host.oom_kill", 0.8, evidence)
+        assert user_frame.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}) == cause
+
+
+def test_the_place_of_an_exception() -> None:
+    assert user_frame.place(page("log", LOG), 10) == " in read (x/__init__.py:7)"
+    assert user_frame.place(page("log", LOG), 1) == ""
+
+
+def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:
+    runs = '  File "/somewhere/ocrlab/notebook/child_main.py", line 178 in _run'
+    assert user_frame.frame(runs) is None
+    assert user_frame.frame('  File "<isolated cell>", line 2 in <module>') == "<module> (<isolated cell>:2)"
+
+
+def test_an_exception_that_only_libraries_show_stands_where_the_one_it_comes_from_does() -> None:
+    chain = (
+        'Traceback (most recent call last):\n  File "/p/lines.py", line 6, in read\n    next(lines)\nStopIteration\n\n'
+        "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        '  File "/v/site-packages/torch/utils/data/_utils/fetch.py", line 35, in fetch\n    next(it)\n'
+        "RuntimeError: generator raised StopIteration\n"
+    )
+    told = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
+    found = user_frame.located(
+        Cause("data.sample", 0.8, [told]), [page("log_tail.txt", chain)], {"log_tail.txt": chain}
+    ).evidence
+    assert [line.line for line in found] == [11, 2]
+
+
+def test_where_the_main_process_was_when_a_worker_died_is_no_place():
+    handler = '  File "/v/site-packages/torch/utils/data/_utils/signal_handling.py", line 73, in handler'
+    died = "RuntimeError: DataLoader worker (pid 38) is killed by signal: Segmentation fault."
+    for before in ((), (TRACED, '  File "/p/fit.py", line 3, in read', "KeyError: 'a'", "", DURING, "")):
+        log = "\n".join((*before, TRACED, '  File "/p/losses.py", line 12, in dice', "    return x", handler, died))
+        verdict = classify(Incident("failed", 1, texts={"log_tail.txt": log}))
+        assert verdict.causes[0].id == "loader.worker_crash"
+        assert [line.text for line in verdict.causes[0].evidence] == [died]
+        assert "dice" not in sentence(verdict)
+
+
+ABORT = """step 11
+terminate called after throwing an instance of 'std::runtime_error'
+  what():  bad record header
+Fatal Python error: Aborted
+
+{whose} 0x00007f6498469b80 (most recent call first):
+  File "/p/feed.py", line 5 in next_batch
+  File "/p/feed.py", line 8 in <module>
+"""
+
+
+@pytest.mark.parametrize(
+    ("whose", "last"),
+    [
+        ("Current thread", 'File "/p/feed.py", line 5 in next_batch'),
+        ("Thread", "the main thread was in next_batch (feed.py:5)"),
+    ],
+    ids=["a thread of Python's", "a thread of C++'s"],
+)
+def test_the_last_words_before_abort_come_first(whose: str, last: str) -> None:
+    log = ABORT.format(whose=whose)
+    verdict = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": log}))
+    assert verdict.causes[0].id == "native.abort"
+    told = [line.text for line in verdict.causes[0].evidence]
+    assert (told[0], told[-1]) == ("what():  bad record header", last)
+    without = log.replace("what():  bad record header", "step 12").replace("terminate called", "it is")
+    quiet = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": without}))
+    assert quiet.causes[0].evidence[0].text == "Fatal Python error: Aborted"

@@ -1,0 +1,80 @@
+"""What a kernel has executed is kept beside the record, and only then, and a replay is started with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.flight_record import notebook_cells
+from ocrlab.debug.replay import recorded_step
+from ocrlab.errors import RunError
+
+
+def shell(monkeypatch: pytest.MonkeyPatch, codes: list[str], raws: list[str] | None = None) -> Any:
+    history = SimpleNamespace(input_hist_parsed=["", *codes], input_hist_raw=["", *(raws or codes)])
+    made = SimpleNamespace(history_manager=history, starting_dir="there")
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: made))
+    monkeypatch.setattr(notebook_cells, "BEGAN", set())
+    return made
+
+
+def test_cells_are_kept_with_their_numbers_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shell(monkeypatch, ["a = 1", "b = 2"], ["a = 1", "\n\nb = 2"])
+    notebook_cells.note(tmp_path, 0)
+    made.history_manager.input_hist_parsed.append("c = 3")
+    made.history_manager.input_hist_raw.append("c = 3")
+    notebook_cells.note(tmp_path, 0)
+    told = json.loads((tmp_path / "cells-0.json").read_text())
+    assert told["cells"] == [
+        {"number": 1, "code": "a = 1"},
+        {"number": 2, "code": "\n\nb = 2"},
+        {"number": 3, "code": "c = 3"},
+    ]
+    assert (told["began"], told["cwd"]) == ([2, 3], "there")
+    assert (tmp_path / "cells-0.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_plain_program_keeps_nothing_and_no_failure_costs_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    notebook_cells.note(tmp_path, 0)
+    assert "IPython" not in sys.modules
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
+    notebook_cells.note(tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell(monkeypatch, ["x" * (notebook_cells.LIMIT + 1)])
+    notebook_cells.note(tmp_path, 0)
+    told = json.loads((tmp_path / "cells-0.json").read_text())
+    assert told["cells"] == []
+    program = {"interactive": True, "argv": ["python"], "executable": sys.executable, "pid": told["pid"]}
+    flight: Any = SimpleNamespace(rank=0)
+    run: Any = recorded_step.Subject(tmp_path, flight, program, 0, None, None, "died")
+    with pytest.raises(RunError, match=r"has executed 2\.0 MB of cells"):
+        recorded_step.command(run, tmp_path / "job.json")
+    run.program = {**program, "pid": -1}  # of another start: a Python prompt
+    with pytest.raises(RunError, match="a notebook or a Python prompt"):
+        recorded_step.command(run, tmp_path / "job.json")
+    shell(monkeypatch, ["x = 1"])
+    notebook_cells.note(tmp_path, 0)
+    run.program = program
+    words = ["-m", "ocrlab.debug.replay.child.run_cells", str(tmp_path / "cells-0.json")]
+    assert recorded_step.command(run, tmp_path / "job.json")[-4:] == [sys.executable, *words]
+
+
+def test_lines_are_named_as_the_cell(tmp_path: Path) -> None:
+    fault = {"line": f"{tmp_path}/cell-5.py:3 forward", "step": 1, "given": [f"{tmp_path}/cell-2.py:1 f"]}
+    assert notebook_cells.shortened(fault, tmp_path) == {
+        "line": "cell-5.py:3 forward",
+        "step": 1,
+        "given": ["cell-2.py:1 f"],
+    }
+    assert notebook_cells.shortened(None, tmp_path) is None

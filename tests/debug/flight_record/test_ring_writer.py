@@ -1,0 +1,287 @@
+"""The ring: what was written is read back after any death, what was torn is seen, a full disk refuses at the start."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ocrlab.debug.flight_record import ring_format, ring_writer
+from ocrlab.debug.flight_record.ring_format import (
+    BLOCK,
+    BLOCK_BYTES,
+    BLOCKS,
+    FIRST,
+    MARGIN,
+    SLOT_BYTES,
+    Torn,
+    fitting,
+    read_slot,
+)
+from ocrlab.errors import DataError
+
+
+def step(i: int, **more) -> ring_writer.Step:
+    states = {"python": bytes([i % 256]) * 2509, "torch": b"t" * 5056}
+    return ring_writer.Step(
+        i // 2, i, samples=[f"page_{i}.png", "b"], lr=0.1, random=states, order={"indices": f"[{i}]"}, **more
+    )
+
+
+def test_what_was_written_is_read_back_oldest_first(tmp_path):
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=8)
+    for i in range(20):
+        writer.begin(step(i, loss_before=i / 3 if i else None))
+        writer.loss(i / 7)
+    writer.phase("backward")
+    writer.stage("decoder.fusion")
+    writer.op("aten::convolution_backward")
+    found = ring_writer.read(tmp_path / "ring-0-0.bin")
+    assert [s.micro for s in found.steps] == list(range(12, 20))
+    assert [s.loss for s in found.steps] == [i / 7 for i in range(12, 20)]
+    assert found.steps[0].loss_before == 12 / 3
+    assert found.steps[3].random == step(15).random
+    assert found.torn == 0
+    assert found.pid == os.getpid()
+    now = found.now
+    assert (now.number, now.phase, now.stage, now.op) == (9, "backward", "decoder.fusion", "aten::convolution_backward")
+    assert now.samples == ["page_19.png", "b"]
+    assert (tmp_path / "ring-0-0.bin").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path):
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    writer.begin(step(0))
+    writer.loss(1.5)
+    writer.stage("head")
+    writer.begin(step(1))
+    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    assert (now.stage, now.phase, now.loss) == ("", "forward", None)
+    writer.loss(2.5, micro=0)  # one that arrives late from a device
+    assert ring_writer.read(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
+
+
+@pytest.mark.parametrize("cut", [0, 8, 44, 116, "large"])
+def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
+    path = tmp_path / "ring-0-0.bin"
+    writer = ring_writer.Writer(path, slots=4)
+    for i in range(4):
+        writer.begin(step(i))
+    writer.close()
+    data = bytearray(path.read_bytes())
+    large = writer.large_at + 2 * writer.room + 5000
+    at = large if cut == "large" else FIRST + 2 * SLOT_BYTES + cut
+    data[at : at + 4] = b"\xff\xfe\xfd\xfc"
+    path.write_bytes(data)
+    found = ring_writer.read(path)
+    assert (len(found.steps), found.torn) == (3, 1)
+
+
+def test_words_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_path):
+    """Also when steps name a block that is older than all that the others have filled since."""
+    path, slots = tmp_path / "ring-0-0.bin", 8
+    writer = ring_writer.Writer(path, slots=slots)
+    still, moving = bytes(range(208)) * 12, [bytes([i % 251]) * 2496 for i in range(3 * (slots + MARGIN) * BLOCKS)]
+    for i, words in enumerate(moving):
+        states = {"python": (still, b"p%d" % i), "torch": (words, b"t%d" % i), "numpy": b"n" * 7}
+        writer.begin(
+            ring_writer.Step(i, i, random=states, loaded={"python": (still, b"before"), "torch": (words, b"b")})
+        )
+        if i % 97 == 0 or i > len(moving) - 40:
+            found = ring_writer.read(path)
+            assert found.torn == 0 and len(found.steps) == min(i + 1, slots)
+            for s in found.steps:
+                assert s.random == {
+                    "python": still + b"p%d" % s.micro, "torch": moving[s.micro] + b"t%d" % s.micro, "numpy": b"n" * 7
+                }  # fmt: skip
+                assert s.loaded == {"python": still + b"before", "torch": moving[s.micro] + b"b"}
+    assert writer.block < 1.1 * len(moving)
+
+
+@pytest.mark.parametrize("workers", [2, 7, 40])
+def test_states_of_many_workers_are_told_once_and_read_with_each_step(tmp_path, workers):
+    """Their words stay for some time, and come in turn; what moves is another one in each step."""
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=64)
+    text = f"{ring_format.head_of({})}{ring_format.batch_of([], {})}}}".encode()
+    words = lambda who, turn: f"{who} {turn}".encode().ljust(2496)  # noqa: E731
+    held: dict[int, dict[str, tuple[bytes, bytes]]] = {}
+    expected = {}
+    for i in range(1500):
+        who, turn = i % workers, i // 90
+        if i // 90 != (i - workers) // 90:
+            held[who] = {"python": (words(who, turn), b"p"), "torch": (words(-who, turn), b"")}
+        told = held.setdefault(who, {"python": (words(who, turn), b"p"), "torch": (words(-who, turn), b"")})
+        mine = held.setdefault(-1, {"python": (words("here", 0), b"p"), "torch": (words("there", 0), b"")})
+        sides = (mine, b"a%07d" % i), (told, b"b%07d" % i)
+        states, same = ring_format.both(*sides, writer.states)
+        assert not same
+        writer.put(i, i, 0, 0, 0.1, 0.5, 1.0, 3, i, text, states)
+        expected[i] = {name: b"".join(state) for name, state in told.items()}
+        expected[i]["torch"] += b"b%07d" % i
+    found = ring_writer.read(tmp_path / "ring-0-0.bin")
+    assert not found.torn and len(found.steps) == 64
+    for step in found.steps:
+        loaded = {name: state if isinstance(state, bytes) else b"".join(state) for name, state in step.loaded.items()}
+        assert loaded == expected[step.micro]
+    if workers < ring_writer.SIDES:
+        assert writer.block < 1500 // 5, "words that stay are not written again and again"
+
+
+def test_the_most_blocks_that_steps_can_fill_are_all_kept(tmp_path):
+    path, slots = tmp_path / "ring-0-0.bin", 4
+    writer = ring_writer.Writer(path, slots=slots)
+    words = lambda *key: repr(key).encode().ljust(2496)  # noqa: E731
+    for i in range(400):
+        sides = [{name: (words(side, name, i), b"") for name in ("python", "numpy", "torch")} for side in (0, 1)]
+        writer.begin(ring_writer.Step(i, i, random=sides[0], loaded=sides[1]))
+    found = ring_writer.read(path)
+    assert found.torn == 0 and [s.micro for s in found.steps] == [396, 397, 398, 399]
+    assert all(s.loaded["numpy"] == words(1, "numpy", s.micro) for s in found.steps)
+
+
+def test_a_damaged_block_is_a_torn_record(tmp_path):
+    path = tmp_path / "ring-0-0.bin"
+    writer = ring_writer.Writer(path, slots=4)
+    for i in range(3):
+        writer.begin(ring_writer.Step(i, i, random={"python": (bytes([i]) * 2496, b"rest")}))
+    writer.close()
+    data = bytearray(path.read_bytes())
+    data[FIRST + 4 * SLOT_BYTES + 2 * BLOCK_BYTES + BLOCK.size + 9] ^= 1
+    path.write_bytes(data)
+    assert ([s.micro for s in ring_writer.read(path).steps], ring_writer.read(path).torn) == ([0, 2], 1)
+
+
+def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
+    big = step(3)
+    big.samples = [f"/a/long/path/of/page_{i}.png" for i in range(5000)]
+    big.order = {"indices": repr(list(range(5000)))}
+    assert len(fitting(big, 20_000).text) + len(fitting(big, 20_000).states) <= 20_000
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=2)
+    writer.begin(big)
+    read = ring_writer.read(tmp_path / "ring-0-0.bin").steps[0]
+    assert (read.number, read.micro, len(read.samples)) == (1, 3, 16)
+    assert "order" in read.left_out
+    assert read.random == big.random
+
+
+def test_small_and_large_records_lie_beside_each_other(tmp_path):
+    """A payload that fits into its slot is there, another one behind all slots; also where a slot changes its kind."""
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=3)
+    steps = [ring_writer.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * i}) for i in range(40)]
+    for i, one in enumerate(steps):
+        writer.begin(one)
+        found = ring_writer.read(tmp_path / "ring-0-0.bin")
+        assert found.torn == 0
+        assert [(s.samples, s.random) for s in found.steps] == [(s.samples, s.random) for s in steps[: i + 1][-3:]]
+
+
+def test_a_step_that_was_never_finished_is_torn(tmp_path):
+    """Its number stands at the beginning, and the one before at the end of what a record writes."""
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    for i in range(5):
+        writer.begin(step(i))
+    writer.wholes[FIRST >> 3] = 9
+    found = ring_writer.read(tmp_path / "ring-0-0.bin")
+    assert ([s.micro for s in found.steps], found.torn) == ([1, 2, 3], 1)
+
+
+def test_more_words_than_there_is_room_for(tmp_path):
+    """The first ones stay, the last ones change: each is right until eight more were said."""
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
+    writer.begin(step(0))
+    first = writer.word("encoder.layer1")
+    for i in range(300):
+        writer.stage(name := f"{'block.' * 50}"[: i % 290] + str(i))
+        now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+        assert (now.stage, now.phase) == (name[:255], "forward")
+    assert writer.word("encoder.layer1") == first and len(writer.words) <= 1 + ring_writer.MOST
+    writer.stage("encoder.layer1")
+    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == "encoder.layer1"
+
+
+def test_a_ring_of_another_ocrlab_is_named(tmp_path):
+    (tmp_path / "ring-0-0.bin").write_bytes(b"OCRLABR2" + bytes(9 * 4096))
+    with pytest.raises(DataError, match="Replay it with the ocrlab that recorded it"):
+        ring_writer.read(tmp_path / "ring-0-0.bin")
+
+
+@pytest.mark.parametrize("data", [b"", b"OCRLABR1", b"\0" * 9000, b"OCRLABR1" + b"\xff" * 9000])
+def test_what_is_no_ring_is_refused_in_words(tmp_path, data):
+    (tmp_path / "ring-0-0.bin").write_bytes(data)
+    with pytest.raises(DataError, match="is not a ring"):
+        ring_writer.read(tmp_path / "ring-0-0.bin")
+
+
+def test_random_bytes_in_the_slots_never_raise_anything_else(tmp_path):
+    path = tmp_path / "ring-0-0.bin"
+    ring_writer.Writer(path, slots=4).close()
+    head = path.read_bytes()[:FIRST]
+    path.write_bytes(head + random.Random(0).randbytes(4 * SLOT_BYTES))
+    assert ring_writer.read(path).torn == 4
+    with pytest.raises(Torn):
+        read_slot(b"\x01" + bytes(1023))
+
+
+def test_a_full_disk_refuses_at_the_start_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(_descriptor, _data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        ring_writer.Writer(tmp_path / "ring-0-0.bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_starts_are_counted_and_bounded(tmp_path):
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    for expected in range(5):
+        writer, start = ring_writer.create(flight, slots=2)
+        writer.close()
+        assert start == expected
+    assert [ring_writer.name_of(path) for path in ring_writer.find(tmp_path)] == [(0, 4), (0, 3), (0, 2)]
+
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from ocrlab.debug.flight_record import ring_writer as ring
+writer = ring.Writer(sys.argv[1], slots=8)
+i = 0
+def die():
+    time.sleep(float(sys.argv[3]))
+    os._exit(3) if sys.argv[2] == "exit" else os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+threading.Thread(target=die).start()
+while True:
+    writer.begin(ring.Step(i, i, samples=[str(i)], random={"torch": str(i).encode() * 1000}))
+    writer.stage(f"stage.{i}")
+    writer.loss(float(i))
+    i += 1
+"""
+
+
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGSEGV", "exit"])
+def test_a_death_at_any_moment_leaves_a_ring_that_is_right(tmp_path, way):
+    path = tmp_path / "ring-0-0.bin"
+    for attempt in range(3):
+        done = subprocess.run([sys.executable, "-c", PROGRAM, path, way, str(0.05 + 0.013 * attempt)], check=False)
+        assert done.returncode == (3 if way == "exit" else -getattr(signal, way))
+        found = ring_writer.read(path)
+        assert found.torn <= 1
+        micros = [s.micro for s in found.steps]
+        assert micros == list(range(micros[0], micros[0] + len(micros)))
+        assert all(
+            s.samples == [str(s.micro)] and s.random["torch"] == str(s.micro).encode() * 1000 for s in found.steps
+        )
+        assert all(s.loss == s.micro for s in found.steps[:-1])
+        assert found.now.stage in (
+            "",
+            f"stage.{found.now.micro}",
+            f"stage.{found.now.micro - 1}",
+            f"stage.{found.now.micro + 1}",
+        )
+        assert found.time <= time.time()

@@ -1,0 +1,36 @@
+"""What the ranks of a training noticed, read as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ocrlab.debug.flight_record import training_findings
+
+
+def test_nothing_recorded_is_none_and_a_torn_file_too(tmp_path: Path) -> None:
+    assert training_findings.read(tmp_path) is None
+    (tmp_path / "flight").mkdir()
+    (tmp_path / "flight/learned-0.json").write_text('{"schema": 1, "lin')
+    assert training_findings.read(tmp_path) is None
+    assert not training_findings.cut(tmp_path)
+
+
+def test_what_all_ranks_say_is_said_once(tmp_path: Path) -> None:
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    for rank, lines in enumerate((["a", "b"], ["a", "c"])):
+        training_findings.write(flight, rank, 1, lines, {0: 7, 8: 9}, cut=rank == 1)
+    assert training_findings.read(tmp_path) == ["rank 0: a", "rank 0: b", "rank 1: c"]
+    assert training_findings.cut(tmp_path)
+    training_findings.forget(flight, 1)
+    assert training_findings.read(tmp_path) == ["a", "b"]
+
+
+def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    training_findings.write(flight, 0, 1, [], {0: 7, 1: 8, 2: 9}, cut=False)
+    training_findings.write(flight, 1, 1, [], {0: 7, 1: 5}, cut=False)
+    found = training_findings.read(tmp_path)
+    assert found is not None
+    assert found[0].startswith("the 2 ranks hold different weights after micro-batch 1:")

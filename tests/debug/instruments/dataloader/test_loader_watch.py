@@ -1,0 +1,401 @@
+"""A watched loader gives the same batches, and says what it waits for: slow samples, deaths, memory, odd loaders."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import time
+import warnings
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
+
+from ocrlab.debug.instruments import signal_errors
+from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
+from ocrlab.debug.instruments.dataloader import loader_watch
+from ocrlab.debug.instruments.dataloader import sample_names as names
+from ocrlab.debug.instruments.dataloader import sample_timing as samples
+from ocrlab.debug.instruments.dataloader import tune_workers as measure
+from ocrlab.debug.instruments.dataloader import worker_log as journal
+from ocrlab.errors import ConfigError
+
+
+class Pages(Dataset[Any]):
+    """Pages with names; each draws from every generator, so that a disturbed one shows."""
+
+    def __init__(self, count: int = 24, slow: int | None = None, fatal: int | None = None) -> None:
+        self.files = [f"page_{i:03d}.png" for i in range(count)]
+        self.slow, self.fatal = slow, fatal
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        if index == self.slow:
+            time.sleep(0.2)
+        if index == self.fatal:
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index, float(torch.rand(())), random.random(), float(np.random.rand())  # noqa: NPY002
+
+
+class Stream(IterableDataset[Any]):
+    """Names without a length, shared out between the workers."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        for i in range(info.id if info else 0, 20, info.num_workers if info else 1):
+            yield {"name": f"row{i}", "value": torch.tensor(i)}
+
+
+class Growing(Dataset[Any]):
+    """It keeps everything that it ever made."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        self.kept.append(os.urandom(8_000_000))
+        time.sleep(0.1)
+        return index
+
+
+def seed(number: int) -> None:
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 - what users' data sets still use
+
+
+def batches(source: Any) -> list[str]:
+    seed(3)
+    return [repr(batch) for _ in range(2) for batch in source] + [repr(torch.rand(2)), str(random.random())]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["batches", "batch_sampler", "single", "subset", "stream", "persistent"])
+def test_batches_order_and_random_states_are_those_of_the_loader_alone(kind: str, workers: int) -> None:
+    def make() -> DataLoader[Any]:
+        several = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+        if kind == "batch_sampler":
+            return DataLoader(Pages(), batch_sampler=BatchSampler(range(24), 5, False), **several)
+        if kind == "single":
+            return DataLoader(Pages(), batch_size=None, shuffle=True, **several)
+        if kind == "stream":
+            return DataLoader(Stream(), batch_size=3, **several)
+        data = Subset(Pages(), range(3, 20)) if kind == "subset" else Pages()
+        lives = kind == "persistent" and workers > 0
+        return DataLoader(data, batch_size=4, shuffle=True, persistent_workers=lives, **several)
+
+    plain, source = make(), make()
+    alone, again = batches(plain), batches(plain)
+    kept = dict(source.__dict__)
+    with loader_watch.watch(source) as seen:
+        assert batches(seen) == alone
+    for name in ("worker_init_fn", "collate_fn", "dataset", "sampler"):
+        assert source.__dict__[name] is kept[name]
+    assert type(source) is DataLoader
+    assert type(source.dataset).__mro__[0] in (Pages, Stream, Subset)
+    assert batches(source) == again  # a persistent worker goes on without the instrument
+    assert not Path(seen.folder).exists()
+    assert seen.table()["samples"].sum() == 2 * {"subset": 17, "stream": 20}.get(kind, 24)
+    assert seen.epochs == 2 and seen.finding()
+
+
+def test_the_slow_sample_is_named_with_its_worker() -> None:
+    with loader_watch.watch(
+        DataLoader(Pages(slow=9), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    ) as seen:
+        assert len(seen) == 6 and seen.batch_size == 4
+        for _ in seen:
+            pass
+    row = seen.slowest(1).iloc[0]
+    assert row["sample"] == "page_009.png" and row["times"] > 5 and row["worker"] == 0
+    assert row["seconds"] >= 0.2 and row["doing"].startswith("waits")
+    assert list(seen.table()["worker"]) == [0, 1]
+    assert (seen.table()["rss_mb"] > 10).all() and (seen.table()["private_mb"] > 0).all()
+
+
+def test_iterating_over_the_loader_itself_is_watched_too() -> None:
+    """As Lightning does, which is given the loader and not what `watch` returns."""
+    source = DataLoader(Pages(), batch_size=4)
+    with loader_watch.watch(source) as seen:
+        for _ in source:
+            time.sleep(0.001)
+    steps = seen.steps()
+    assert len(steps) == 6 and steps["first"].tolist() == [True] + [False] * 5
+    assert steps["compute"].notna().all() and (steps["compute"] >= 0.001).all()
+    assert 0 <= seen.waiting() <= 1
+
+
+def test_a_worker_that_dies_is_told_with_its_sample() -> None:
+    source = DataLoader(Pages(fatal=9), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="exited unexpectedly"), loader_watch.watch(source) as seen:
+        for _ in seen:
+            pass
+    [death] = seen.deaths
+    assert (death.worker, death.how, death.sample, death.samples) == (0, "SIGKILL", "page_009.png (index 9)", 5)
+    assert "died of SIGKILL while it loaded" in seen.finding()
+    assert "SIGKILL" in seen.table()["ended"].tolist()
+
+
+def test_a_sample_without_a_name_is_told_with_its_index() -> None:
+    assert names.called([1, 2], "33") == names.numbered("33") == "index 33"
+    assert names.called(None, "") == "" and names.called(None, "collate_fn") == "collate_fn"
+
+
+def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> None:
+    class Broken(Pages):
+        def __getitem__(self, index: int) -> Any:
+            if index == 6:
+                raise KeyError("no such page")
+            return super().__getitem__(index)
+
+    source = DataLoader(Broken(), batch_size=4)
+    with pytest.raises(KeyError, match="no such page"), loader_watch.watch(source) as seen:
+        for _ in source:
+            pass
+    assert seen.finding() == "Loading failed with KeyError at sample page_006.png (index 6)"
+    assert type(source.dataset) is Broken
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_is_watched() -> None:
+    source = DataLoader(Stream(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    with loader_watch.watch(source) as seen:
+        assert sum(1 for _ in seen) == 10
+    assert seen.table()["samples"].tolist() == [20]
+    assert seen.slowest(1)["sample"].iloc[0].startswith("row")
+
+
+@pytest.mark.slow
+def test_memory_that_a_worker_keeps_is_told_as_its_own() -> None:
+    with loader_watch.watch(DataLoader(Growing(), num_workers=1, multiprocessing_context="fork")) as seen:
+        for _ in seen:
+            pass
+    assert seen.table()["growth_mb"].iloc[0] > 64
+    [told] = [text for text in seen.findings() if "of its own" in text]
+    assert "a cache, or a leak" in told
+
+
+def test_pages_copied_by_counting_references_are_told_from_a_leak() -> None:
+    """A forked worker that touches its parent's objects: what it has alone grows, what is resident does not."""
+    log = journal.Log(1, 0, began=0.0, last=10.0)
+    for at, own in ((0, 10), (5, 200), (10, 400)):
+        memory = journal.Memory(rss=900_000_000, pss=0, private=own * 1_000_000)
+        log.looks.append(journal.Look(float(at), memory, 0, 0, 0, 1, 0))
+    [told] = reasons._memory([log])
+    assert "390 MB of its own in 10 s" in told and "counting references" in told
+
+
+def test_anything_that_is_iterated_over_can_be_watched() -> None:
+    with loader_watch.watch(["a", "b", "c"]) as seen:
+        assert list(seen) == ["a", "b", "c"]
+    assert len(seen.steps()) == 3 and seen.table().empty and seen.slowest().empty
+    with loader_watch.watch(iter(range(0))) as seen:
+        assert list(seen) == []
+    assert seen.finding() == "No step was seen from its batch to the next one"
+
+
+def test_a_list_as_a_data_set_is_left_as_it_is() -> None:
+    source = DataLoader(list(range(8)), batch_size=2)  # type: ignore[arg-type]
+    with loader_watch.watch(source) as seen:
+        assert [batch.tolist() for batch in seen] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert type(source.dataset) is list and seen.table()["batches"].tolist() == [4]
+
+
+def test_the_watched_data_set_can_be_pickled_and_copied_as_itself() -> None:
+    source = DataLoader(Pages(), batch_size=4)
+    with loader_watch.watch(source):
+        assert type(source.dataset) is not Pages and isinstance(source.dataset, Pages)
+        assert type(pickle.loads(pickle.dumps(source.dataset))) is Pages
+
+
+def test_a_break_leaves_nothing_behind() -> None:
+    source = DataLoader(Pages(), batch_size=2, num_workers=1, multiprocessing_context="fork")
+    with loader_watch.watch(source) as seen:
+        for _ in seen:
+            break
+    gc.collect()
+    assert seen.steps()["compute"].isna().tolist() == [True]
+    assert [p for p in multiprocessing.active_children() if p.is_alive()] == []
+
+
+def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
+    """torch tells a dead worker from its handler, wherever the main thread is; the instrument must not keep it."""
+
+    def handler(_number: int, _frame: Any) -> None:
+        raise TimeoutError("the user's")
+
+    class Interrupted(loader_watch.Seen):
+        def came(self, *_: Any) -> None:
+            signal.raise_signal(signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        seen = Interrupted([1, 2], Path("nowhere"))
+        with pytest.raises(TimeoutError, match="the user's"):
+            list(seen)
+        assert not signal_errors.by_a_signal(ValueError())
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = journal.Journal(tmp_path, 0)
+    os.close(kept.lines or 0)
+    kept.write(["sample"])
+    assert kept.lines is None and "the loader's journal ends" in capsys.readouterr().err
+    kept.write(["sample"])
+
+
+def test_many_samples_share_lines_that_name_the_slowest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SINGLE", 2)
+    monkeypatch.setattr(journal, "GROUP", 4)
+    kept = journal.Journal(tmp_path, 0)
+    for i in range(10):
+        kept.end(i, f"p{i}", time.monotonic(), 0.5 if i == 4 else 0.001, 0.0)
+    kept.close()
+    [log] = journal.read(tmp_path)
+    assert (log.count, len(log.samples)) == (10, 4)
+    assert reasons.slowest([log], 1)[0]["sample"] == "p4"
+
+
+def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    kept = journal.Journal(tmp_path, 3)
+    kept.end(0, "p0", time.monotonic(), 0.1, 0.1)
+    kept.close()
+    with (tmp_path / f"{os.getpid()}.jsonl").open("ab") as file:
+        file.write(b'["sample", 1.0, 0.')
+    assert [(log.worker, log.count) for log in journal.read(tmp_path)] == [(3, 1)]
+
+
+def test_data_sets_inside_data_sets_are_found_once() -> None:
+    inner = Pages()
+    outer = ConcatDataset([Subset(inner, [0, 1]), inner])
+    assert [type(each) for each in samples.nested(outer)] == [ConcatDataset, Subset, Pages]
+
+
+def test_names() -> None:
+    Row = namedtuple("Row", "image label")
+    assert names.of_item({"image": torch.ones(2), "image_id": 7}) == "7"
+    assert names.of_item((torch.ones(2), "cat")) is None
+    assert names.of_item((torch.ones(2), "a/b.png", 3)) == "a/b.png"
+    assert names.of_item(Row(torch.ones(2), 1)) is None
+    assert names.of_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
+    assert names.of_item(torch.ones(3)) is None and names.of_item("cat") is None
+    assert names.of_index(Pages(), 3) == "page_003.png"
+    assert names.of_index(Pages(), (5, 3)) == "page_003.png"
+    assert names.of_index(Pages(), 99) is None and names.of_index([1], 0) is None
+
+
+def test_measuring_recommends_what_is_clearly_faster() -> None:
+    class Sleepy(Pages):
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.03)
+            return index
+
+    source = DataLoader(Sleepy(8), batch_size=2, shuffle=True)
+    measured = loader_watch.measure(
+        source, 0.0, workers=(0, 2), threads=(1,), used=loader_watch.Setting(0, 1), seconds=0.3, turns=1
+    )
+    assert measured.best is not None and measured.now is not None
+    assert [trial.setting.workers for trial in measured.trials] == [0, 2]
+    assert measured.trials[0].waiting[0] > 0.8
+    assert all(trial.steps >= 2 and not trial.error for trial in measured.trials)
+    assert measured.table()["step_ms"].notna().all()
+
+
+def test_torch_is_silent_about_the_workers_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one core: torch would warn of two workers
+    source: DataLoader[Any] = DataLoader(range(4), batch_size=2)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader_watch.measure(source, 0.0, workers=(0, 2), threads=(1,), seconds=0.1, turns=1)
+
+
+def trial(workers: int, *seconds: float) -> measure.Trial:
+    return measure.Trial(measure.Setting(workers, 1), list(seconds), [0.1] * len(seconds))
+
+
+def test_a_difference_within_the_spread_changes_nothing() -> None:
+    alike = measure.Measured([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], measure.Setting(0, 1), 3)
+    assert alike.best is alike.now and alike.share == 1
+    assert alike.finding().startswith("Stay with 0 workers, 1 thread")
+    assert alike.finding().endswith("the other one is not clearly faster")
+    apart = measure.Measured([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], measure.Setting(0, 1), 3)
+    assert apart.share == pytest.approx(0.5)
+    assert apart.finding() == (
+        "2 workers, 1 thread: 550 ms (500 to 600 in 3 turns) a step instead of 1100 ms (1000 to 1300 in 3 turns) "
+        "with 0 workers, 1 thread, 50 % less"
+    )
+    assert apart.line() == "DataLoader(..., num_workers=2); torch.set_num_threads(1)"
+    assert str(apart).splitlines()[:2] == [apart.finding(), apart.line()] and "step_ms" in str(apart)
+    assert "error" not in str(apart) and str(measure.Measured([], measure.Setting(0, 1), 3)) == "No setting was tried"
+
+
+def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Luck that does not come twice recommends nothing."""
+    from ocrlab.debug.instruments.dataloader import tune_workers
+
+    def turn(trial: measure.Trial, *_: Any) -> None:
+        lucky = trial.setting.workers == 2 and len(trial.seconds) < 3
+        trial.seconds.append(0.5 if lucky else 1.0)
+
+    monkeypatch.setattr(tune_workers, "_turn", turn)
+    told: list[dict[str, Any]] = []
+    measured = loader_watch.measure(
+        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=loader_watch.Setting(0, 1), progress=told.append
+    )
+    assert [len(trial.seconds) for trial in measured.trials] == [6, 6, 3]
+    assert measured.best is measured.now
+    assert [each["step"] for each in told] == list(range(1, 16)) and all(each["step"] <= each["total"] for each in told)
+
+
+def test_a_setting_that_fails_is_told_and_never_recommended() -> None:
+    def make(workers: int) -> Any:
+        if workers:
+            raise ValueError("no workers today")
+        return DataLoader(Pages(), batch_size=4)
+
+    measured = loader_watch.measure(make, 0.001, workers=(0, 1), seconds=0.05, turns=2)
+    assert measured.best is measured.trials[0]
+    assert measured.trials[1].error == "ValueError: no workers today"
+    nothing = loader_watch.measure(lambda workers: [], 0.0, workers=(0,), seconds=0.05, turns=1)
+    assert nothing.best is None and "no batch" in nothing.finding() and nothing.line() == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"workers": ()}, {"workers": (-1,)}, {"threads": (0,)}, {"turns": 0}, {"seconds": 0}]
+)
+def test_measuring_refuses_what_cannot_be_tried(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="cannot be measured"):
+        loader_watch.measure(DataLoader(Pages()), 0.0, **arguments)
+    with pytest.raises(ConfigError, match="No loader can be made"):
+        loader_watch.measure([1, 2], 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "stream", "single"])
+def test_a_rebuilt_loader_has_the_settings_of_the_first(kind: str) -> None:
+    source: DataLoader[Any] = {
+        "shuffle": DataLoader(Pages(), batch_size=5, drop_last=True, shuffle=True),
+        "stream": DataLoader(Stream(), batch_size=3),
+        "single": DataLoader(Pages(), batch_size=None),
+    }[kind]
+    made = loader_watch.rebuilt(source, 0)
+    seed(0)
+    want = [repr(batch) for batch in source]
+    seed(0)
+    assert [repr(batch) for batch in made] == want
+    assert loader_watch.rebuilt(source, 2).num_workers == 2

@@ -1,0 +1,398 @@
+"""Watching modules in trainings of many kinds: what is seen, that nothing is changed, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ocrlab.debug.instruments.layers import layer_watch
+from ocrlab.errors import ConfigError
+from ocrlab.model.dbnet import Detector
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Linear(16, 4))
+
+
+def train(model: Any, steps: int = 2, *, parameters: Any = None, batch: Callable[[int], Tensor] | None = None) -> float:
+    """Train with SGD and return the last loss."""
+    optimizer = torch.optim.SGD(parameters if parameters is not None else model.parameters(), 0.1)
+    generator = torch.Generator().manual_seed(3)
+    for step in range(steps):
+        x = torch.randn(4, 8, generator=generator) if batch is None else batch(step)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(loss.detach())
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+def test_the_table_has_one_row_a_module_and_the_facts_of_its_output() -> None:
+    model = Detector("resnet18_slim", "fpn", 16).train()
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    with layer_watch.watch(model) as seen:
+        maps = model(images)
+        maps.probability.mean().backward()
+    row = seen.table().loc["decoder.fusion"]
+    assert (row["class"], row["shape"], row["dtype"], row["calls"]) == ("Sequential", (2, 8, 16, 16), "float32", 1)
+    assert row["min"] == 0 and 0 < row["zeros"] < 1 and row["std"] > 0
+    assert row["grad_std"] > 0 and row["ms"] > 0 and row["backward_ms"] > 0
+    assert row["output_mib"] == 2 * 8 * 16 * 16 * 4 / 2**20
+    assert (seen.first_nonfinite, seen.fault, seen.note()) == (None, "", "")
+
+
+def test_figures_are_those_of_the_tensors() -> None:
+    model = small()
+    kept: dict[str, Tensor] = {}
+    model[1].register_forward_hook(lambda _m, _a, out: kept.update(out=out.detach().clone()))
+    with layer_watch.watch(model, "1") as seen:
+        train(model, 1)
+    row = seen.history().set_index("what").loc["output"]
+    assert row["mean"] == pytest.approx(float(kept["out"].mean()), abs=1e-6)
+    assert row["std"] == pytest.approx(
+        float(kept["out"].std(correction=0)), rel=1e-5
+    )  # before ReLU changed it in place
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    model = small()
+    kept: list[Tensor] = []
+
+    def keep(_module: nn.Module, args: Any, _output: Any) -> None:
+        args[0].register_hook(lambda gradient: kept.append(gradient.clone()))
+
+    model[3].register_forward_hook(keep)
+    with layer_watch.watch(model, "3") as seen:
+        train(model, 1)
+    row = seen.history().set_index("what").loc["gradient of input"]
+    assert row["max"] == float(kept[0].max()) and row["shape"] == (4, 16)
+    with layer_watch.watch(model, "3", backward=False) as seen:
+        train(model, 1)
+    assert set(seen.history()["what"]) == {"input", "output"}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_training_is_the_same_bit_for_bit_and_no_hook_stays(every: int) -> None:
+    model = small()
+    twin = copy.deepcopy(model)
+    want, state = train(twin, 4), torch.get_rng_state()
+    with layer_watch.watch(model, "*", every=every) as seen:
+        assert hooks(model) > 0
+        got = train(model, 4)
+    assert got == want and torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), twin.state_dict().values(), strict=True))
+    assert hooks(model) == 0
+    assert sorted(set(seen.history()["step"])) == list(range(0, 4, every))
+
+
+def test_micro_batches_belong_to_the_step_of_the_optimizer() -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with layer_watch.watch(model, "3", every=2) as seen:
+        for micro in range(9):
+            model(torch.randn(4, 8)).sum().backward()
+            if micro % 3 == 2:
+                optimizer.step()
+    outputs = seen.history().query("what == 'output'")
+    assert sorted(set(zip(outputs["step"], outputs["micro"], strict=True))) == [(0, 0), (0, 2), (2, 6), (2, 7), (2, 8)]
+
+
+def test_of_two_optimizers_one_counts_and_strangers_do_not() -> None:
+    model, other = small(), small()
+    first, second = (torch.optim.SGD(part.parameters(), 0.1) for part in (model[0], model[3]))
+    with layer_watch.watch(model, "3") as seen:
+        for _ in range(3):
+            model(torch.randn(4, 8)).sum().backward()
+            first.step()
+            second.step()
+            train(other, 2)
+    assert sorted(set(seen.history()["step"])) == [0, 1, 2]
+
+
+def test_without_an_optimizer_calls_are_steps_or_the_caller_says() -> None:
+    model = small().eval()
+    with torch.inference_mode(), layer_watch.watch(model, "3", every=2) as seen:
+        for _ in range(5):
+            model(torch.randn(4, 8))
+    assert list(seen.history().query("what == 'output'")["step"]) == [0, 2, 4]
+    assert set(seen.history()["phase"]) == {"eval"}
+    with layer_watch.watch(model, "3") as seen:
+        for _ in range(2):
+            model(torch.randn(4, 8))
+            model(torch.randn(4, 8))
+            seen.step()
+    assert list(seen.history().query("what == 'output'")["step"]) == [0, 0, 1, 1]
+
+
+def test_a_nan_in_one_page_is_named_with_its_sample() -> None:
+    model = small()
+    bad = torch.randn(4, 8)
+    bad[2, 5] = math.nan
+    with layer_watch.watch(model, "*") as seen:
+        train(model, 3, batch=lambda step: bad if step == 1 else torch.randn(4, 8))
+    first = seen.first_nonfinite
+    assert first is not None
+    assert (first.step, first.what, first.sample, first.index, first.nan) == (1, "input", 2, (2, 5), 1)
+    assert "came in with the batch" in str(first)
+    assert seen.table().loc["3", "worst"].startswith("64 in input") and seen.table().loc["3", "nan"] == 16
+
+
+def test_an_infinite_weight_is_named() -> None:
+    model = small()
+    with torch.no_grad():
+        model[3].weight[1, 2] = math.inf
+    with layer_watch.watch(model, "*") as seen:
+        train(model, 1)
+    first = seen.first_nonfinite
+    assert first is not None
+    assert (first.module, first.what, first.path, first.index, first.inf) == ("3", "weight", "weight", (1, 2), 1)
+
+
+class Divides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x - x)
+
+
+class Roots(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 0).sqrt()  # its gradient at 0 is infinite
+
+
+def test_who_made_it_forward_and_backward() -> None:
+    for kind, what in ((Divides, "output"), (Roots, "gradient of input")):
+        model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(kind()), nn.Linear(8, 2))
+        with layer_watch.watch(model, "*") as seen:
+            train(model, 1)
+        first = seen.first_nonfinite
+        assert first is not None
+        assert (first.module, first.kind, first.what, first.step) == ("1.0", kind.__name__, what, 0)
+        assert "made here" in first.sentence
+
+
+def test_a_loss_that_spoils_gradients_is_told_from_the_model() -> None:
+    model = small()
+    with layer_watch.watch(model, "3") as seen:
+        (model(torch.randn(4, 8)) * math.inf).sum().backward()
+    assert seen.first_nonfinite is not None
+    assert "the loss, code between modules" in seen.first_nonfinite.sentence
+
+
+class Rich(nn.Module):
+    """Shared, reused and nested modules; keywords in, a dict out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.b = self.a
+        self.rnn = nn.LSTM(8, 8)
+        self.parts = nn.ModuleList([nn.Linear(8, 8)])
+        self.idle = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> dict[str, Any]:
+        y, (h, c) = self.rnn(self.b(self.a(x)))
+        return {"logits": self.parts[0](y) * scale, "aux": [h, {"c": c}], "n": 3, "none": None}
+
+
+def test_nested_outputs_shared_modules_and_keywords() -> None:
+    model = Rich()
+    with layer_watch.watch(model, "*") as seen:
+        model(x=torch.randn(3, 2, 8), scale=2.0)["logits"].sum().backward()
+    told = seen.history()
+    assert {"['logits']", "['aux'][0]", "['aux'][1]['c']"} <= set(told[told["module"] == "(Rich)"]["path"])
+    assert "x" in set(told[told["what"] == "input"]["path"])
+    assert seen.table()["calls"].to_dict() == {"(Rich)": 1, "a": 2, "rnn": 1, "parts.0": 1, "idle": 0}
+    assert seen.note() == "never called: idle"
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_calls_twice_and_is_counted_once(reentrant: bool) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with layer_watch.watch(model, "*") as seen:
+        for _ in range(2):
+            x = torch.randn(4, 8, requires_grad=True)
+            checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+            optimizer.step()
+    told = seen.history()
+    assert set(told["phase"]) == {"forward", "recompute"} and set(told["step"]) == {0, 1}
+    assert set(seen.table()["calls"]) == {1}
+    assert seen.table()["grad_std"].notna().all()
+    assert not seen.fault
+
+
+def test_an_exception_leaves_no_hook_and_names_the_way_to_it() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(3, 3)))
+    with pytest.raises(RuntimeError), layer_watch.watch(model, "*") as seen:
+        model(torch.randn(2, 8))
+    assert hooks(model) == 0
+    assert seen.unfinished == ("(Sequential)", "1", "1.0")
+    assert list(seen.table()["calls"]) == [0, 1, 0, 0]
+
+
+def test_an_exception_that_the_loop_survives() -> None:
+    model = small()
+    with layer_watch.watch(model, "*") as seen:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(4, 7))
+        train(model, 2)
+    assert seen.unfinished == () and set(seen.table()["calls"]) == {1}
+
+
+def test_closing_a_generator_and_deleting_the_model_take_the_hooks_off() -> None:
+    model = small()
+
+    def watched(model: nn.Module) -> Any:
+        with layer_watch.watch(model, "*") as seen:
+            yield seen
+
+    generator = watched(model)
+    next(generator)
+    assert hooks(model) > 0
+    generator.close()
+    assert hooks(model) == 0
+    with layer_watch.watch(model, "*") as seen:
+        model(torch.randn(4, 8))
+        gone = weakref.ref(model)
+        del model
+        gc.collect()
+        assert gone() is None
+    assert len(seen.table()) == 5
+
+
+def test_copies_and_pickles_of_a_watched_model_do_not_report() -> None:
+    model = small()
+    with layer_watch.watch(model, "*") as seen:
+        data = io.BytesIO()
+        torch.save(model, data)
+        data.seek(0)
+        for other in (copy.deepcopy(model), torch.load(data, weights_only=False)):
+            other(torch.randn(4, 8))
+        assert seen.history().empty
+        model(torch.randn(4, 8))
+    assert set(seen.table()["calls"]) == {1}
+
+
+def test_autocast_scaler_frozen_parts_and_other_backward_passes() -> None:
+    model = small()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[3].parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    with layer_watch.watch(model, "*") as seen:
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.randn(4, 8)).float().square().mean()
+            scaler.scale(loss).backward(retain_graph=True)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        loss.backward()  # of a step that is over
+    told = seen.table()
+    assert told.loc["3", "dtype"] == "bfloat16" and told.loc["3", "grad_std"] > 0
+    assert math.isnan(told.loc["0", "grad_std"]) and told.loc["0", "calls"] == 1
+    assert not seen.fault
+
+
+def test_an_error_inside_is_said_once_and_ends_the_watching_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Tensor) -> None:
+        raise RuntimeError("no such thing\nas this")
+
+    monkeypatch.setattr("ocrlab.debug.instruments.tensor_facts.look", broken)
+    model = small()
+    with layer_watch.watch(model, "*") as seen:
+        train(model, 3)
+    assert capsys.readouterr().err.count("no such thing") == 1
+    assert "as this" not in seen.note() and "no such thing" in seen.note()
+    assert hooks(model) == 0
+
+
+def test_functional_transforms_are_left_alone() -> None:
+    model = small().eval()
+    with layer_watch.watch(model, "*") as seen:
+        torch.func.vmap(model)(torch.randn(3, 4, 8))
+        torch.func.grad(lambda p, x: torch.func.functional_call(model, p, (x,)).sum())(
+            dict(model.named_parameters()), torch.randn(4, 8)
+        )
+    assert not seen.fault and "vmap" in "".join(seen.history()["why"])
+
+
+def test_the_rows_are_bounded_and_the_first_fault_outlives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrlab.debug.instruments.layers.statistics.MOST", 40)
+    model = small()
+    bad = torch.full((4, 8), math.inf)
+    with layer_watch.watch(model, "*") as seen:
+        train(model, 8, batch=lambda step: bad if step == 1 else torch.randn(4, 8))
+    assert len(seen.history()) <= 60
+    assert seen.first_nonfinite is not None and seen.first_nonfinite.step == 1
+    assert "older rows were dropped" in seen.note()
+
+
+def test_wrong_use_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nn.Module"):
+        layer_watch.watch(lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="whole number"):
+        layer_watch.watch(small(), "*", every=0)
+    model = small()
+    with layer_watch.watch(model, "*") as seen, pytest.raises(ConfigError, match="open already"):
+        seen.__enter__()
+
+
+def test_a_compiled_model_is_looked_at_eagerly_and_compiled_between(capsys: pytest.CaptureFixture[str]) -> None:
+    graphs: list[int] = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            graphs.append(1)
+            return graph.forward(*args)
+
+        return run
+
+    model = torch.compile(small(), backend=backend)
+    with layer_watch.watch(model, "*", every=2) as seen:
+        train(model, 4)
+    assert sorted(set(seen.history()["step"])) == [0, 2] and seen.table()["calls"].eq(1).all()
+    assert len(graphs) == 2
+    assert "run eagerly" in capsys.readouterr().err
+    train(model, 1)
+    assert len(graphs) == 3
+    assert hooks(model) == 0
+
+
+def test_inside_a_compiled_function_it_breaks_nothing_and_says_why_nothing_is_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = small()
+    function = torch.compile(lambda x: model(x), backend="eager", fullgraph=True)
+    with layer_watch.watch(model, "*") as seen:
+        train(function, 2, parameters=model.parameters())
+    assert "compiled function" in seen.note() and "compiled function" in capsys.readouterr().err
+    assert seen.history().empty and seen.table()["calls"].eq(0).all()
+
+
+@pytest.mark.parametrize("which", ["3", "*"])
+def test_the_figure_says_what_was_found(which: str) -> None:
+    model = small()
+    with layer_watch.watch(model, which) as seen:
+        train(model, 3)
+    drawn = seen.plot()
+    assert "Standard deviation of the output" in drawn.alt and "gradient" in drawn.alt
+    assert [axes.get_xlabel() for axes in drawn.figure.axes] != ["", ""]
+    assert drawn.alt in drawn._repr_mimebundle_()["text/plain"]
+    with layer_watch.watch(model, which) as seen:
+        train(model, 2, batch=lambda _: torch.full((4, 8), math.nan))
+    assert seen.plot().alt.startswith("First NaN at step 0")

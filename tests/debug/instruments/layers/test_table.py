@@ -1,0 +1,110 @@
+"""Whose sample a value is: also where the first dimension is none of samples, or an exception has left the modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from ocrlab.debug.instruments.layers import layer_watch
+
+NAN = float("nan")
+
+
+def first(net: nn.Module, *given: Any) -> layer_watch.First | None:
+    with layer_watch.watch(net, "*") as seen:
+        net(*given)
+    return seen.first_nonfinite
+
+
+class Around(nn.Module):
+    """A layer inside of a model, whose own input is none of the layer's."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, make: Any) -> Any:
+        return self.layer(make())
+
+
+def test_a_row_of_packed_steps_is_no_sample() -> None:
+    x = torch.randn(3, 4, 2)
+    x[2, 1] = NAN  # the longest, so that it comes first among the packed
+    packed = pack_padded_sequence(x, torch.tensor([2, 1, 4]), batch_first=True, enforce_sorted=False)
+    found = first(Around(nn.LSTM(2, 3, batch_first=True)), lambda: packed)
+    assert found is not None
+    assert (found.sample, "packed" in found.sentence, "sample" in found.sentence) == (None, True, False)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_time_may_come_before_the_samples(batch_first: bool) -> None:
+    x = torch.zeros(5, 4, 2) if batch_first else torch.zeros(4, 5, 2)
+    x[(3, 1) if batch_first else (1, 3)] = NAN
+    found = first(Around(nn.GRU(2, 3, batch_first=batch_first)), lambda: x)
+    assert found is not None
+    assert found.sample == 3
+
+
+def test_the_state_of_a_recurrent_layer_has_its_samples_second() -> None:
+    net = nn.LSTM(2, 3, batch_first=True)
+    hidden = torch.zeros(1, 5, 3)
+    hidden[0, 4] = NAN
+    with layer_watch.watch(net, "*") as seen:
+        net(torch.zeros(5, 4, 2), (hidden, torch.zeros(1, 5, 3)))
+    assert seen.first_nonfinite is not None
+    assert seen.first_nonfinite.sample == 4
+
+
+def test_what_an_exception_left_was_called() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2), nn.ReLU())
+    with pytest.raises(RuntimeError), layer_watch.watch(net, "*") as seen:
+        net(torch.ones(1, 2))
+    assert seen.note() == "an exception left (Sequential), 1; never called: 2"
+
+
+def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
+    net = nn.Linear(2, 2)
+    with layer_watch.watch(net, "*") as seen:
+        torch.func.vmap(net)(torch.ones(3, 2))
+    assert "finite" not in str(seen)
+    assert "no value was read: inside of vmap" in str(seen)
+
+
+class Silent(nn.Module):
+    def forward(self, x: torch.Tensor) -> None:
+        return None
+
+
+def test_a_module_that_gives_no_tensor_was_called_as_well() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.silent = nn.Linear(2, 2), Silent()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.silent(x)
+            self.silent(x)
+            return self.first(x)  # type: ignore[no-any-return]
+
+    net = Net()
+    with layer_watch.watch(net, "*") as seen:
+        net(torch.ones(1, 2))
+    assert seen.table()["calls"].tolist() == [1, 1, 2] and seen.table()["step"].tolist() == [0, 0, 0]
+    assert seen.table()["shape"]["silent"] is None
+
+
+def test_the_figure_names_the_modules_with_the_lowest_and_the_highest_figures() -> None:
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(7)))
+    with torch.no_grad():
+        for number, layer in enumerate(net):
+            layer.weight.copy_((1e3 if number == 4 else 1e-3 if number == 5 else 1.0) * torch.eye(2))
+            layer.bias.zero_()
+    with layer_watch.watch(net, "*") as seen:
+        net(torch.tensor([[1.0, 3.0]]))
+    drawn = seen.plot()
+    assert "highest in 4" in drawn.alt and "lowest in" in drawn.alt
+    assert "4" in [text.get_text() for text in drawn.figure.axes[0].texts]

@@ -1,0 +1,373 @@
+"""Leaks: each kind is found with its line, what has a bound or levels off is none, and nothing is left behind."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from ocrlab.debug.instruments.leaks import autograd_graph, growth_lines, leak_watch, worker_leaks
+from ocrlab.debug.instruments.leaks.growth_slope import slope, still_grows
+from ocrlab.debug.instruments.leaks.leak_report import Leak
+from ocrlab.debug.instruments.leaks.object_census import Probe
+from ocrlab.debug.instruments.leaks.referrers import Search
+from ocrlab.errors import ConfigError
+
+SIZE = 256  # an output is 1 MiB
+
+
+@pytest.fixture(autouse=True)
+def swept() -> None:
+    """What earlier tests have left shall not go in the middle of a test: memory that shrinks hides what grows."""
+    gc.collect()
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
+
+
+def images(count: int = 45, size: int = SIZE) -> Iterator[Tensor]:
+    for _ in range(count):
+        yield torch.ones(1, 3, size, size)
+
+
+def train(model: nn.Module, after: Callable[[Tensor], Any], size: Callable[[int], int] = lambda _: SIZE) -> None:
+    optimiser = torch.optim.Adam(model.parameters())
+    for step in range(45):
+        output = model(torch.ones(1, 3, size(step), size(step)))
+        output.square().mean().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        after(output)
+
+
+def line_of(mark: str) -> int:
+    """Return the line of this file that ends in a mark."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(n for n, text in enumerate(file, 1) if text.rstrip().endswith(f"# leaks: {mark}"))
+
+
+graphs = pytest.mark.skipif(not autograd_graph.SEES, reason="this torch shows no saved tensor without unpacking it")
+
+
+def only(seen: leak_watch.Seen, mark: str, kind: str) -> Any:
+    """Return the one leak that was found, if it is the one on the marked line."""
+    assert [leak.held_at for leak in seen.leaks] == [f"{__file__}:{line_of(mark)}"], seen.finding()
+    assert seen.leaks[0].kind == kind
+    assert seen.leaks[0].code.endswith(f"# leaks: {mark}")
+    return seen.leaks[0]
+
+
+def test_a_list_of_outputs() -> None:
+    model, kept = net(), []
+
+    def keep(output: Tensor) -> None:
+        kept.append(output)  # leaks: list
+
+    with leak_watch.watch(model) as seen:
+        train(model, keep)
+    leak = only(seen, "list", "tensors")
+    assert leak.mib_per_step == pytest.approx(1.0, abs=0.05)
+    assert leak.found_after <= 50
+    assert "kept" in leak.holder
+    assert "detach" in leak.fix
+    assert not model._forward_pre_hooks
+    assert sys.gettrace() is None
+
+
+@graphs
+def test_a_loss_with_its_graph() -> None:
+    model, total = net(), torch.zeros(())
+    with leak_watch.watch(model) as seen:
+        for batch in images():
+            total = total + model(batch).square().mean()  # leaks: graph
+    leak = only(seen, "graph", "graph")
+    assert "`total`" in leak.holder
+    assert leak.mib_per_step > 1
+
+
+@pytest.mark.slow
+def test_a_hook_that_keeps_what_passes() -> None:
+    model, kept = net(), []
+
+    def look(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        kept.append(output.detach().clone())  # leaks: hook
+
+    model[2].register_forward_hook(look)
+    with leak_watch.watch(model) as seen:
+        train(model, lambda output: None)
+    assert "kept" in only(seen, "hook", seen.leaks[0].kind if seen.leaks else "hook").holder
+
+
+class Recorder:
+    """Keeps features under names, in an attribute."""
+
+    def __init__(self) -> None:
+        self.features: dict[int, Tensor] = {}
+
+    def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        self.features[len(self.features)] = output  # leaks: attribute
+
+
+@pytest.mark.slow
+def test_an_attribute_of_an_object() -> None:
+    model, recorder = net(), Recorder()
+    model[2].register_forward_hook(recorder)
+    with leak_watch.watch(model) as seen:
+        train(model, lambda output: None)
+    assert "features" in only(seen, "attribute", "tensors").holder
+
+
+@graphs
+def test_a_validation_without_no_grad() -> None:
+    model, total = net().eval(), torch.zeros(())
+    with leak_watch.watch(model) as seen:
+        for batch in images():
+            total += model(batch).square().mean()  # leaks: validation
+    assert "no_grad" in only(seen, "validation", "evaluation").fix
+
+
+@graphs
+def test_a_model_that_is_called_twice_a_step_and_leaks_once() -> None:
+    model, total = net(), torch.zeros(())
+
+    def look(_output: Tensor) -> None:
+        nonlocal total
+        total = total + model(torch.ones(1, 3, SIZE, SIZE)).mean()  # leaks: twice
+
+    with leak_watch.watch(model) as seen:
+        train(model, look)
+    assert seen.ticks == 90
+    leak = only(seen, "twice", "graph")
+    assert leak.mib_per_step == pytest.approx(2.75, abs=0.6)  # what the ReLU and the convolutions keep, of one call
+    with leak_watch.watch(model) as seen:
+        train(model, lambda _: model(torch.ones(1, 3, SIZE, SIZE)))
+    assert seen.leaks == []
+
+
+@pytest.mark.slow
+def test_images_that_are_cached_on_the_host() -> None:
+    model, cache = net(), {}
+
+    def keep(_output: Tensor) -> None:
+        cache[len(cache)] = np.full((1024, 1024), len(cache), dtype=np.uint8)  # leaks: images
+
+    with leak_watch.watch(model) as seen:
+        train(model, keep)
+    assert only(seen, "images", "objects").mib_per_step == pytest.approx(1.0, abs=0.1)
+
+
+class Cached(Dataset[Tensor]):
+    """Keeps every image it has made, in each worker."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return 240
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index not in self.cache:
+            self.cache[index] = torch.ones(3, 300, 300) * index  # leaks: worker
+        return self.cache[index]
+
+
+def test_a_cache_in_loader_workers() -> None:
+    loader = DataLoader(Cached(), batch_size=2, num_workers=1)
+    model = nn.Conv2d(3, 4, 5)
+    with leak_watch.watch(model, loader) as seen:
+        for batch in loader:
+            model(batch).mean().backward()
+            model.zero_grad()
+    assert "loader workers" in only(seen, "worker", "worker").holder
+    assert loader.worker_init_fn is None
+
+
+def lru(_step: int) -> Callable[[Tensor], Any]:
+    last: collections.OrderedDict[int, Tensor] = collections.OrderedDict()
+
+    def keep(output: Tensor) -> None:
+        last[id(output)] = output.detach()
+        if len(last) > 30:
+            last.popitem(last=False)
+
+    return keep
+
+
+def bounded_function(_step: int) -> Callable[[Tensor], Any]:
+    @functools.lru_cache(maxsize=100)
+    def made(number: int) -> Tensor:
+        return torch.ones(1, 512, 512) * number
+
+    numbers = iter(range(1000))
+    return lambda _: made(next(numbers))
+
+
+def last_ones(_step: int) -> Callable[[Tensor], Any]:
+    last: collections.deque[Tensor] = collections.deque(maxlen=100)
+    return lambda output: last.append(output.detach())
+
+
+def nothing(_step: int) -> Callable[[Tensor], Any]:
+    return lambda output: None
+
+
+@pytest.mark.parametrize(
+    "after", [nothing, *(pytest.param(one, marks=pytest.mark.slow) for one in (lru, bounded_function)), last_ones]
+)
+def test_no_alarm_where_nothing_leaks(after: Callable[[int], Callable[[Tensor], Any]]) -> None:
+    model = net()
+    with leak_watch.watch(model) as seen:
+        train(model, after(0))
+    assert seen.leaks == [], seen.finding()
+    assert str(seen) == "\n".join([seen.finding(), *seen.notes])
+
+
+@pytest.mark.slow
+def test_no_alarm_for_varying_sizes_averaged_weights_and_validation() -> None:
+    model = net()
+    averaged = copy.deepcopy(model)
+
+    def average(_output: Tensor) -> None:
+        with torch.no_grad():
+            for mine, new in zip(averaged.parameters(), model.parameters(), strict=True):
+                mine.data = 0.9 * mine + 0.1 * new
+
+    with leak_watch.watch(model) as seen:
+        train(model, average, lambda step: 64 + 8 * (step * 7 % 31))
+        model.eval()
+        with torch.no_grad():
+            shown = [model(batch) for batch in images(12)]
+        assert len(shown) == 12
+    assert seen.leaks == [], seen.finding()
+
+
+def test_an_error_inside_is_said_once_and_the_training_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(leak_watch.Seen, "_sample", fails)
+    model = net()
+    with leak_watch.watch(model) as seen:
+        for batch in images(3, 16):
+            model(batch).sum().backward()
+    assert capsys.readouterr().err.count("no longer looked for (ZeroDivisionError: planted)") == 1
+    assert seen.leaks == []
+    with pytest.raises(ConfigError, match=r"nn\.Module"), leak_watch.watch("model"):  # type: ignore[arg-type]
+        pass
+
+
+def test_steps_are_counted_by_calls_by_optimisers_or_by_hand() -> None:
+    model = net()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for given, by_hand in ((model, False), (None, False), (None, True), (model, True)):
+        with leak_watch.watch(given) as seen:
+            for batch in images(3, 16):
+                model(batch).sum().backward()
+                if by_hand:
+                    seen.step()
+                else:
+                    optimiser.step()
+        assert seen.finding().startswith("No leak in 3 steps.")
+
+
+def test_slopes_are_not_turned_by_jumps() -> None:
+    steps = list(range(40))
+    flat = [100.0 + (50 if step == 7 else 0) for step in steps]
+    assert slope(steps, flat).value == 0
+    risen = slope(steps, [3.0 * step + (500 if step == 20 else 0) for step in steps])
+    assert risen.value == pytest.approx(3)
+    assert risen.low <= 3 <= risen.high
+    assert risen.confidence > 0.99
+    assert slope(steps, [-2.0 * step for step in steps]).confidence < 0.01
+    assert slope([1], [1]).points == 1
+    assert not still_grows(steps, [min(step, 12) for step in steps])
+    assert still_grows(steps, [float(step) for step in steps])
+
+
+@graphs
+def test_a_graph_that_was_used_keeps_nothing() -> None:
+    x = torch.ones(64, requires_grad=True)
+    out = (x * 2).exp().sum()
+    assert len(set(autograd_graph.kept(out))) >= 1
+    out.backward()
+    assert set(autograd_graph.kept(out)) == set()
+
+
+SOURCE = """
+class Keep:
+    def __init__(self):
+        self.items, self.last, self.seen = [], {}, []
+
+    def add(self, thing):
+        self.items.append(thing)
+        self.last[thing] = 1
+        if len(self.last) > 9:
+            self.last.popitem()
+        if self.used + thing.size < self.limit:
+            self.seen.append(thing)
+
+
+total = 0
+for value in range(3):
+    total = total + value
+"""
+
+
+def test_lines_are_read_from_the_source(tmp_path: Any) -> None:
+    path = tmp_path / "keep.py"
+    path.write_text(SOURCE)
+    file = str(path)
+
+    def first(name: str) -> growth_lines.Line:
+        return growth_lines.growth(name, [file])[0]
+
+    assert (first("items").number, first("items").function, first("items").bounded) == (7, "Keep.add", "")
+    assert "line 9" in first("last").bounded or "line 10" in first("last").bounded
+    assert "room" in first("seen").bounded
+    assert first("total").text == "total = total + value"
+    assert growth_lines.growth("nothing", [file, "/no/such/file.py"]) == []
+
+
+def test_holders_have_names() -> None:
+    thing = torch.ones(3)
+    box = {"deep": [[thing]]}
+    found = Search().holder(thing)
+    assert found is not None
+    assert "`thing`" in found.words
+    assert "`box`" in (Search().holder(box["deep"]) or found).words
+
+
+def test_what_a_dataset_holds() -> None:
+    data = Cached()
+    data[0], data[1]
+    length, size, (kind, file) = worker_leaks.held(data)["cache"]
+    assert (length, kind, file) == (2, "Cached", __file__)
+    assert size == 2 * 3 * 300 * 300 * 4
+
+
+def test_a_closer_look_by_hand() -> None:
+    kept: list[Tensor] = []
+    probe = Probe(0, 2, lambda: "training", list)
+    probe.start()
+    for step in range(1, 12):
+        kept.append(torch.ones(1024, 64))  # leaks: look
+        probe.tick(step)
+    assert probe.ripe(11)
+    [found] = probe.judge(11)
+    probe.close()
+    assert found.holder is not None
+    assert "`kept`" in found.holder.words
+    assert str(Leak("tensors", 1, 1, 1, 1, found.holder.words, fix="Let go")).endswith("Let go.")

@@ -1,0 +1,359 @@
+"""Where the memory goes: every storage once, by kind, by module, and the training is not changed by being watched."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils.checkpoint import checkpoint
+
+from ocrlab.debug.instruments.memory import host_memory, memory_plot, memory_watch
+from ocrlab.debug.instruments.memory.cuda_snapshot import read_snapshot
+from ocrlab.debug.instruments.memory.module_attribution import Modules
+from ocrlab.debug.instruments.memory.storage_tracker import Live, stored
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Block, summarise
+from ocrlab.errors import ConfigError, DataError
+
+MIB = 2**20
+
+
+class Net(nn.Module):
+    """Two linear layers of a quarter of a MiB each, the second one checkpointed if asked for."""
+
+    def __init__(self, again: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(256, 256, bias=False), nn.Sigmoid())
+        self.second = nn.Sequential(nn.Linear(256, 256, bias=False), nn.Sigmoid(), nn.Sigmoid())
+        self.again = again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return checkpoint(self.second, x, use_reentrant=False) if self.again else self.second(x)
+
+
+def train(model: nn.Module, steps: int = 2, rows: int = 512, optimiser: Any = None) -> list[float]:
+    optimiser = optimiser or torch.optim.Adam(model.parameters())
+    losses = []
+    for step in range(steps):
+        loss = model(torch.full((rows, 256), 0.1 * (step + 1))).sum() / rows
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def row(seen: memory_watch.Seen, name: str) -> Any:
+    return next(row for row in seen.table() if row.module == name)
+
+
+def test_parameters_gradients_state_and_activations_are_counted_to_the_byte() -> None:
+    model = Net()
+    optimiser = torch.optim.Adam(model.parameters())
+    with memory_watch.watch(model) as seen:
+        train(model, optimiser=optimiser)
+    step = seen.steps[-1]
+    weights = 2 * 256 * 256 * 4
+    assert step.end["parameters"] == weights
+    assert step.end["gradients"] == weights
+    assert step.end["optimizer"] == 2 * weights + 2 * 64  # Adam's two moments, and a counter for each parameter
+    batch = 512 * 256 * 4
+    saved = {r.module: r.activations for r in step.rows}
+    assert saved["first.1"] == batch  # what Sigmoid saves; the linear layers save the batch and the output before
+    assert saved["second.1"] == saved["second.2"] == batch
+    assert row(seen, "first.0").parameters == weights / 2
+    assert len(seen.steps) == 2
+
+
+def test_the_peak_has_a_module_an_operator_and_a_direction() -> None:
+    model = Net()
+    with memory_watch.watch(model) as seen:
+        train(model, steps=1)
+    assert seen.highest is not None
+    peak = seen.highest.peak
+    assert peak.phase == "backward"
+    assert peak.module == "second.2"
+    assert "sigmoid_backward" in peak.op
+    assert peak.bytes == sum(peak.parts.values())
+    assert "in the backward pass in second.2" in seen.finding()
+    assert str(seen).splitlines()[0].startswith("module ")
+    assert str(seen).endswith(seen.finding())
+    assert row(seen, "second.2").backward == peak.bytes
+
+
+def test_a_shared_and_a_viewed_storage_counts_once() -> None:
+    model = Net()
+    model.second[0].weight = model.first[0].weight
+    with memory_watch.watch(model) as seen:
+        x = torch.ones(512, 256)
+        views = [x.view(-1), x.t(), x[:5]]
+        model(views[0].view(512, 256)).sum().backward()
+        seen.step()
+    assert seen.steps[0].end["parameters"] == 256 * 256 * 4
+
+
+def test_a_checkpointed_module_keeps_its_input_only_and_computes_again() -> None:
+    figures = {}
+    for again in (False, True):
+        model = Net(again)
+        with memory_watch.watch(model) as seen:
+            train(model, steps=1)
+        figures[again] = {r.module: r for r in (*seen.table(1), *seen.table(2))}
+    batch = 512 * 256 * 4
+    assert figures[True]["second"].activations < figures[False]["second"].activations
+    assert figures[True]["first.1"].activations == batch
+    assert figures[True]["second"].backward > 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_training_is_the_same_bit_for_bit(again: bool) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(Net(again), nn.Dropout(0.5), nn.ReLU(inplace=True))
+    copy = pickle.loads(pickle.dumps(model))
+    torch.manual_seed(2)
+    plain, state = train(model, 3), torch.get_rng_state()
+    torch.manual_seed(2)
+    with memory_watch.watch(copy):
+        watched = train(copy, 3)
+    assert watched == plain
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), copy.parameters(), strict=True))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in copy.modules())
+
+
+def test_an_in_place_change_is_still_an_error() -> None:
+    """Hooks on saved tensors switch autograd's own check off; without it the gradients would be wrong in silence."""
+    x = torch.ones(3, requires_grad=True)
+    with memory_watch.watch(nn.Identity()):
+        y = (x * 2).exp()
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+        z = x * 2
+        z.pow(2).sum().backward()
+
+
+def test_an_error_inside_leaves_nothing_behind() -> None:
+    model = Net()
+    with pytest.raises(ZeroDivisionError), memory_watch.watch(model):
+        model(torch.ones(2, 256))
+        raise ZeroDivisionError
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    with memory_watch.watch(model) as seen:
+        train(model, 1)
+    assert len(seen.steps) == 1
+
+
+def test_two_watches_at_once_and_things_that_are_no_model_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"nn\.Module"), memory_watch.watch("model"):  # type: ignore[arg-type]
+        pass
+    with memory_watch.watch(Net()), pytest.raises(ConfigError, match="already open"), memory_watch.watch(Net()):
+        pass
+
+
+def test_steps_are_found_with_accumulation_two_optimisers_or_none() -> None:
+    model = Net()
+    first = torch.optim.SGD(model.first.parameters(), lr=0.1, momentum=0.9)
+    second = torch.optim.SGD(model.second.parameters(), lr=0.1)
+    with memory_watch.watch(model) as seen:
+        for _ in range(3):
+            for _ in range(2):
+                model(torch.ones(4, 256)).sum().backward()
+            first.step()
+            second.step()
+    assert len(seen.steps) == 3
+    assert seen.steps[-1].end["optimizer"] == 256 * 256 * 4
+    del first, second
+    with memory_watch.watch(model) as seen:
+        for _ in range(3):
+            model(torch.ones(4, 256)).sum().backward()
+    assert len(seen.steps) == 3
+
+
+def test_what_is_kept_from_step_to_step_is_told() -> None:
+    model, kept = Net(), []
+    with memory_watch.watch(model) as seen:
+        for _ in range(4):
+            kept.append(model(torch.ones(512, 256)))
+            seen.step()
+    grown = [step.kept for step in seen.steps]
+    assert grown[-1] - grown[-2] >= 512 * 256 * 4
+
+
+def test_models_that_return_dicts_take_none_or_hold_no_parameters() -> None:
+    class Odd(nn.Module):
+        def forward(self, batch: dict[str, Any]) -> dict[str, Any]:
+            return {"out": [batch["image"] * 2, None], "loss": batch["image"].mean()}
+
+    with memory_watch.watch(Odd()) as seen:
+        Odd()(batch := {"image": torch.ones(64, 64, requires_grad=True)})["loss"].backward()
+        seen.step()
+    assert batch["image"].grad is not None
+    assert seen.highest is not None
+
+
+def test_sparse_and_empty_tensors_pass() -> None:
+    model = nn.Embedding(100, 8, sparse=True)
+    with memory_watch.watch(model) as seen:
+        model(torch.tensor([1, 2, 3])).sum().backward()
+        torch.empty(0).sum()
+        seen.step()
+    assert seen.steps[0].end["gradients"] > 0
+
+
+def test_what_a_compiler_only_thinks_of_is_no_memory() -> None:
+    """torch.compile leaves fake tensors behind, whose sizes may be symbols and whose device is a lie."""
+    real, net, peaks = torch.randn(2048, 1024), nn.Linear(4, 2), []
+    symbols = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * 2)
+    gc.collect()  # what other tests left in cycles would go midway
+    held: list[torch.Tensor] = []
+    for fakes in (None, FakeTensorMode(), FakeTensorMode(shape_env=ShapeEnv())):
+        if fakes is not None:
+            held.append(fakes.from_tensor(real, symbolic_context=symbols if fakes.shape_env else None))
+        with memory_watch.watch(net) as seen:
+            net(torch.ones(3, 4)).sum().backward()
+        peaks.append(seen.steps[-1].peak.bytes)
+    assert max(peaks) - min(peaks) < stored(real) == 8 * 1024**2
+    assert [stored(one) for one in held] == [0, 0] and stored(real.to_sparse()) > 0
+
+
+def test_the_timeline_adds_up_and_is_drawn() -> None:
+    model = Net()
+    with memory_watch.watch(model) as seen:
+        train(model, 1)
+    step = seen.steps[0]
+    totals = [sum(values) for values in zip(*step.timeline.values(), strict=True)]
+    assert max(totals) == step.peak.bytes
+    figure = seen.plot()
+    assert step.peak.module.strip("()") in figure.axes[0].get_title(loc="left")
+    assert {segment.phase for segment in memory_plot.merged(step.segments)} >= {"forward", "backward"}
+
+
+def test_a_summary_of_blocks_alone() -> None:
+    blocks = [
+        Block(100, "cpu", "a", "x", "forward", 1, 5, "activations", "a"),
+        Block(50, "cpu", "b", "y", "backward", 3, 4, "workspace", ""),
+        Block(7, "cuda:0", "b", "y", "backward", 3, 4, "workspace", ""),
+        Block(10, "cpu", "a", "", "", 0, None, "parameters", "a"),
+    ]
+    step = summarise(0, blocks, 0, 6, "cpu")
+    assert step.peak.bytes == 160
+    assert (step.peak.module, step.peak.phase) == ("b", "backward")
+    assert step.end["parameters"] == 10
+    assert next(r for r in step.rows if r.module == "b").workspace == 50
+
+
+def segment(device: int, *blocks: tuple[str, int]) -> dict[str, Any]:
+    frames = [{"filename": "torch/nn.py", "line": 1, "name": "f"}, {"filename": "train.py", "line": 42, "name": "main"}]
+    listed = [{"size": size, "state": state, "frames": frames} for state, size in blocks]
+    return {"device": device, "total_size": sum(size for _, size in blocks), "blocks": listed}
+
+
+def test_a_snapshot_is_read_without_running_it(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    segments = [segment(0, ("active_allocated", 100), ("inactive", 50)), segment(0, ("inactive", 70))]
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [[{"action": "alloc"}] * 3]}))
+    told = read_snapshot(path)
+    assert told["devices"][0] == {"allocated": 100, "reserved": 220, "split": 50, "largest_free": 70, "segments": 2}
+    assert told["largest"][0]["bytes"] == 100
+    assert told["events"] == {"alloc": 3}
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (open, (str(tmp_path / "written"), "w"))
+
+    path.write_bytes(pickle.dumps({"segments": [Evil()]}))
+    with pytest.raises(DataError, match="a pickle that wants"):
+        memory_watch.read_snapshot(path)
+    assert not (tmp_path / "written").exists()
+    for content in (b"", b"nonsense", pickle.dumps([1]), pickle.dumps({"segments": [{"device": 0}]})):
+        path.write_bytes(content)
+        with pytest.raises(DataError):
+            memory_watch.read_snapshot(path)
+    with pytest.raises(DataError, match="cannot be read"):
+        memory_watch.read_snapshot(tmp_path / "none")
+
+
+def test_without_cuda_it_says_so(tmp_path: Path) -> None:
+    if torch.cuda.is_initialized():
+        pytest.skip("CUDA is in use here")
+    assert memory_watch.allocator() == {}
+    assert "not in use" in memory_watch.summary()
+    with pytest.raises(ConfigError, match="allocator"):
+        memory_watch.snapshot(tmp_path / "x")
+
+
+def test_free_pieces_of_cuda_graphs_are_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segment(device: int, pool: tuple[int, int], free: int) -> dict[str, object]:
+        blocks = [{"size": free, "state": "inactive"}, {"size": 9 * MIB, "state": "active_allocated"}]
+        return {"device": device, "segment_pool_id": pool, "blocks": blocks}
+
+    segments = [segment(1, (0, 0), MIB), segment(1, (0, 3), 5 * MIB), segment(0, (0, 0), 7 * MIB)]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (MIB, 4 * MIB))
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for device in (None, "cuda", "cuda:1", 1):
+        told = memory_watch.allocator(device)
+        assert (told["largest_free"], told["segments"]) == (MIB, 2)
+
+
+def test_the_process_is_measured() -> None:
+    before = host_memory.in_use()
+    block = torch.ones(8 * MIB, dtype=torch.uint8)
+    if before:  # glibc
+        assert host_memory.in_use() - before >= 8 * MIB
+    assert host_memory.resident() > host_memory.anonymous() > len(block)
+    assert host_memory.high_water() >= host_memory.resident() * 0.9
+    assert host_memory.resident(2**22 + 1) == 0
+
+
+def test_drawing_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import ocrlab.debug.instruments.memory.memory_plot, ocrlab.debug.instruments.leaks.leak_report"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_outside_is_a_place_too() -> None:
+    model = Net()
+    with memory_watch.watch(model) as seen:
+        out = model(torch.ones(8, 256))
+        big = torch.zeros(16 * MIB, dtype=torch.uint8) + 1
+        (out.sum() + big[0]).backward()
+        seen.step()
+    assert seen.steps[0].peak.module == OUTSIDE
+    assert "outside the model" in seen.finding()
+
+
+def test_a_storage_is_followed_from_birth_to_death() -> None:
+    live = Live(lambda: ("here", "forward"))
+    with live:
+        x = torch.ones(1024)
+        y = x.view(32, 32)
+    del x
+    assert [(b.bytes, b.module, b.op) for b in live.blocks.values()] == [(4096, "here", "ones")]
+    del y
+    assert not live.blocks
+    assert len(live.dead) == 1
+    live.end()
+
+
+def test_modules_are_known_while_they_run() -> None:
+    seen: list[tuple[str, bool]] = []
+    modules = Modules(Net(), lambda name, entered: seen.append((name, entered)))
+    modules.attach()
+    modules.names[""](torch.ones(2, 256))
+    modules.detach()
+    assert seen[:3] == [("(model)", True), ("first", True), ("first.0", True)]
+    assert seen[-1] == ("(model)", False)
+    assert modules.where() == (OUTSIDE, "outside")

@@ -1,0 +1,302 @@
+"""Profiled steps are told by operator, module and source line, and compute what they compute without it."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from ocrlab.debug.instruments.layers import layer_watch
+from ocrlab.debug.instruments.memory import memory_watch
+from ocrlab.debug.instruments.profiler import device_peaks as peak
+from ocrlab.debug.instruments.profiler import nvtx_ranges as ranges
+from ocrlab.debug.instruments.profiler import operators, step_profiler
+from ocrlab.debug.instruments.profiler import sync_points as waits
+from ocrlab.errors import ConfigError
+
+
+class Net(nn.Module):
+    """Two parts whose names must come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.head = nn.Conv2d(8, 4, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(images))  # type: ignore[no-any-return]
+
+
+def train(count: int, seen: Any = None) -> tuple[list[float], int]:
+    """Return the losses of some steps, and the line at which they are read."""
+    torch.manual_seed(0)
+    model = Net()
+    optimiser = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
+    losses = []
+    for _ in range(count):
+        optimiser.zero_grad()
+        out = model(torch.randn(2, 3, 16, 16))
+        loss = nn.functional.dropout(out, 0.2)[out > -9].square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+        if seen is not None:
+            seen.step()
+    source, first = inspect.getsourcelines(train)
+    return losses, first + next(i for i, line in enumerate(source) if "loss.item()" in line)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[step_profiler.Seen, list[float], int]:
+    with step_profiler.steps(skip=1, steps=2, folder=tmp_path_factory.mktemp("trace")) as seen:
+        losses, line = train(6, seen)
+    return seen, losses, line
+
+
+def test_nothing_that_is_computed_changes_and_every_hook_is_out(done: Any) -> None:
+    assert done[1] == train(6)[0]
+    assert not hooks._global_forward_pre_hooks and not hooks._global_forward_hooks
+    assert waits.torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_operators_belong_to_modules_also_in_the_backward_pass(done: Any) -> None:
+    table = done[0].table()
+    assert 0 < table["share"].sum() <= 1.01
+    found = {(row.operator, row.module, row.phase): row for row in table.itertuples()}
+    assert found["aten::convolution_backward", "head", "backward"].calls == 1
+    forward = [row for key, row in found.items() if key[1:] == ("encoder.0", "forward") and "conv" in key[0]]
+    assert any("2×3×16×16" in row.shapes for row in forward)
+    assert any(row.phase == "optimiser" for row in found.values())
+    modules = done[0].modules()
+    assert {"encoder.0", "encoder.1", "head"} <= set(modules["module"])
+    assert modules.set_index("module").loc["head", "backward"] > 0
+
+
+def test_each_line_that_would_wait_is_told_once_with_its_count(done: Any) -> None:
+    seen, _, line = done
+    table = seen.waits()
+    [item] = table[table["operator"] == "item"].itertuples()
+    assert (item.line, item.function, item.times) == (line, "train", 1)
+    assert Path(item.file).name == Path(__file__).name and "loss.item()" in item.source
+    masks = table[table["operator"] == "index by a mask"]
+    assert sorted(masks["within"]) == ["", "backward"]
+
+
+def test_the_finding_names_operator_module_and_line(done: Any) -> None:
+    told = done[0].finding()
+    assert "% of the step is " in told and "the host would wait for the device at test_profile.py:" in told
+    assert "FLOP/s" in told and done[0].share_of_peak() is None
+
+
+def test_the_trace_is_one_that_perfetto_reads_with_module_names(done: Any) -> None:
+    with gzip.open(done[0].trace, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert "module: encoder.0" in {event.get("name") for event in events}
+    assert done[0].trace.stat().st_size < 1_000_000
+
+
+def test_arithmetic_is_counted_forward_and_backward() -> None:
+    lines = waits.Lines()
+    lines.start()
+    left, right = torch.ones(8, 16), torch.ones(16, 4, requires_grad=True)
+    (left @ right).sum().backward()
+    lines.stop()
+    assert lines.flops == {"float32": 2 * (2 * 8 * 16 * 4)}
+
+
+def test_fewer_steps_than_asked_for_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with step_profiler.steps(skip=5) as seen:
+        train(2, seen)
+    assert seen.finding() == "Nothing was profiled: 2 steps are fewer than skip=5 + 1"
+    assert seen.table().empty and seen.waits().empty and seen.rate() is None
+    with step_profiler.steps(skip=0, steps=5) as seen:
+        train(2, seen)
+    assert len(seen.seconds) == 2 and not seen.table().empty
+    assert capsys.readouterr().err == ""
+
+
+def test_the_programs_own_error_passes_and_everything_is_taken_out() -> None:
+    for fatal in (1, 3):
+        with pytest.raises(ZeroDivisionError), step_profiler.steps(skip=0, steps=2) as seen:
+            train(fatal, seen)
+            raise ZeroDivisionError
+        assert not hooks._global_forward_hooks
+        assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_a_profiler_that_runs_already_switches_this_one_off(capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with step_profiler.steps(skip=1, steps=1) as seen:
+            losses, _ = train(3, seen)
+    assert losses == train(3)[0]
+    assert "the steps are not profiled" in capsys.readouterr().err
+    assert seen.finding().startswith("Nothing was profiled: ")
+
+
+def test_a_trace_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_profiler, "MOST_EVENTS", 10)
+    with step_profiler.steps(skip=0, steps=1, folder=tmp_path) as seen:
+        train(2, seen)
+    assert seen.trace is None and "profile fewer steps" in seen.problem and not list(tmp_path.iterdir())
+    assert not seen.table().empty
+
+
+@pytest.mark.parametrize("arguments", [{"skip": -1}, {"steps": 0}])
+def test_numbers_without_sense_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="cannot be profiled"), step_profiler.steps(**arguments):
+        pass
+
+
+def test_ranges_survive_a_module_that_raises() -> None:
+    class Fails(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            raise ArithmeticError
+
+    model = nn.Sequential(nn.Identity(), Fails())
+    marks = ranges.Ranges()
+    marks.start()
+    with pytest.raises(ArithmeticError):
+        model(torch.ones(1))
+    assert marks.local.line == []
+    assert marks.name(model[1], False) == "1" and marks.name(model, False) == "Sequential"
+    marks.stop()
+
+
+def test_the_peak_is_of_the_whole_card_and_its_format() -> None:
+    assert peak.peak("NVIDIA H200", "bfloat16") == 989e12
+    assert peak.peak("NVIDIA GeForce RTX 4090", "float32") == 82.6e12
+    assert peak.peak("NVIDIA A100-SXM4-80GB", "float32", tf32=True) == 156e12
+    assert peak.peak("Tesla T4", "float32", tf32=True) == 8.1e12
+    assert peak.peak("NVIDIA RTX A4000", "float16") == 76.7e12
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        ("Something Else", "float32"),
+        ("NVIDIA H200", "float64"),
+        ("Tesla T4", "bfloat16"),  # no unit for it
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bfloat16"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "float16"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "float16"),
+        ("NVIDIA GeForce RTX 4090 D", "float16"),
+        ("NVIDIA GeForce RTX 3060", "float16"),
+        ("NVIDIA L40S-8Q", "float16"),  # a share of one
+    ],
+)
+def test_a_peak_that_is_not_certain_is_none(name: str, dtype: str) -> None:
+    assert peak.peak(name, dtype) is None and peak.peak(name, dtype, tf32=True) is None
+
+
+def test_device_time_that_overlaps_counts_once() -> None:
+    class Span:
+        def __init__(self, start: float, end: float) -> None:
+            self.start, self.end = start, end
+
+    class Event:
+        def __init__(self, name: str, start: float, end: float, kind: str, host: float = 0.0) -> None:
+            self.name, self.time_range, self.device_type, self.self_cpu_time_total = name, Span(start, end), kind, host
+            self.is_user_annotation = False
+
+    events = [
+        Event("kernel", 0, 1e6, "DeviceType.CUDA"),
+        Event("kernel", 0.5e6, 2e6, "DeviceType.CUDA"),
+        Event("cudaStreamSynchronize", 0, 9e6, "DeviceType.CPU", 5e5),
+    ]
+    assert operators.busy(events) == 2.0 and operators.waited(events) == 0.5
+    mirrored = Event("module: net", 0, 8e6, "DeviceType.CUDA")
+    mirrored.is_user_annotation = True  # a range on the device, with the gaps in it
+    assert operators.busy([*events, mirrored]) == 2.0
+
+
+def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
+    counts: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Any:
+        counts.append(1)
+        return graph.forward
+
+    model = torch.compile(Net(), backend=backend)
+    for known in (None, model):
+        with warnings.catch_warnings(), step_profiler.steps(skip=2, steps=2, model=known) as seen:
+            warnings.simplefilter("error")
+            for _ in range(5):
+                model(torch.randn(2, 3, 16, 16)).square().mean().backward()
+                seen.step()
+        assert not seen.table().empty
+    assert len(counts) == 1
+
+
+def test_an_operator_that_takes_next_to_nothing_is_no_finding() -> None:
+    seen = step_profiler.Seen(1, 1, None, None)
+    seen.operators = [operators.Operator("aten::mm", "last", "forward", 1, 0.01, 0.0, 0.03, "")]
+    assert seen._where_it_goes() == "no operator takes more than 3 % of the step"
+    seen.operators.insert(0, operators.Operator("aten::mm", "first", "forward", 1, 0.02, 0.0, 0.06, ""))
+    assert seen._where_it_goes() == "9 % of the step is aten::mm in first"
+
+
+def test_small_rates_have_two_digits() -> None:
+    said = [step_profiler._speed(rate) for rate in (8.4e12, 2.34e9, 4.1e8, 3.21e6, 4e4)]
+    assert said == ["8400 GFLOP/s", "2.3 GFLOP/s", "0.41 GFLOP/s", "3.2 MFLOP/s", "0.04 MFLOP/s"]
+
+
+def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
+    def run(slow: float, skip: int = 2) -> str:
+        model = nn.Linear(256, 256)
+        with step_profiler.steps(skip=skip, steps=2) as seen:
+            for _ in range(5):
+                model(torch.randn(512, 256)).square().mean().backward()
+                until = time.perf_counter() + slow
+                while time.perf_counter() < until:
+                    pass
+                seen.step()
+        return seen.finding()
+
+    assert "outside of torch's operators: Python, or other libraries" in run(0.1)
+    assert "the step is outside of torch's operators: Python, other libraries, or the profiler" in run(0.1, skip=1)
+
+
+def test_a_trace_that_cannot_be_written_is_told_beside_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with step_profiler.steps(skip=0, steps=1, folder=tmp_path / "file") as seen:
+        train(2, seen)
+    assert "% of the step is" in seen.finding() and "the trace was not written" in seen.finding()
+
+
+def test_too_few_steps_are_told_with_what_is_missing() -> None:
+    with step_profiler.steps(skip=0, steps=2) as seen:
+        train(2)
+    assert "seen.step() was never called" in seen.finding()
+    with step_profiler.steps(skip=0, steps=2) as seen:
+        train(2, seen)
+    assert "as 3 steps are needed and 2 came" in seen.finding()
+
+
+def test_what_was_seen_is_printed_in_words(done: Any) -> None:
+    text = str(done[0])
+    assert text.startswith(done[0].finding()) and "loss.item()" in text and "object at" not in text
+
+
+def test_another_instrument_is_not_taken_for_the_users_line() -> None:
+    model, optimizer = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), None
+    with (
+        layer_watch.watch(model, "*"),
+        memory_watch.watch(model, optimizer),
+        step_profiler.steps(skip=1, steps=2) as seen,
+    ):
+        for _ in range(5):
+            model(torch.randn(4, 8)).sum().item()
+            seen.step()
+    assert {place.operator: count for place, count in seen.places()} == {"item": 1}
+    assert "is what looks at each operator" in seen.finding()
+    assert "step is PythonDispatchMode" not in seen.finding()

@@ -1,0 +1,84 @@
+"""A mask of 0 and -infinity in batch and buffers is meant; the same values anywhere else are not."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments.step_check import checker
+
+
+class Attends(nn.Module):
+    """Attention under two masks: one of the batch, one that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(5))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.block(x, src_mask=self.causal, src_key_padding_mask=mask)  # type: ignore[no-any-return]
+
+
+def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return model(batch["x"], batch["mask"]).square().mean()  # type: ignore[no-any-return]
+
+
+def test_masks_are_meant() -> None:
+    mask = torch.zeros(3, 5)
+    mask[2, 3:] = -math.inf
+    report = checker.check(Attends(), {"x": torch.randn(3, 5, 8), "mask": mask}, loss)
+    assert not any("finite" in finding.rule for finding in report.findings), str(report)
+
+
+def test_zeros_with_one_inf_are_no_mask_elsewhere() -> None:
+    x = torch.zeros(3, 5, 8)
+    x[1, 2, 3] = -math.inf
+    report = checker.check(Attends(), {"x": x, "mask": torch.zeros(3, 5)}, loss)
+    [found] = [finding for finding in report.findings if finding.rule == "batch.finite"]
+    assert "x" in found.where and "-inf" in found.got
+    model = nn.BatchNorm1d(4)
+    assert model.running_mean is not None
+    model.running_mean[1] = -math.inf
+    report = checker.check(model, torch.randn(3, 4), lambda m, b: m(b).square().mean())
+    assert "weights.finite" in {finding.rule for finding in report.findings}
+
+
+def test_an_update_that_is_lost_in_rounding_fails_only_where_every_weight_stays() -> None:
+    """A small rate, as in a warm-up, moves some weights by less than float32 holds."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), torch.randn(3, 4)
+    with torch.no_grad():
+        model[1].weight.fill_(1e6)
+        model[0].weight.fill_(1e-6)
+    step = torch.optim.SGD(model.parameters(), 1e-7)
+    report = checker.check(model, x, lambda m, b: m(b).mean() * 1e-3, optimizer=step)
+    assert {f.judgement for f in report.findings if f.rule == "weights.still"} == {"warn"} and report.ok
+    nothing = torch.optim.SGD(model.parameters(), 1e-30)
+    report = checker.check(model, x, lambda m, b: m(b).mean() * 1e-3, optimizer=nothing)
+    assert {f.judgement for f in report.findings if f.rule == "weights.still"} == {"fail"} and not report.ok
+
+
+def test_findings_of_one_rule_and_remedy_are_one_line() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    report = checker.check(model, (torch.full((8, 8), torch.nan), torch.zeros(8, 3)), nn.functional.mse_loss)
+    assert len([f for f in report.findings if f.rule == "gradient.finite"]) == 4
+    [line] = [line for line in str(report).splitlines() if "gradient.finite" in line]
+    assert line.endswith("The same at 0.bias[0], 2.weight[0, 0], 2.bias[0].")
+
+
+def test_the_head_of_a_report_counts_as_people_do() -> None:
+    good = checker.check(nn.Linear(8, 3), (torch.randn(8, 8), torch.randn(8, 3)), nn.functional.mse_loss)
+    assert str(good).startswith("no findings, 1 module, loss ")
+
+
+def test_a_batch_without_a_sample_is_told_and_one_empty_tensor_is_none() -> None:
+    def loss(net: nn.Module, batch: list[Tensor]) -> Tensor:
+        return net(batch[0]).square().mean()
+
+    def rules(*batch: Tensor) -> list[str]:
+        return [finding.rule for finding in checker.check(nn.Linear(3, 1), list(batch), loss).findings]
+
+    assert rules(torch.ones(0, 3), torch.ones(0))[0] == "batch.empty"
+    assert "batch.empty" not in rules(torch.ones(2, 3), torch.ones(0, 4))  # a page without boxes

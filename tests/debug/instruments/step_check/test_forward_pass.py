@@ -1,0 +1,110 @@
+"""Numbers that pass through modules, with which nothing is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments.step_check import checker
+
+
+def rules(report: checker.Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+def one(report: checker.Report, rule: str) -> checker.Finding:
+    return next(finding for finding in report.findings if finding.rule == rule)
+
+
+def classes(model: nn.Module, given: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(given[0]), given[1])
+
+
+def data(size: int = 16) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 8, generator=torch.Generator().manual_seed(0)), torch.arange(size) % 3
+
+
+def test_numbers_with_which_nothing_is_learned_are_named_at_their_module() -> None:
+    inputs, targets = data()
+    dead = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    nn.init.constant_(dead[0].bias, -100.0)
+    assert one(checker.check(dead, (inputs, targets), classes), "forward.dead").where == "1 (ReLU)"
+    flat = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))
+    nn.init.constant_(flat[0].bias, 50.0)
+    assert one(checker.check(flat, (inputs, targets), classes), "forward.saturated").where == "1 (Sigmoid)"
+    report = checker.check(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), (inputs * 255, targets), classes)
+    assert one(report, "input.scale").where == "0 (Linear)"
+    report = checker.check(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)), (inputs * 255, targets), classes)
+    assert "input.scale" not in rules(report)
+    deep = nn.Sequential(*[part for _ in range(24) for part in (nn.Linear(8, 8), nn.Sigmoid())], nn.Linear(8, 3))
+    assert one(checker.check(deep, (inputs, targets), classes), "gradient.vanishing").where.startswith("0")
+    large = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
+    nn.init.constant_(large[0].weight, 1e6)
+    assert one(checker.check(large, (inputs, targets), classes), "forward.large").where == "0 (Linear)"
+
+
+def test_images_that_are_divided_twice_and_a_batchnorm_that_never_learns() -> None:
+    torch.manual_seed(0)
+    images, targets = torch.randint(0, 256, (16, 1, 8, 8)) / 255, torch.arange(16) % 3
+    rest = (nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), *rest)
+    assert rules(checker.check(model, (images, targets), classes)) == set()
+    found = one(checker.check(model, (images / 255, targets), classes), "input.scale")
+    assert found.where == "0 (Conv2d)" and "255 twice" in found.do
+    assert "input.scale" not in rules(checker.check(model, (images / 25, targets), classes))
+    assert "input.scale" not in rules(checker.check(model, (images / 255 - 0.001, targets), classes))
+    model[1] = nn.BatchNorm2d(4, momentum=0.0)
+    assert one(checker.check(model, (images, targets), classes), "batchnorm.momentum").where == "1 (BatchNorm2d)"
+    nn.init.constant_(model[1].get_buffer("running_mean"), 0.2)  # frozen by its momentum, with learned statistics
+    assert "batchnorm.momentum" not in rules(checker.check(model, (images, targets), classes))
+
+
+def test_batchnorm_of_one_sample_and_a_dropout_that_leaves_nothing() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.99), nn.Flatten(), nn.LazyLinear(3))
+    images = torch.rand(1, 1, 7, 7)
+    model(images)
+    report = checker.check(model, (images, torch.tensor([1])), classes)
+    assert one(report, "batchnorm.one").where == "1 (BatchNorm2d)"
+    assert one(report, "batchnorm.one").got == "statistics of 25 values a channel, of one sample"
+    model[4] = nn.LazyLinear(3)
+    model(large := torch.rand(1, 1, 32, 32))
+    assert "batchnorm.one" not in rules(checker.check(model, (large, torch.tensor([1])), classes))
+    assert "99%" in one(report, "mode.dropout").got
+
+
+def test_columns_that_the_loss_leaves_out() -> None:
+    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+
+    def columns(loss: Callable[[Tensor], Tensor], width: int = 6) -> checker.Report:
+        torch.manual_seed(0)
+        return checker.check(nn.Linear(4, width), inputs, lambda net, x: loss(net(x)))
+
+    told = one(columns(lambda y: (y[:, :4] - 1).square().mean()), "loss.columns")
+    assert "column 4, 5 of 6" in told.got and told.judgement == "warn"
+    actions, labelled = torch.arange(16) % 5, torch.arange(16)[:, None] % 3 == torch.arange(6) % 3
+    others: list[Callable[[Tensor], Tensor]] = [
+        lambda y: (y - 1).square().mean(),
+        lambda y: y.gather(1, actions[:, None]).square().mean(),  # an action that nobody took
+        lambda y: ((y - 1).square() * (labelled & (torch.arange(6) > 0))).sum(),  # a label that nobody gave
+        lambda y: torch.relu(y - 0.1)[:, :2].sum(),  # a margin
+        lambda y: y.detach().sum() + y[:0].sum() + sum(y.split(2, 1)).square().sum(),
+    ]
+    for loss in others:
+        assert "loss.columns" not in rules(columns(loss))
+    assert "loss.columns" not in rules(columns(lambda y: y[:, :65].square().mean(), 72))  # a table that is filled up
+
+
+def test_a_loss_that_calls_the_model_under_vmap_is_let_alone() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def ensemble(model: nn.Module, batch: Any) -> Tensor:
+        weights = {name: torch.stack([p, 0.9 * p]) for name, p in model.named_parameters()}
+        call = torch.func.vmap(lambda own, x: torch.func.functional_call(model, own, (x,)), (0, None))
+        return nn.functional.cross_entropy(call(weights, batch[0]).mean(0), batch[1])
+
+    report = checker.check(net, data(), ensemble)
+    assert "step.raised" not in rules(report)
+    assert report.ok

@@ -1,0 +1,263 @@
+"""Loss functions that a step calls: what trains something nobody meant is named, what is right is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ocrlab.debug.instruments.step_check import checker
+from ocrlab.debug.instruments.step_check.loss_checks import maker
+
+INPUTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.arange(16) % 3
+MASKS = (torch.arange(16) % 2).float().reshape(16, 1)
+HOT = functional.one_hot(CLASSES, 3).float()
+
+
+def found(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> dict[str, checker.Finding]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, width), last)
+    report = checker.check(model, (INPUTS, targets), lambda net, given: loss(net(given[0]), given[1]))
+    return {finding.rule: finding for finding in report.findings}
+
+
+def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
+    values = MASKS[:, 0]
+
+    def huber(given: Tensor, wanted: Tensor) -> Tensor:
+        off = (given - wanted).abs()
+        return torch.where(off < 1, off.square() / 2, off - 0.5).mean()
+
+    told = found(nn.Identity(), 1, huber, values)["loss.broadcast"]
+    assert "(16, 1) minus (16,)" in told.got and "(16, 16)" in told.got and told.judgement == "warn"
+    assert "loss.broadcast" in found(nn.Flatten(0), 1, lambda a, b: (b - a).square().mean(), MASKS)
+    right = (
+        lambda a, b: (a[:, 0] - b).square().mean(),
+        lambda a, b: (a - b.unsqueeze(1)).square().mean(),
+        lambda a, b: (a[:, 0][:, None] - b).abs().min(1).values.mean(),  # all with all, and meant
+        lambda a, b: (a[:, 0] - b[:, None]).abs().min(1).values.mean(),
+        lambda a, b: (a - a.mean(0)).square().mean() + (a[:, 0] - b).square().mean(),
+    )
+    for loss in right:
+        assert found(nn.Identity(), 1, loss, values) == {}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    ("last", "width", "loss", "targets", "rule", "told"),
+    [
+        (nn.Softmax(1), 3, functional.cross_entropy, CLASSES, "loss.twice", "softmax"),
+        (nn.Sigmoid(), 1, functional.binary_cross_entropy_with_logits, MASKS, "loss.twice", "sigmoid"),
+        (nn.Softmax(1), 3, functional.nll_loss, CLASSES, "loss.logarithm", "softmax"),
+        (nn.Identity(), 1, functional.mse_loss, MASKS[:, 0], "loss.broadcast", "(16, 16)"),
+        (nn.Sigmoid(), 1, functional.mse_loss, MASKS * 255, "targets.reach", "0 to 255"),
+        (nn.ReLU(), 1, functional.l1_loss, MASKS - 2, "targets.reach", "-2 to -1"),
+        (nn.Identity(), 1, functional.binary_cross_entropy_with_logits, MASKS * 0, "targets.constant", "all 16 are 0"),
+        (nn.Identity(), 3, functional.cross_entropy, CLASSES * 0 - 100, "targets.constant", "ignored"),
+        (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
+        (nn.Identity(), 3, functional.cross_entropy, HOT * 255, "targets.shares", "0 to 255"),
+        (nn.Identity(), 3, functional.cross_entropy, (HOT + HOT.roll(1, 1)).clamp(0, 1), "targets.sum", "first to 2"),
+    ],
+)
+def test_what_trains_something_else_is_named(
+    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, rule: str, told: str
+) -> None:
+    findings = found(last, width, loss, targets)
+    assert told in findings[rule].got
+    assert findings[rule].do
+
+
+@pytest.mark.parametrize(
+    ("last", "width", "loss", "targets"),
+    [
+        (nn.Identity(), 3, functional.cross_entropy, CLASSES),
+        (nn.LogSoftmax(1), 3, functional.cross_entropy, CLASSES),  # it changes nothing the second time
+        (nn.LogSoftmax(1), 3, functional.nll_loss, CLASSES),
+        (nn.Identity(), 3, functional.cross_entropy, 0.9 * HOT + 0.1 / 3),
+        (nn.Identity(), 3, functional.cross_entropy, HOT * MASKS),  # a row of zeros does not count
+        (nn.Sigmoid(), 1, functional.binary_cross_entropy, MASKS),
+        (nn.Sigmoid(), 1, functional.mse_loss, MASKS),
+        (nn.Identity(), 1, functional.mse_loss, MASKS * 255),
+        (nn.ReLU(), 1, functional.mse_loss, MASKS * 255),
+        (nn.Identity(), 3, functional.cross_entropy, torch.tensor([1] * 4)),  # four may be equal by chance
+    ],
+)
+def test_what_is_right_is_not_named(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> None:
+    rules = found(last, width, lambda a, b: loss(a[: len(b)], b), targets)
+    assert not {rule for rule in rules if rule.startswith(("loss.", "targets."))}
+
+
+def test_a_loss_that_ignores_the_prediction_is_named() -> None:
+    model = nn.Linear(4, 1)
+
+    def loss(net: nn.Module, given: Any) -> Tensor:
+        net(given[0])
+        return functional.mse_loss(given[1], given[1]) + net.weight.square().sum()
+
+    report = checker.check(model, (INPUTS, MASKS), loss)
+    assert "no gradient reaches" in next(f.got for f in report.findings if f.rule == "loss.ignores")
+
+
+def test_the_function_that_made_a_tensor_is_found_past_its_shape() -> None:
+    logits = torch.randn(2, 1, 4, 4, requires_grad=True)
+    assert maker(logits.sigmoid().squeeze(1).reshape(2, 16)[0]) == "SigmoidBackward0"
+    assert maker(logits.sigmoid() * 2) == "MulBackward0"
+    assert maker(logits) == ""
+
+
+FRAMES = torch.randn(6, 16, 5, generator=torch.Generator().manual_seed(0))
+LENGTHS = (torch.full((16,), 6), torch.full((16,), 2))
+
+
+def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
+    class Frames(nn.Linear):
+        def __init__(self, last: Callable[[Tensor], Tensor]) -> None:
+            super().__init__(5, 4)
+            self.end = last
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.end(super().forward(x))
+
+    def ctc(net: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.ctc_loss(net(given[0].transpose(0, 1)), given[1], *LENGTHS)
+
+    texts = torch.arange(32).reshape(16, 2) % 3 + 1
+    for last, named in ((lambda x: x, True), (lambda x: x.softmax(-1), True), (lambda x: x.log_softmax(-1), False)):
+        report = checker.check(Frames(last), (FRAMES.transpose(0, 1), texts), ctc)
+        assert ("loss.logarithm" in {f.rule for f in report.findings}) == named
+
+    wanted = torch.randn(16, 3).softmax(1)
+    for last, target, log, named in (
+        (nn.Softmax(1), wanted, False, True),
+        (nn.Identity(), wanted, False, True),
+        (nn.LogSoftmax(1), wanted, False, False),
+        (nn.LogSoftmax(1), wanted.log(), False, True),
+        (nn.LogSoftmax(1), wanted.log(), True, False),
+        (nn.LogSoftmax(1), wanted, True, True),
+    ):
+        told = found(last, 3, lambda a, b, log=log: functional.kl_div(a, b, log_target=log), target)
+        assert ("loss.logarithm" in told) == named, (last, log)
+
+
+@pytest.mark.parametrize(("weights", "named"), [((0.9, 0.1), True), ((0.1, 0.9), False), ((1.0, 1.0), False)])
+def test_weights_of_classes_in_the_wrong_order(weights: tuple[float, float], named: bool) -> None:
+    targets = (torch.arange(32) % 8 == 0).long()
+    model = nn.Linear(4, 2)
+    report = checker.check(
+        model,
+        (torch.randn(32, 4), targets),
+        lambda net, given: functional.cross_entropy(net(given[0]), given[1], weight=torch.tensor(weights)),
+    )
+    told = [finding for finding in report.findings if finding.rule == "loss.weights"]
+    assert bool(told) == named
+    assert not named or ("class 0, with 28 of 32" in told[0].got and told[0].judgement == "warn")
+
+
+@pytest.mark.parametrize(
+    ("last", "width", "loss", "targets", "name"),
+    [
+        (nn.ReLU(), 3, functional.cross_entropy, CLASSES, "ReLU"),
+        (nn.ReLU(), 1, functional.binary_cross_entropy_with_logits, MASKS, "ReLU"),
+        (nn.Tanh(), 3, functional.cross_entropy, CLASSES, "tanh"),
+    ],
+)
+def test_logits_that_are_cut_off(
+    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, name: str
+) -> None:
+    told = found(last, width, loss, targets)["loss.logits"]
+    assert name in told.got and name in told.do and told.judgement == "warn"
+
+
+def test_a_rectifier_before_a_mean_and_a_bounded_score_say_nothing() -> None:
+    pooled = nn.Sequential(nn.ReLU(), nn.Unflatten(1, (3, 2)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    assert "loss.logits" not in found(pooled, 6, functional.cross_entropy, CLASSES)
+
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 10 * x.tanh()
+
+    assert "loss.logits" not in found(Scaled(), 3, functional.cross_entropy, CLASSES)
+
+
+ORDER = torch.arange(16).roll(1)
+
+
+def mixed(net: nn.Module, given: Any, share: float = 0.7, *, inputs: bool) -> Tensor:
+    both = share * given[0] + (1 - share) * given[0][ORDER]
+    logits = net(both if inputs else given[0])
+    first, second = (functional.cross_entropy(logits, wanted) for wanted in (given[1], given[1][ORDER]))
+    return share * first + (1 - share) * second
+
+
+def test_classes_that_are_mixed_without_their_inputs() -> None:
+    def rules(loss: Callable[..., Any], model: nn.Module, targets: Tensor = CLASSES) -> set[str]:
+        return {finding.rule for finding in checker.check(model, (INPUTS, targets), loss).findings}
+
+    assert "targets.mixed" in rules(lambda net, given: mixed(net, given, inputs=False), nn.Linear(4, 3))
+    assert "targets.mixed" not in rules(lambda net, given: mixed(net, given, inputs=True), nn.Linear(4, 3))
+
+    class Manifold(nn.Linear):
+        """Mixup of what lies behind the input, which tells with whom."""
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return super().forward(0.7 * x + 0.3 * x[ORDER]), ORDER
+
+    def within(net: nn.Module, given: Any) -> Tensor:
+        logits, order = net(given[0])
+        return functional.cross_entropy(logits, given[1]) + functional.cross_entropy(logits, given[1][order])
+
+    def annotators(net: nn.Module, given: Any) -> Tensor:
+        logits, second = net(given[0]), torch.where(given[0][:, 0] > 0.5, (given[1] + 1) % 3, given[1])
+        return functional.cross_entropy(logits, given[1]) + functional.cross_entropy(logits, second)
+
+    assert "targets.mixed" not in rules(within, Manifold(4, 3))
+    assert "targets.mixed" not in rules(annotators, nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "frames", "told"), [([1, 1, 2, 2], 5, True), ([1, 1, 2, 2], 6, False), ([1, 2], 2, False)]
+)
+def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, told: bool) -> None:
+    torch.manual_seed(0)
+    batch = (torch.randn(frames, 2, 4), torch.tensor([[1] + [0] * (len(text) - 1), text]))
+
+    def loss(net: nn.Module, given: tuple[Tensor, Tensor], **named: Any) -> Tensor:
+        sizes = [frames, frames], [1, len(text)]
+        return functional.ctc_loss(net(given[0]).log_softmax(-1), given[1], *sizes, **named)
+
+    rules = {each.rule: each for each in checker.check(nn.Linear(4, 3), batch, loss).findings}
+    assert ("loss.frames" in rules) == told == ("loss.finite" in rules)
+    if told:
+        assert "sample 1 has 5 frames for 4 characters, of which 2 follow" in rules["loss.frames"].got
+    quiet = checker.check(nn.Linear(4, 3), batch, lambda net, given: loss(net, given, zero_infinity=True))
+    assert "loss.frames" not in [each.rule for each in quiet.findings]
+
+
+@pytest.mark.parametrize(
+    ("texts", "lengths", "blank", "told"),
+    [
+        ([[1, 2, 0], [2, 1, 1]], [2, 3], 0, ""),  # 0 fills up
+        ([[1, 2, 0], [2, 1, 1]], [3, 3], 0, "target_lengths without it"),
+        ([[1, 0, 2], [2, 1, 1]], [3, 3], 0, "another blank="),
+        ([[1, 2, 1], [2, 1, 1]], [3, 3], 2, "another blank="),
+        ([[1, 2, 1, 2]], [3, 1], 0, ""),  # one after the other
+        ([[1, 0, 1, 2]], [3, 1], 0, "another blank="),
+    ],
+)
+def test_a_blank_that_is_a_character_of_ctc(texts: list[list[int]], lengths: list[int], blank: int, told: str) -> None:
+    torch.manual_seed(0)
+    targets = torch.tensor(texts) if len(texts) > 1 else torch.tensor(texts[0])
+    batch = (torch.randn(9, 2, 4), targets)
+
+    def loss(net: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.ctc_loss(net(given[0]).log_softmax(-1), given[1], [9, 9], lengths, blank=blank)
+
+    rules = {each.rule: each for each in checker.check(nn.Linear(4, 3), batch, loss).findings}
+    assert ("loss.blank" in rules) == bool(told)
+    if told:
+        assert f"{blank} is the blank and stands in" in rules["loss.blank"].got and told in rules["loss.blank"].do

@@ -1,0 +1,55 @@
+"""Which errors leave a dead CUDA context, and that what is kept is never freed."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+import pytest
+import torch
+
+from ocrlab.debug.instruments import cuda_sticky_errors
+
+DEAD = (
+    "CUDA error: device-side assert triggered",
+    "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa)`",
+    "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+    "CUDA driver error: an illegal memory access was encountered",
+    "Triton Error [CUDA]: an illegal memory access was encountered",
+    "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+    "NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+)
+ALIVE = (
+    "CUDA error: out of memory",
+    "mat1 and mat2 shapes cannot be multiplied (4x3 and 2x2)",
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+    "Found no NVIDIA driver on your system.",
+)
+
+
+@pytest.mark.parametrize("text", DEAD)
+def test_a_dead_context_is_told(text: str) -> None:
+    assert cuda_sticky_errors.of_cuda(RuntimeError(text))
+    around = ValueError("while logging")
+    around.__cause__ = RuntimeError(text)
+    assert cuda_sticky_errors.of_cuda(around)
+
+
+@pytest.mark.parametrize("text", ALIVE)
+def test_other_errors_leave_the_context_alive(text: str) -> None:
+    assert not cuda_sticky_errors.of_cuda(RuntimeError(text))
+
+
+def test_out_of_memory_and_nothing_are_no_dead_context() -> None:
+    assert not cuda_sticky_errors.of_cuda(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert not cuda_sticky_errors.of_cuda(None)
+    assert cuda_sticky_errors.of_cuda(torch.AcceleratorError("CUDA error: unspecified launch failure"))
+
+
+def test_what_is_kept_outlives_its_owner() -> None:
+    thing = torch.zeros(3)
+    alive, before = weakref.ref(thing), sys.getrefcount(thing)
+    cuda_sticky_errors.keep([thing])
+    assert sys.getrefcount(thing) == before + 1
+    del thing
+    assert alive() is not None

@@ -1,0 +1,240 @@
+"""The search for the largest batch, with children that are played, and one that is real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.config.schema import Config
+from ocrlab.debug.memory import largest_batch, memory_limit, memory_savers
+from ocrlab.debug.memory.fit_trials import Room, Try
+from ocrlab.debug.memory.memory_limit import Limit
+from ocrlab.errors import ConfigError
+
+MIB = 1 << 20
+
+
+class Played(Room):
+    """Children whose peak is `of(batch)` bytes, and `grown` more where they train for longer."""
+
+    of: Callable[[int], int]
+    grown: int = 0
+
+    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> Try:
+        peak = self.of(batch) + long * self.grown
+        fits = peak <= self.usable
+        told = "" if fits else "ended"
+        done = Try(batch, fits, peak if fits else self.usable, "train", told, changes=changes or {}, long=long)
+        self.tries.append(done)
+        return done
+
+
+def room(tmp_path: Path, of: Callable[[int], int], limit: int = 1000 * MIB, margin: float = 0.05) -> Played:
+    made = Played(Config(), tmp_path, Limit(limit, "resident", "test"), margin, time.monotonic() + 60, lambda _: None)
+    made.of = of
+    return made
+
+
+GUESS = {"offset": 200 * MIB, "slope": 50 * MIB, "space": 0}
+
+
+@pytest.mark.parametrize("slope", [1, 7, 30, 50, 90, 200, 700])
+def test_the_largest_is_found_however_wrong_the_guess(tmp_path: Path, slope: int) -> None:
+    played = room(tmp_path, lambda batch: (200 + slope * batch) * MIB)
+    batch, proven = largest_batch.search(played, GUESS, 64)
+    right = min(64, (950 - 200) // slope)
+    if proven == "close":
+        assert batch <= right
+        assert 200 + slope * batch >= 900
+    else:
+        assert batch == right
+        assert proven == ("pages" if right == 64 else "batch + 1 fails")
+    assert len(played.tries) <= 5
+
+
+def test_a_guess_that_is_right_needs_few_children(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 50 * batch) * MIB)
+    assert largest_batch.search(played, GUESS, 64) == (15, "close")
+    assert len(played.tries) == 1
+
+
+def test_nothing_fits(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (990 + batch) * MIB)
+    assert largest_batch.search(played, GUESS, 64) == (0, "batch + 1 fails")
+    assert played.tries[-1].batch == 1
+
+
+def test_no_batch_is_larger_than_an_epoch(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: 300 * MIB)
+    assert largest_batch.search(played, GUESS, 12) == (12, "pages")
+
+
+def test_the_answer_is_what_was_found_when_the_time_is_over(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 3 * batch) * MIB)
+    played.end = time.monotonic() - 1
+    batch, proven = largest_batch.search(played, GUESS, 64)
+    assert proven == "time"
+    assert batch in (0, *(one.batch for one in played.tries if one.fits))
+
+
+@pytest.mark.parametrize(("grown", "right"), [(40, 23), (70, 22), (190, 18), (720, 1), (740, 0)])
+def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path: Path, grown: int, right: int) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    played.grown = grown * MIB
+    assert largest_batch.stand(played, 24, "close") == (right, "batch + 1 fails")
+    assert all(one.long for one in played.tries)
+    assert len(played.tries) <= 8
+
+
+def test_a_batch_that_stands_a_longer_training_stays(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    assert largest_batch.stand(played, 20, "pages") == (20, "pages")
+    assert [(one.batch, one.long) for one in played.tries] == [(20, True)]
+    assert largest_batch.stand(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
+
+
+def test_without_time_for_a_longer_training_only_what_was_measured_is_said(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    for batch in (12, 18):
+        played.attempt(batch)
+    played.end = time.monotonic() - 1
+    assert largest_batch.stand(played, 20, "close") == (18, "time")
+    assert not any(one.long for one in played.tries)
+
+
+@pytest.mark.parametrize(
+    ("batch", "wanted", "accumulate", "words"),
+    [
+        (6, 16, 1, ["batch_size=4", "trainer.accumulate_grad_batches=4"]),
+        (16, 16, 1, ["batch_size=16", "trainer.accumulate_grad_batches=1"]),
+        (99, 4, 3, ["batch_size=12", "trainer.accumulate_grad_batches=1"]),
+        (1, 7, 1, ["batch_size=1", "trainer.accumulate_grad_batches=7"]),
+        (0, 4, 1, []),
+    ],
+)
+def test_the_effective_batch_stays(batch: int, wanted: int, accumulate: int, words: list[str]) -> None:
+    config = Config(batch_size=wanted, trainer={"accumulate_grad_batches": accumulate})
+    assert largest_batch.words(config, batch) == words
+
+
+def test_remedies_are_what_the_config_can_express() -> None:
+    from ocrlab.config.fields import flat
+
+    settings = {**flat(Config(encoder="resnet50", width=128)), "trainer.precision": "fp32", "runtime.workers": 2}
+    found = {key for change in memory_savers.possible(settings, "validate", cuda=False) for key in change}
+    assert found == {
+        "runtime.cache", "runtime.workers", "runtime.activation_checkpointing", "trainer.precision",
+        "evaluate.long_side", "crop", "width", "encoder",
+    }  # fmt: skip
+    begun = {**settings, "weights": "imagenet"}
+    assert {"optim.freeze_batchnorm": "true"} in memory_savers.possible(begun, "train", cuda=False)
+    assert memory_savers.impossible(begun) == {}
+    assert "weights=" in memory_savers.impossible(settings)["frozen BatchNorm"]
+    small = {**settings, "crop": 64, "width": 16, "encoder": "resnet18_slim", "trainer.precision": "bf16"}
+    small |= {"runtime.cache": "none", "runtime.workers": 0, "runtime.activation_checkpointing": True}
+    assert memory_savers.possible(small, "train", cuda=False) == []
+    assert memory_savers.possible(small, "train", cuda=True) == [memory_savers.EXPANDABLE]
+
+
+def test_every_remedy_can_be_set() -> None:
+    from ocrlab.config import schema as configs
+    from ocrlab.config.fields import flat
+
+    settings = {**flat(Config(weights="receipts")), "trainer.precision": "fp32", "runtime.workers": 2}
+    assert len(memory_savers.possible(settings, "final", cuda=False)) == 8
+    for change in memory_savers.possible(settings, "final", cuda=False):
+        assert configs.differences(Config(runtime={"workers": 2}), configs.apply(Config(), change))
+
+
+def test_remedies_are_measured_and_all_together_where_none_is_enough(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: 2000 * MIB)
+    failed = played.attempt(1)
+    found = memory_savers.measured(played, failed)
+    assert not any(one.fits for one in found)
+    assert max(len(one.changes) for one in found) == sum(len(one.changes) for one in found) / 2
+
+
+class Changed(Played):
+    """Children that hold less for each change: MiB by its name."""
+
+    saved: dict[str, int]
+
+    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> Try:
+        whole = self.of
+        self.of = lambda size: whole(size) - sum(self.saved.get(name, 0) for name in changes or {}) * MIB
+        try:
+            return super().attempt(batch, changes, long=long)
+        finally:
+            self.of = whole
+
+
+@pytest.mark.parametrize(
+    ("saved", "fewest"),
+    [
+        ({"runtime.cache": 600, "crop": 600, "width": 10}, {"runtime.cache", "crop"}),
+        ({"runtime.cache": 10, "crop": 600, "width": 600}, {"crop", "width"}),
+        ({"runtime.cache": 400, "crop": 400, "width": 400}, {"runtime.cache", "crop", "width"}),
+        ({"runtime.cache": 600, "crop": 600, "width": 600}, {"runtime.cache", "crop"}),  # the width costs more accuracy
+        ({"runtime.cache": 1200, "crop": 600, "width": 600}, {"runtime.cache"}),
+    ],
+)
+def test_the_fewest_remedies_that_are_enough_come_first(
+    tmp_path: Path, saved: dict[str, int], fewest: set[str]
+) -> None:
+    limit = Limit(1000 * MIB, "resident", "test")
+    played = Changed(Config(), tmp_path, limit, 0.05, time.monotonic() + 60, lambda _: None)
+    played.of, played.saved = (lambda batch: 2000 * MIB), saved
+    first, *others = memory_savers.measured(played, played.attempt(1))
+    assert first.fits
+    assert set(first.changes) == fewest
+    assert len(others) <= 8
+
+
+def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
+    def machine(files: dict[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    root = machine(
+        {
+            "proc/self/cgroup": "0::/job\n",
+            "proc/meminfo": "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n",
+            "sys/fs/cgroup/cgroup.controllers": "memory\n",
+            "sys/fs/cgroup/job/memory.max": str(1000 * MIB),
+            "sys/fs/cgroup/job/memory.current": str(300 * MIB),
+            "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {150 * MIB}\nactive_file {50 * MIB}\n",
+        }
+    )
+    found = memory_limit.find(None, root=root)
+    assert (found.bytes, found.kind) == (900 * MIB, "resident")
+    assert "version 2" in found.source
+    assert memory_limit.find(0.5, root=root).chosen
+    assert memory_limit.find(100, root=root).bytes == 900 * MIB
+
+
+def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/memory/job"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/job\n")
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
+    (group / "memory.limit_in_bytes").write_text(str(500 * MIB))
+    (group / "memory.usage_in_bytes").write_text(str(200 * MIB))
+    (group / "memory.stat").write_text(f"total_inactive_file {20 * MIB}\ninactive_file 5\ntotal_active_file 0\n")
+    found = memory_limit.find(None, root=tmp_path)
+    assert found.bytes == 320 * MIB
+    assert "version 1" in found.source
+
+
+def test_without_a_group_it_is_the_free_memory(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 1024 kB\n")
+    assert memory_limit.find(None, root=tmp_path).bytes == MIB
+    with pytest.raises(ConfigError, match="--limit"):
+        memory_limit.find(-1.0, root=tmp_path)

@@ -1,0 +1,99 @@
+"""Loaders in other processes: workers of every start method, and the ranks of a distributed training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.flight_record import program_info, ring_writer
+
+STARTED = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from ocrlab.debug.recorder.manual_loop import recording
+
+class Noisy(Dataset):
+    def __len__(self): return 22
+    def __getitem__(self, index): return {"x": torch.randn(8), "name": f"page_{index}.png"}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(Noisy(), 4, shuffle=True, num_workers=1, multiprocessing_context=sys.argv[2])
+    with recording(sys.argv[1], model, optimizer, snapshot_every=2) as rec:
+        for batch in rec.batches(loader):
+            rec.loss(model(batch["x"]).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def ran(command: list[str], **more: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **more}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_of_every_start_method_are_seen_and_replayed(tmp_path, method):
+    program, run, out = tmp_path / "program.py", tmp_path / "run", tmp_path / "out"
+    program.write_text(STARTED)
+    command = [sys.executable, str(program), str(run), method]
+    ran(command)
+    found = ring_writer.read(ring_writer.find(run)[0])
+    assert sorted(name for step in found.steps for name in step.samples) == sorted(f"page_{i}.png" for i in range(22))
+    assert [bool(worker.sample) for worker in found.workers] == [True]
+    out.mkdir()
+    job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
+    (out / "job.json").write_text(json.dumps({**job, "first_step": 0, "last_step": found.now.number}))
+    ran(command, **{program_info.REPLAY: str(out / "job.json")})
+    result = json.loads((out / "result.json").read_text())
+    assert result["finished"]
+    assert len(result["steps"]) >= 2
+    assert all(step["equal"] for step in result["steps"])
+
+
+RANK = """
+import sys, torch
+from torch import nn
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from ocrlab.debug.recorder.manual_loop import recording
+rank = int(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=2)
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(24, 4))
+model = DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(data, 3, sampler=DistributedSampler(data, shuffle=False))
+with recording(sys.argv[1], model, optimizer, snapshot_every=2) as rec:
+    for (x,) in rec.batches(loader):
+        rec.loss(model(x).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_each_rank_has_a_ring_and_a_snapshot_of_its_own(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", RANK, str(run)]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "meet")]) for rank in range(2)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    rings = [ring_writer.read(path) for path in ring_writer.find(run)]
+    assert [(one.rank, len(one.steps), len(one.snapshots)) for one in rings] == [(0, 4, 2), (1, 4, 2)]
+    for one in rings:
+        assert one.steps[0].samples == [str(2 * i + one.rank) for i in range(3)]
+    assert {path.name for path in (run / "flight").glob("program*.json")} == {"program.json", "program-1.json"}

@@ -1,0 +1,92 @@
+"""What a program draws, from the import of the recorder on, a replay of it draws again."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.debug.flight_record import program_info
+from ocrlab.debug.recorder import import_rng_state
+from ocrlab.debug.replay.replay_job import replay
+from ocrlab.run_folder.atomic_files import write_json
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), np.random.rand(), float(torch.rand(1))  # noqa: NPY002
+
+
+def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "flight"
+    folder.mkdir()
+    monkeypatch.setattr(import_rng_state, "AT_IMPORT", {})
+    import_rng_state.imported()
+    first = drawn()
+    import_rng_state.note(folder, 0, 3)
+    second = drawn()
+    import_rng_state.put(folder, 0, 3)
+    assert drawn() == second
+    import_rng_state.put(folder, 1, 3)  # of another rank nothing was noted
+    assert drawn() != second
+    write_json(tmp_path / "job.json", {"schema": 1, "run": str(tmp_path), "rank": 0, "start": 3})
+    monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
+    import_rng_state.imported()
+    assert drawn() == first and drawn() == second
+
+
+def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said when the program begins its loop."""
+    for text in ("{", '{"schema": 1}', '{"schema": 1, "run": "/nowhere", "rank": 0, "start": 0}'):
+        (tmp_path / "job.json").write_text(text)
+        monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
+        before = random.getstate()
+        import_rng_state.imported()
+        assert random.getstate() == before
+
+
+FOLDS = """
+import torch
+from torch import nn
+from ocrlab.debug.recorder.manual_loop import recording
+x = torch.randn(24, 4)  # nobody has seeded it
+for fold in range(3):
+    net, seen = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1)), []
+    optimizer = torch.optim.Adam(net.parameters())
+    with recording(f"fold{fold}", net, optimizer) as rec:
+        for number, batch in enumerate(rec.batches(list(x.split(4)))):
+            loss = rec.loss(net(batch).square().mean() * (1 + fold))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+            if (fold, number) == (1, 4):
+                break
+"""
+
+
+def test_of_several_trainings_in_one_program_the_one_that_was_asked_for_is_replayed(tmp_path: Path) -> None:
+    program = tmp_path / "folds.py"
+    program.write_text(FOLDS)
+    done = subprocess.run([sys.executable, program.name], cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    for fold, steps in enumerate((6, 5, 6)):
+        assert program_info.read(tmp_path / f"fold{fold}")["nth"] == fold
+        found = replay(tmp_path / f"fold{fold}")
+        assert found.record["equal"] is True, (fold, found.sentence)
+        assert sum(len(cell["steps"]) for cell in found.record["cells"]) % steps == 0
+        kept = sorted(path.name for path in tmp_path.glob(f"fold{fold}/flight/ring-*"))
+        assert kept == ["ring-0-0.bin"], "what comes before it is not recorded again"
+
+
+def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_rng_state, "began", type(import_rng_state.began)())
+    cells = iter([3, 3, 5, None, None])
+    monkeypatch.setattr(import_rng_state.notebook_cells, "cell", lambda: next(cells))
+    assert [import_rng_state.counted() for _ in range(5)] == [0, 1, 0, 0, 1]

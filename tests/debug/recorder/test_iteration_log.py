@@ -1,0 +1,170 @@
+"""A walk over the batches in C does what the generator in Python does, also where a loop is left or goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.recorder import rng_state
+from ocrlab.debug.recorder.manual_loop import recording
+
+SIDES = [
+    pytest.param("c", marks=pytest.mark.skipif(rng_state.quick is None, reason="not built: make setup, with cc")),
+    "python",
+]
+
+
+@pytest.fixture(params=SIDES)
+def loop(request, tmp_path, monkeypatch):
+    """A loop whose model is one weight."""
+    if request.param == "python":
+        monkeypatch.setattr(rng_state, "quick", None)
+        monkeypatch.setattr(rng_state, "MARKS", None)
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
+        rec.folder, rec.net, rec.optimizer = tmp_path, net, optimizer
+        assert (rec.tape.quick is not None) == (request.param == "c")
+        yield rec
+
+
+def step(rec, batch, *, steps=True):
+    rec.loss(rec.net(batch).sum()).backward()
+    if steps:
+        rec.optimizer.step()
+
+
+def written(rec):
+    return [(s.number, s.micro, s.epoch) for s in ring_writer.read(ring_writer.find(rec.folder)[0]).steps]
+
+
+def ones(count):
+    return [torch.ones(1, 1)] * count
+
+
+def test_a_step_of_several_micro_batches_has_one_number(loop):
+    for number, batch in enumerate(loop.batches(ones(100))):
+        step(loop, batch, steps=number % 4 == 3)
+    assert written(loop) == [(number // 4, number, 0) for number in range(100)]
+    assert loop.walks == [[100, 100]] and not loop.walking
+
+
+def test_a_loop_that_is_left_is_gone_on_with(loop):
+    for number, batch in enumerate(loop.batches(ones(100))):
+        step(loop, batch)
+        if number == 69:
+            break
+    assert loop.walks == [[70, 100]] and loop.walking
+    for batch in itertools.islice(loop.batches(ones(100)), 5):
+        step(loop, batch)
+    gc.collect()
+    assert written(loop)[68:] == [(number, number, 0) for number in range(68, 75)]
+    for _ in loop.epochs(3):
+        for batch in loop.batches(ones(2)):
+            step(loop, batch)
+    assert written(loop)[75:] == [(75 + at, 75 + at, at // 2) for at in range(6)]
+    assert loop.micro == 80
+
+
+def test_nothing_is_loaded_before_somebody_asks(loop):
+    asked = []
+
+    def batches():
+        asked.append(1)
+        yield from ones(2)
+
+    class Lazy:
+        def __iter__(self):
+            return batches()
+
+    walk = iter(loop.batches(Lazy()))
+    assert not asked and loop.walks == []
+    assert len(list(walk)) == 2 and asked == [1]
+    assert next(walk, None) is None, "a walk that has ended stays there"
+    assert loop.now.epoch == 1
+
+
+def test_an_error_of_the_loader_is_the_programs_and_ends_the_walk(loop):
+    def batches():
+        yield from ones(70)
+        raise OSError("no more pages")
+
+    seen = 0
+    walk = iter(loop.batches(batches()))
+    with pytest.raises(OSError, match="no more pages"):
+        for batch in walk:
+            step(loop, batch)
+            seen += 1
+    assert seen == 70 and next(walk, "ended") == "ended"
+    assert loop.walking, "it did not come to its end"
+    assert ring_writer.read(ring_writer.find(loop.folder)[0]).now.phase == "data"
+
+
+def test_a_walk_that_is_closed_gives_its_loader_back(loop):
+    class Loader(list):
+        pass
+
+    loader = Loader(ones(90))
+    walk = iter(loop.batches(loader))
+    for _ in range(70):
+        step(loop, next(walk))
+    walk.close()
+    assert next(walk, "ended") == "ended"
+    assert loop.now.number == 70 and loop.now.clean
+    known = weakref.ref(loader)
+    loop.tape.loaders.clear()
+    del loader, walk
+    gc.collect()
+    assert known() is None
+
+
+def test_a_loader_may_not_ask_for_its_own_batches(loop):
+    walk = None
+
+    def batches():
+        yield torch.ones(1, 1)
+        next(walk)
+        yield torch.ones(1, 1)
+
+    walk = iter(loop.batches(batches()))
+    next(walk)
+    with pytest.raises(ValueError, match=r"already"):
+        next(walk)
+
+
+def test_a_walk_may_go_on_in_another_thread(loop):
+    walk = iter(loop.batches(ones(80)))
+    for _ in range(40):
+        step(loop, next(walk))
+    failed = []
+
+    def rest():
+        try:
+            for batch in walk:
+                step(loop, batch)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=rest)
+    thread.start()
+    thread.join()
+    assert not failed and written(loop)[-1] == (79, 79, 0)
+
+
+def test_epochs_of_another_kind_end_nobody(loop):
+    for _ in loop.epochs(["first", 2**80, 3]):
+        for batch in loop.batches(ones(1)):
+            step(loop, batch)
+    assert written(loop)[-1][2] == 3
+
+
+def test_what_cannot_be_walked_over_is_said_as_python_says_it(loop):
+    with pytest.raises(TypeError, match="not iterable"):
+        next(loop.batches(5))

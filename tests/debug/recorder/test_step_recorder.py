@@ -1,0 +1,350 @@
+"""What both ways of recording share: losses of a device, dead CUDA contexts, kept batches, walks, whole states."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ocrlab.debug.flight_record import ring_format, ring_writer
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.ring_reader import name_of
+from ocrlab.debug.recorder import async_losses, dataloader_hooks, dataset_proxy, iteration_log, rng_state
+from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.step_recorder import Tape
+from ocrlab.debug.recorder.training_health.monitor import Learning
+from ocrlab.debug.recorder.training_state import Held
+from ocrlab.debug.replay.child import batch_feed
+from ocrlab.errors import CheckpointError, DataError
+
+
+class Event:
+    """Stands for torch.cuda.Event: `passed` and `error` are what the device would say."""
+
+    passed = True
+    error: Exception | None = None
+
+    def record(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def query(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.passed
+
+    def synchronize(self) -> None:
+        self.query()
+        Event.passed = True
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Let torch's CUDA calls do nothing on a CPU; returns the devices that were made current."""
+    entered, empty = [], torch.empty
+    monkeypatch.setattr(Event, "passed", True)
+    monkeypatch.setattr(Event, "error", None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", lambda d: (entered.append(d), contextlib.nullcontext())[1])
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    return entered
+
+
+def losses(tape):
+    return [step.loss for step in ring_writer.read(ring_writer.find(tape.folder)[0]).steps]
+
+
+def begin(tape, micro):
+    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=dataset_proxy.Loaded())
+
+
+def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    Event.passed = False
+    async_losses.send(tape.late, tape.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
+    begin(tape, 1)
+    assert tape.on and losses(tape) == [None, None]
+    assert device == [torch.device("cpu")], "the event belongs on the stream of the loss's own device"
+    Event.passed = True
+    begin(tape, 2)
+    assert losses(tape) == [0.5, None, None]
+    tape.finish()
+
+
+ENDED = "DataLoader worker (pid 7) exited unexpectedly with exit code 3."
+
+
+@pytest.mark.parametrize("where", ["begin", "loss", "snapshot", "learning"])
+def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_path, monkeypatch, where):
+    """torch's signal handler raises it in whatever runs; an error of ours stays with us."""
+    net = nn.Linear(2, 2)
+    errors = iter([RuntimeError("ours"), RuntimeError(ENDED)])
+
+    def interrupted(*_args, **_kwargs):
+        raise next(errors)
+
+    for wanted in (False, True):
+        with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
+            target = {"begin": rec.tape.writer, "loss": rec.tape.writer, "snapshot": rec.tape.snapshots}
+            owner = target.get(where, rec.tape.learning)
+            monkeypatch.setattr(
+                owner, {"begin": "put", "snapshot": "take", "learning": "begin"}.get(where, where), interrupted
+            )
+            with pytest.raises(RuntimeError, match="pid 7") if wanted else contextlib.nullcontext():
+                for batch in rec.batches([torch.ones(1, 2)]):
+                    rec.loss(net(batch).sum())
+            rec.tape.failed(RuntimeError(ENDED))
+            assert (
+                where in ("begin", "learning")
+                or not wanted
+                or ring_writer.read(ring_writer.find(tmp_path)[0]).now.phase == "data"
+            )
+
+
+def test_a_batch_that_is_known_behind_one_that_is_not_is_written_whole(tmp_path):
+    """Within the same look at memory, of which each record has the same words."""
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    order = {"kind": "map", "indices": "[3]"}
+    told = dataset_proxy.Loaded(order, samples=["3"], text=ring_format.batch_of(["3"], order))
+    told.position = 4
+    tape.begin(1, 1, 0, None, told, None)
+    found = ring_writer.read(ring_writer.find(tape.folder)[0])
+    assert found.torn == 0 and found.steps[0].memory == found.steps[1].memory != {}
+    assert found.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
+    tape.finish()
+
+
+def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypatch):
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    async_losses.send(tape.late, tape.micro, torch.ones(()), 1.0)
+    assert tape.on and not tape.late
+    tape.finish()
+
+
+@pytest.mark.parametrize("how", ["told", "found in a step", "found at the end"])
+def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, capsys):
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    tape = Tape(tmp_path, "loop")
+    begin(tape, 0)
+    async_losses.send(tape.late, tape.micro, torch.ones(()), 1.0)
+    held = tape.late[0][1]
+    tape.snapshots.buffers["w"] = buffer = torch.zeros(2)
+    tape.snapshots.pending = {}, 0.0, [Event()]
+    before = sys.getrefcount(buffer)
+    Event.error = error
+    if how == "told":
+        tape.failed(error)
+    elif how == "found in a step":
+        begin(tape, 1)
+    tape.finish()
+    assert not tape.cuda and not tape.late and tape.snapshots.pending is None
+    assert sys.getrefcount(buffer) == before + 1
+    del tape
+    assert torch.equal(held, torch.ones(1, dtype=held.dtype))
+    assert ("illegal" in capsys.readouterr().err) == (how != "told")
+
+
+class Calls:
+    """Stands for torch.cuda: counts each function that is called, and answers as a machine with a GPU in use."""
+
+    def __init__(self, monkeypatch):
+        self.made = []
+        for name in [name for name in dir(torch.cuda) if not name.startswith("_")]:
+            kept = getattr(torch.cuda, name)
+            if not isinstance(kept, type | types.ModuleType) and callable(kept):
+                monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
+        for name in ("Event", "device", "Stream"):
+            monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
+
+    def answer(self, name, *_args, **_kwargs):
+        self.made.append(name)
+        if name == "Event":
+            return Event()
+        if name == "device":
+            return contextlib.nullcontext()
+        told = {"is_available": True, "is_initialized": True, "is_current_stream_capturing": False}
+        told |= {
+            "memory_stats_as_nested_dict": {},
+            "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
+            "device_count": 1,
+        }
+        return told.get(name, 0)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says that it lies on a device."""
+
+    is_cuda = True
+
+
+DEAD = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize("error", [torch.AcceleratorError(DEAD), RuntimeError(DEAD)])
+def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatch, error):
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    cuda = Calls(monkeypatch)
+    tape = Tape(tmp_path, "loop")
+    tape.hear(net)
+    tape.learning = Learning(net, [optimizer])
+
+    def step(micro):
+        begin(tape, micro)
+        loss = net(torch.ones(1, 2)).sum()
+        tape.loss(loss.detach().as_subclass(OnDevice))
+        tape.phase("backward")
+        loss.backward()
+        tape.stepping(optimizer, (optimizer,), {})
+        tape.snapshot(micro, lambda: {"w": torch.ones(2).as_subclass(OnDevice)})
+        tape.over(waits=True)
+
+    step(0)
+    assert {"is_initialized", "get_rng_state_all", "Event"} <= set(cuda.made), "with a living context they are asked"
+    assert tape.on and tape.late and tape.learning is not None
+    tape.failed(error)
+    cuda.made.clear()
+    step(1)
+    tape.learn("validate", True)
+    tape.validate(0, [torch.ones(1)], dataset_proxy.Loaded())
+    tape.failed(error)
+    tape.finish()
+    assert cuda.made == []
+    assert [record.micro for record in ring_writer.read(ring_writer.find(tape.folder)[0]).steps] == [0, 1], (
+        "the record goes on"
+    )
+
+
+def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
+    counted = iteration_log.Counted([1, 2], lambda walk: iteration_log.note(tmp_path, 0, 0, walk))
+    assert [(batch, counted.told().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
+    assert len(counted) == 2
+    assert set(iteration_log.noted(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
+    with pytest.raises(DataError, match="another walk"):
+        iteration_log.noted(tmp_path, 0, 0, iteration_log.KEPT)
+
+
+def test_parts_that_changed_are_refused_in_words():
+    net = nn.Linear(2, 2)
+    state = Held(net, torch.optim.SGD(net.parameters(), 0.1), None, None, None).state(0)
+    with pytest.raises(CheckpointError, match="other parts"):
+        Held(net, None, None, None, None).load(state)
+
+
+def test_a_record_without_indices_says_what_to_do():
+    with pytest.raises(DataError, match="batches=raw"):
+        batch_feed.indices(Step(0, 0))
+
+
+def test_a_loader_of_another_make_is_left_alone(tmp_path):
+    class Own(DataLoader):
+        def _get_iterator(self):
+            return iter(())
+
+    assert not dataloader_hooks.can_be_watched(Own([1]))
+    assert dataloader_hooks.can_be_watched(DataLoader([1]))
+    with pytest.raises(DataError, match="not the file of a ring"):
+        name_of(tmp_path / "ring.bin")
+
+
+def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
+    class FullyShardedDataParallel(nn.Linear):
+        def state_dict(self, *_args, **_kwargs):
+            pytest.fail("one rank alone would wait for the others")
+
+    model = nn.Sequential(FullyShardedDataParallel(2, 2))
+    with recording(tmp_path, model) as rec:
+        for batch in rec.batches([torch.ones(1, 2)]):
+            rec.loss(model(batch).sum())
+    assert "no snapshots with FullyShardedDataParallel" in capsys.readouterr().err
+    assert losses(rec.tape) != [] and not list(rec.tape.folder.glob("snapshot-*"))
+
+
+def test_states_without_cuda_do_not_wake_its_driver(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a process that forks later is spoilt"))
+    rng_state.put(rng_state.take())
+
+
+def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, monkeypatch):
+    """What is registered for a fork is never taken back: once a recording, a long search would keep thousands."""
+    monkeypatch.setattr(os, "register_at_fork", lambda **_: pytest.fail("registered again"))
+    tapes = [Tape(tmp_path / name, "loop") for name in "ab"]
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(tape.on for tape in tapes))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert all(tape.on for tape in tapes)
+    finally:
+        for tape in tapes:
+            tape.finish()
+
+
+def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record(tmp_path):
+    """The ring is shared with it; forked in the middle of a step, its model is still listened to."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with recording(tmp_path, net) as rec:
+        for batch in rec.batches([torch.ones(1, 2)]):
+            net(batch)
+            before = ring_writer.read(ring_writer.find(tmp_path)[0]).now
+            pid = os.fork()
+            if pid == 0:
+                with contextlib.suppress(RuntimeError):
+                    net(torch.ones(1, 5))  # fails in the first stage, and would stay in "forward"
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            now = ring_writer.read(ring_writer.find(tmp_path)[0]).now
+            assert (before.phase, before.stage) == (now.phase, now.stage) == ("loss", "1")
+
+
+def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, capsys):
+    """Before it there are none: that must not be told as a step without gradients. Nor may a hook stay behind."""
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(tmp_path, net, optimizer) as rec:
+        for batch in rec.batches([torch.ones(1, 2)] * 12):
+
+            def closure(batch=batch):
+                optimizer.zero_grad()
+                output = net(batch)
+                assert ring_writer.read(ring_writer.find(tmp_path)[0]).now.phase in ("forward", "loss")
+                loss = rec.loss(output.square().sum())
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            optimizer.zero_grad()
+            rec.tape.drain()
+            assert rec.tape.learning.told.steps == rec.micro + 1
+            assert len(optimizer._optimizer_step_post_hooks) == (rec.tape.quick is not None)
+        assert rec.tape.learning.told.steps == 12 and rec.tape.learning.told.bare == 0
+    assert "found a gradient" not in capsys.readouterr().err
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+
+
+def test_a_step_that_failed_leaves_no_hook_and_is_not_counted_twice(tmp_path):
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(tmp_path, net, optimizer) as rec:
+        for batch in rec.batches([torch.ones(1, 2)] * 4):
+            with contextlib.suppress(ZeroDivisionError):
+                optimizer.step(lambda: 1 / 0)
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+        assert rec.tape.learning.told.steps == 4
+        optimizer.step(lambda: torch.ones(()))
+        assert len(optimizer._optimizer_step_post_hooks) == (rec.tape.quick is not None)
+    assert not optimizer._optimizer_step_post_hooks

@@ -1,0 +1,92 @@
+"""A loss that ends where a constant answer would is told; one that falls below it, or that is another loss, is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from ocrlab.debug.flight_record import training_findings
+from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.training_health.constant_baseline import Baseline, _constant, _kind
+
+INPUTS = torch.randn(512, 4, generator=torch.Generator().manual_seed(0))
+TARGETS = {
+    "classes": INPUTS[:, :3].argmax(1),
+    "chances": (INPUTS[:, :1] > 0.5).float(),
+    "squares": INPUTS[:, :2] @ torch.tensor([[1.0], [2.0]]),
+}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "classes": functional.cross_entropy,
+    "chances": functional.binary_cross_entropy_with_logits,
+    "squares": functional.mse_loss,
+}
+
+
+def trained(folder: Path, kind: str, *, apart: bool, factor: float = 1.0) -> str:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3 if kind == "classes" else 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    targets = TARGETS[kind]
+    targets = targets[torch.randperm(512, generator=torch.Generator().manual_seed(1))] if apart else targets
+    loader = DataLoader(TensorDataset(INPUTS, targets), 16, shuffle=True)
+    with recording(folder, model, optimizer) as rec:
+        for _ in rec.epochs(6):
+            for inputs, wanted in rec.batches(loader):
+                optimizer.zero_grad()
+                rec.loss(LOSSES[kind](model(inputs), wanted) * factor).backward()
+                optimizer.step()
+    return "\n".join(training_findings.read(folder) or [])
+
+
+@pytest.mark.parametrize("kind", list(LOSSES))
+def test_targets_of_other_samples(tmp_path: Path, kind: str) -> None:
+    said = trained(tmp_path / "apart", kind, apart=True)
+    assert "one answer for all samples would give" in said and "shuffled" in said
+    assert trained(tmp_path / "right", kind, apart=False) == ""
+    assert trained(tmp_path / "other", kind, apart=True, factor=0.5) == ""  # a loss that is not known
+
+
+def test_the_loss_of_the_best_constant() -> None:
+    half = torch.tensor([8.0, 8.0], dtype=torch.float64)
+    assert _constant("classes", [half, half]) == (pytest.approx(math.log(2)), 32)
+    assert _constant("chances", [torch.tensor([[0.0], [1.0]])])[0] == pytest.approx(math.log(2))
+    assert _constant("squares", [torch.tensor([[0.0], [2.0]], dtype=torch.float64)]) == (pytest.approx(1), 2)
+    assert _constant("squares", [torch.zeros(2, 1), torch.zeros(2, 3)]) == (0.0, 0)
+
+
+def test_which_loss_it_is() -> None:
+    logits, targets = torch.randn(8, 3), torch.arange(8) % 3
+    assert _kind(logits, targets, float(functional.cross_entropy(logits, targets))) == "classes"
+    assert _kind(logits, targets, 0.1) == "" == _kind(logits, targets - 1, 0.1) == _kind(logits, torch.zeros(5), 0.1)
+    assert _kind(logits[:, :1], torch.zeros(8), float(logits[:, 0].square().mean())) == "squares"
+
+
+def test_targets_as_large_as_images_are_not_kept() -> None:
+    model = nn.Linear(4, 300)
+    seen = Baseline([model], lambda: True)
+    wanted = torch.randn(8, 300)
+    seen.begin([INPUTS[:8], wanted])
+    seen.loss(functional.mse_loss(model(INPUTS[:8]), wanted).item())
+    assert seen.targets == [] and "" in seen.kinds
+    seen.close()
+
+
+def test_targets_that_come_in_a_tree_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    inputs, wanted = (DataLoader(TensorDataset(t), 16, shuffle=True) for t in (INPUTS, TARGETS["squares"]))
+    with recording(tmp_path, model, optimizer) as rec:
+        for _ in rec.epochs(6):
+            for (x,), (y,) in rec.batches(zip(inputs, wanted, strict=True)):
+                optimizer.zero_grad()
+                rec.loss(functional.mse_loss(model(x), y)).backward()
+                optimizer.step()
+    assert "one answer for all samples would give" in "\n".join(training_findings.read(tmp_path) or [])

@@ -1,0 +1,240 @@
+"""What is said of what was noted, and loops with faults that no single step shows; more are in test_learning."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ocrlab.debug.flight_record import training_findings
+from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.training_health.rules import Told, sentences
+from tests.debug.recorder.training_health.test_monitor import data, net, right, told
+
+MODEL = nn.Linear(4, 2)
+
+
+def test_one_or_two_steps_are_no_training_to_judge() -> None:
+    assert sentences(Told(batches=2, looks=2, steps=0, owned={"weight", "bias"}), MODEL) == []
+    assert sentences(Told(batches=2, looks=2, steps=2, bare=2, owned={"weight", "bias"}), MODEL) == []
+
+
+def test_no_batch_is_told_with_the_length_of_the_loader() -> None:
+    said = sentences(Told(walks=[(0, 0), (0, 0)]), MODEL)
+    assert len(said) == 1
+    assert "2 walks over the loader gave none (len(loader) is 0)" in said[0]
+
+
+def test_an_exit_before_the_first_batch_is_told_alone() -> None:
+    assert sentences(Told(ended="it ended"), MODEL) == ["it ended"]
+
+
+def test_a_constant_loss_is_told_to_the_last_bit() -> None:
+    told = Told(batches=40, losses=40, steps=40, same=39, last=0.5, first_losses=[0.5] * 8)
+    told.last_losses.extend([0.5] * 8)
+    assert sentences(told, MODEL)[0].startswith("the last 40 losses were 0.5, the same to the last bit")
+
+
+def test_targets_in_batches_of_any_form() -> None:
+    told = Told()
+    told.see_batch([("images", torch.rand(4, 3)), ("labels", torch.ones(4))])
+    told.see_batch([("0", torch.rand(4, 3)), ("1", torch.tensor([0.0, 1.0]))])
+    told.see_batch([("images", torch.rand(4, 3)), ("mask", torch.ones(4))])
+    assert told.constant == [1.0, None]
+    assert told.compared == 6
+    assert math.isnan(told.last)
+
+
+def dropping() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+
+
+def validated(folder: Path, back: Callable[[nn.Module], Any]) -> str:
+    """Train for three epochs with a validation behind each, and return what is said."""
+    model = dropping()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with recording(folder, model, optimizer) as rec:
+        for _ in rec.epochs(3):
+            for batch in rec.batches(DataLoader(data(), 16, shuffle=True)):
+                back(model)
+                right(model, optimizer, batch, rec)
+            model.eval()
+    return "\n".join(training_findings.read(folder) or [])
+
+
+def test_a_model_that_stays_in_eval_mode_after_its_validation(tmp_path: Path) -> None:
+    said = validated(tmp_path / "a", lambda model: None)
+    assert "8 steps were made in train mode and 16 in eval mode" in said
+    assert validated(tmp_path / "b", lambda model: model.train()) == ""
+
+
+def cleared(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+    rec.loss(functional.cross_entropy(model(batch[0]), batch[1])).backward()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+
+
+def test_gradients_that_are_filled_with_zeros_before_the_step(tmp_path: Path) -> None:
+    said = told(tmp_path, cleared)
+    assert "every one was 0 when the optimiser stepped" in said
+    assert "dead" not in said
+
+
+def kept(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+    right(model, optimizer, batch, rec)
+    optimizer.zero_grad(set_to_none=False)
+
+
+def test_gradients_that_are_filled_with_zeros_after_the_step(tmp_path: Path) -> None:
+    assert told(tmp_path, kept) == ""
+
+
+def stepped_every(number: int, *, clear: bool) -> Callable[..., None]:
+    """Return a loop body that steps in every `number`th batch, and clears in each or only behind a step."""
+    done = [0]
+
+    def body(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        if clear:
+            optimizer.zero_grad()
+        rec.loss(functional.cross_entropy(model(batch[0]), batch[1])).backward()
+        done[0] += 1
+        if done[0] % number == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return body
+
+
+def test_gradients_that_are_thrown_away_and_gradients_that_are_collected(tmp_path: Path) -> None:
+    loader = DataLoader(data(), 8, shuffle=True)
+    said = told(tmp_path / "a", stepped_every(16, clear=True), loader=loader)
+    assert "of 32 batches zero_grad() threw a gradient away that no step had used: 2 steps" in said
+    assert "threw" not in told(tmp_path / "b", stepped_every(8, clear=False), loader=loader)
+
+
+class Average:
+    """An average of weights that is no module."""
+
+    def __init__(self, model: nn.Module, share: float) -> None:
+        self.weights, self.share = copy.deepcopy(model.state_dict()), share
+
+    def update(self, model: nn.Module) -> None:
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                self.weights[name].lerp_(value, self.share)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.weights
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.weights = state
+
+
+class Scale:
+    """Something beside the training that is not meant to move."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"mean": torch.zeros(3), "std": torch.ones(3)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, "average never changed"), (0.1, "")])
+def test_an_average_with_a_state_that_stands_still(tmp_path: Path, share: float, said: str) -> None:
+    model = net()
+    average = Average(model, share)
+
+    def body(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        average.update(model)
+
+    found = told(tmp_path, body, model=model, extra={"average": average, "scale": Scale()})
+    assert found.startswith(said) and bool(found) == bool(said)
+
+
+def scheduled(folder: Path, factor: Callable[[int], float], rate: float = 1e-2) -> str:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+    def body(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        schedule.step()
+
+    return told(folder, body, model=model, optimizer=optimizer, loader=DataLoader(data(), 2, shuffle=True))
+
+
+def test_rates_that_vanish_or_never_arrive_and_rates_that_do(tmp_path: Path) -> None:
+    assert "below a millionth of its largest (0.01) in" in scheduled(tmp_path / "a", lambda step: 0.5**step)
+    said = scheduled(tmp_path / "b", lambda step: min(1.0, (step + 1) / 5000), 1.0)
+    assert "still rising when the training ended, at 0.0256 of 1:" in said
+    assert scheduled(tmp_path / "c", lambda step: min(1.0, (step + 1) / 100)) == ""
+    assert scheduled(tmp_path / "d", lambda step: 0.5 + 0.5 * np.cos(np.pi * step / 128)) == ""
+
+
+class Seeded(Dataset[Any]):
+    """Samples that are drawn by the worker, whatever the index."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        drawn = torch.from_numpy(np.random.normal(size=8)).float()  # noqa: NPY002
+        return drawn, int(drawn[:4].argmax())
+
+
+def same_seed(_worker: int) -> None:
+    np.random.seed(0)  # noqa: NPY002
+
+
+def own_seed(worker: int) -> None:
+    np.random.seed(worker)  # noqa: NPY002
+
+
+class Copied(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        yield from ((row, int(kind)) for row, kind in data())
+
+
+def test_workers_that_draw_the_same(tmp_path: Path) -> None:
+    for number, (init, wrong) in enumerate(((same_seed, True), (own_seed, False))):
+        loader = DataLoader(Seeded(), 8, num_workers=2, worker_init_fn=init)
+        assert ("2 workers of the loader gave the same batches" in told(tmp_path / f"{number}", loader=loader)) == wrong
+    assert "gave the same batches" in told(tmp_path / "c", loader=DataLoader(Copied(), 8, num_workers=2))
+
+
+class Listed(nn.Module):
+    def __init__(self, *, frozen: bool) -> None:
+        super().__init__()
+        self.parts = {"first": nn.Linear(8, 8).requires_grad_(not frozen)}
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.parts["first"](inputs))  # type: ignore[no-any-return]
+
+
+def test_modules_in_a_plain_dict(tmp_path: Path) -> None:
+    assert "parts: 2 parameters get gradients and are in no" in told(tmp_path / "a", model=Listed(frozen=False))
+    assert told(tmp_path / "b", model=Listed(frozen=True)) == ""
+
+
+def test_a_loss_that_came_down_to_zero_and_one_that_two_players_raise(tmp_path: Path) -> None:
+    def done(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        optimizer.zero_grad()
+        (functional.relu(model(batch[0]) - 0.1).sum() * 0 + rec.loss(next(losses) * model(batch[0]).sum())).backward()
+        optimizer.step()
+
+    losses = iter([1.0] * 8 + [0.0] * 56)
+    assert "to the last bit" not in told(tmp_path / "a", done, loader=DataLoader(data(), 4))
+    losses = iter([0.0] * 64)
+    assert "to the last bit" in told(tmp_path / "b", done, loader=DataLoader(data(), 4))

@@ -1,0 +1,36 @@
+"""Samples that are never drawn are told; a sampler that draws with replacement is not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, SubsetRandomSampler, WeightedRandomSampler
+
+from ocrlab.debug.recorder.training_health.sampler_coverage import MOST, Drawn
+from tests.debug.recorder.training_health.test_monitor import data, told
+
+
+def test_weights_of_classes_in_place_of_weights_of_samples(tmp_path: Path) -> None:
+    sampler = WeightedRandomSampler(torch.ones(4), 128)
+    said = told(tmp_path, loader=DataLoader(data(), 16, sampler=sampler))
+    assert "only 4 of 128 samples were ever drawn, in 256 draws" in said
+
+
+def test_fair_samplers_are_right(tmp_path: Path) -> None:
+    for number, sampler in enumerate((WeightedRandomSampler(torch.rand(128), 128), SubsetRandomSampler(range(40)))):
+        assert "drawn" not in told(tmp_path / str(number), loader=DataLoader(data(), 16, sampler=sampler))
+
+
+def test_few_draws_of_many_samples_say_nothing() -> None:
+    drawn, rng = Drawn(), random.Random(0)
+    for _ in range(50):
+        drawn.note(str([rng.randrange(1_000_000) for _ in range(16)]))
+    assert drawn.sentence(1_000_000) == "" and drawn.count == 800
+    for _ in range(50):
+        drawn.note("['a.png', 'b.png']")  # keys of another kind
+    assert drawn.sentence(1_000_000) == "" and drawn.count == 800
+    assert Drawn({"1"}, 99).sentence(1000) == "" and "only 1 of 1000" in Drawn({"1"}, 100).sentence(1000)
+    assert Drawn({str(i) for i in range(MOST)}, 10 * MOST).sentence(100 * MOST) == ""
+    assert Drawn().sentence(0) == ""

@@ -1,0 +1,70 @@
+"""Validation data of another size than training data are told; augmentation and plots are not."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ocrlab.debug.flight_record import training_findings
+from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.training_health.validation_scale import Scales
+from tests.debug.recorder.training_health.test_monitor import data, net, right
+
+
+@pytest.mark.parametrize(("factor", "shift", "named"), [(50.0, 120.0, True), (1.0, 5.0, True), (1.5, 0.5, False)])
+def test_a_transform_that_validation_lacks(tmp_path: Path, factor: float, shift: float, named: bool) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with recording(tmp_path, model, optimizer) as rec:
+        for _ in rec.epochs(2):
+            model.train()
+            for batch in rec.batches(DataLoader(data(), 16, shuffle=True)):
+                right(model, optimizer, batch, rec)
+            model.eval()
+            with torch.no_grad():
+                for inputs, _ in DataLoader(data(), 16):
+                    model(inputs * factor + shift)
+    said = "\n".join(training_findings.read(tmp_path) or [])
+    assert ("validation gives the model other numbers" in said) == named
+    assert named or said == ""
+
+
+def test_few_samples_other_shapes_and_constants_say_nothing() -> None:
+    model = nn.Conv2d(3, 4, 1)
+    seen = Scales([model])
+    seen.looking = True
+    for _ in range(4):
+        model(torch.randn(8, 3, 4, 4))
+    model.eval()
+    with torch.no_grad():
+        model(100 + torch.randn(4, 3, 4, 4))
+        assert seen.sentence() == ""  # four samples
+        model(torch.zeros(16, 3, 4, 4))
+        seen.close()
+        model(100 + torch.randn(64, 3, 4, 4))
+    seen.kept[id(model)][1].add(torch.zeros(0 + 16, 3, 4, 4))
+    assert seen.kept[id(model)][1].rows == 36
+
+
+def test_copies_and_pickles_of_a_model_leave_the_hook_out(tmp_path: Path) -> None:
+    model, inputs = nn.Linear(4, 4), torch.randn(64, 4)
+    seen = Scales([model])
+    seen.looking = True
+    torch.save(model, tmp_path / "model.pt")
+    for other in (copy.deepcopy(model), copy.copy(model), pickle.loads(pickle.dumps(model))):
+        other(inputs)
+    assert seen.kept[id(model)][0].calls == 0 and not seen.failed
+    load = "torch.load(sys.argv[1], weights_only=False)(torch.zeros(2, 4))"
+    code = f"import torch, sys; {load}; print('ocrlab' in sys.modules)"
+    read = subprocess.run([sys.executable, "-c", code, tmp_path / "model.pt"], capture_output=True, text=True)
+    assert read.stdout == "False\n"
+    seen.close()
+    assert not model._forward_pre_hooks and not model._forward_pre_hooks_with_kwargs

@@ -1,0 +1,117 @@
+"""Batches again: of single samples, up to the end of the last walk and what is behind it, and where there was none."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.recorder import rng_state
+from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.replay.child.batch_feed import parts
+from tests.debug.recorder.test_manual_loop import Stream, replay
+
+
+class Drawn(Dataset):
+    """Rows that are drawn when they are asked for; one is broken."""
+
+    def __init__(self, bad: int = -1) -> None:
+        self.bad, self.names = bad, [f"row{index}" for index in range(12)]
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index == self.bad:
+            raise OSError("a torn row")
+        return torch.rand(8) + random.random()
+
+
+def by_size(rows):
+    if len(rows) == 1:
+        raise ValueError("one row is no batch")
+    return torch.stack(sorted(rows, key=lambda row: float(row.sum()))) + torch.rand(())
+
+
+def test_a_batch_is_put_together_of_its_samples_as_they_were():
+    states = rng_state.take(cuda=False)
+    loader = DataLoader(Drawn(), 3, collate_fn=by_size)
+    whole = by_size([loader.dataset[index] for index in (7, 2, 5)])
+    before = rng_state.take(cuda=False)
+    called, make = parts(loader, {"single": False, "indices": "[7, 2, 5]"}, states)
+    assert called == ["row7", "row2", "row5"] and torch.equal(make([0, 1, 2]), whole)
+    assert torch.equal(make([1, 2]), make([2, 1])), "what it draws is drawn again"
+    assert rng_state.take(cuda=False) == before, "nothing was drawn"
+    assert parts(loader, {"single": True, "indices": "7"}, states) is None
+    assert parts(loader, {"kind": "walk", "position": 3}, states) is None
+
+
+def train(folder, loader, behind=lambda net: None):
+    torch.manual_seed(0)
+    random.seed(0)
+    net = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with recording(folder, net, optimizer, snapshot_every=2) as rec:
+        for _ in rec.epochs(2):
+            for row in rec.batches(loader):
+                row = row[0] if isinstance(row, list | tuple) else row["x"] if isinstance(row, dict) else row
+                rec.loss(net(row).square().mean()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            behind(net)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_failed_behind_a_walk_fails_again(tmp_path, monkeypatch, stream):
+    def behind(net):
+        raise ZeroDivisionError("a metric of nothing")
+
+    again = lambda: train(tmp_path, DataLoader(Stream() if stream else Drawn(), 4), behind)  # noqa: E731
+    with pytest.raises(ZeroDivisionError):
+        again()
+    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    with pytest.raises(ZeroDivisionError):
+        replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    result = json.loads((tmp_path / "replay" / "result.json").read_text())
+    assert result["behind"] and result["error"]["message"] == "a metric of nothing"
+    assert [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
+
+
+def test_a_walk_that_was_cut_off_is_not_gone_on_from(tmp_path, monkeypatch):
+    class Cut(torch.utils.data.Sampler):
+        def __iter__(self):
+            yield from ([0, 1], [2, 3])
+            raise ValueError("of the sampler")
+
+        def __len__(self):
+            return 6
+
+    def behind(net):
+        raise AssertionError("half a walk is none")
+
+    again = lambda: train(tmp_path, DataLoader(Drawn(), batch_sampler=Cut()), behind)  # noqa: E731
+    with pytest.raises(ValueError, match="sampler"):
+        again()
+    assert replay(tmp_path, monkeypatch, again, last=2)["finished"]
+
+
+class Torn(IterableDataset):
+    def __iter__(self):
+        raise OSError("a torn row")
+
+
+@pytest.mark.parametrize(("data", "workers"), [(Drawn(bad=1), 0), (Drawn(bad=1), 2), (Torn(), 0)])
+def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypatch, data, workers):
+    again = lambda: train(tmp_path, DataLoader(data, 4, num_workers=workers))  # noqa: E731
+    with pytest.raises(OSError, match="torn"):
+        again()
+    assert not ring_writer.read(ring_writer.find(tmp_path)[0]).steps
+    result = replay(tmp_path, monkeypatch, again, last=0)
+    assert "a torn row" in result["error"]["message"] and not result["steps"]
+    failed = [one.failed for one in ring_writer.read(tmp_path / "replay" / "ring.bin").workers if one.failed]
+    assert failed == (["row1"] if isinstance(data, Drawn) else []), "this stream breaks before its first sample"

@@ -1,0 +1,100 @@
+"""Runs whose record does not reach back to their beginning are made again from there, with all that they keep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.recorder.dataset_proxy import Place
+from ocrlab.debug.replay.child import full_rerun
+from ocrlab.debug.replay.replay_job import replay
+from ocrlab.errors import ConfigError
+
+PROGRAM = """
+import random, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from ocrlab.debug.recorder.manual_loop import recording
+
+what, out = sys.argv[1:]
+
+class Pages(Dataset):
+    def __init__(self):
+        self.calls = []  # in a worker nobody sees it
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        self.calls.append(i)
+        if what == "worker" and len(self.calls) == 70:
+            raise OSError(f"page {i} is gone")
+        return torch.full((4,), i / 12 + random.random()), i % 3
+
+def main():
+    net, steps = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2)), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loader = DataLoader(Pages(), batch_size=3, shuffle=True, num_workers=1, persistent_workers=True)
+    with recording(out, net, optimizer, snapshot_every=4, steps=20) as rec:
+        for epoch in range(8):
+            for x, y in rec.batches(loader):
+                steps.append(epoch)
+                loss = rec.loss(nn.functional.cross_entropy(net(x), y) * len(steps))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if what == "torn" and len(steps) == 30:
+                    net(x[:, :3])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def run(tmp_path: Path, what: str) -> Path:
+    program, folder = tmp_path / "program.py", tmp_path / "run"
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, program, what, folder], capture_output=True, timeout=120, check=False)
+    assert done.returncode == 1
+    return folder
+
+
+def test_what_a_data_set_keeps_in_its_worker_is_there_again(tmp_path: Path) -> None:
+    """Python's random numbers, that nobody has seeded, too."""
+    found = replay(run(tmp_path, "worker"))
+    assert "first fault at step 23, data" in found.sentence and "is gone; sample `" in found.sentence
+    cell = found.record["cells"][-1]
+    assert cell["cell"] == "traced, from the beginning"
+    assert len(cell["steps"]) == 20 and all(step["equal"] for step in cell["steps"])
+    assert found.record["equal"] is True and not found.record["warnings"]
+
+
+def test_without_a_snapshot_a_run_is_made_again_from_its_beginning(tmp_path: Path) -> None:
+    folder = run(tmp_path, "torn")
+    for path in folder.glob("flight/snapshot*"):
+        path.unlink()
+    found = replay(folder)
+    assert "first fault at step 29, forward, `0` (Linear 4->3, call 2), op `aten::addmm`" in found.sentence
+    assert [row[0] for row in found.rows[1:]] == ["traced, from the beginning", "samples alone"]
+    assert found.record["equal"] is True
+    with pytest.raises(ConfigError, match=r"time is too short.*run from the beginning.*--timeout \d+"):
+        replay(folder, timeout=0.01)
+
+
+def test_a_walk_asks_for_the_end_before_each_batch_and_notes_how_it_was_left(tmp_path: Path) -> None:
+    asked, steps = [], [Step(4, 4, 0, 0)]
+    place = Place(tmp_path, 0, 0, 0)
+    feed = full_rerun.Own(steps, tmp_path, place, 0, lambda: asked.append(1), done=lambda: len(asked) > 3)
+    assert list(feed.batches([1, 2])) == [1, 2] and len(asked) == 3 and not feed.is_behind
+    behind = full_rerun.Own(steps, tmp_path, place, 0, lambda: asked.append(1), behind=True, done=lambda: True)
+    for _ in behind.batches([1, 2]):
+        break
+    assert behind.is_behind and len(asked) == 3
+
+
+def test_a_step_before_the_record_is_numbered_from_its_first_one() -> None:
+    assert full_rerun.before([Step(10, 40, 2, 2)], 38).number == 8
+    assert full_rerun.before([Step(10, 40, 2, 2)], 0).number == 0

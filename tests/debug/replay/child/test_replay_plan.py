@@ -1,0 +1,52 @@
+"""Which steps and batches of a record a replay makes again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.flight_record.ring_writer import Flight, Step
+from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.debug.replay.child import replay_plan
+from ocrlab.errors import DataError
+
+
+def flight(*steps: Step, workers: list[Worker] | None = None) -> Flight:
+    return Flight(
+        Path("ring"), 1, 0, 0, 0.0, steps=list(steps), now=steps[-1] if steps else None, workers=workers or []
+    )
+
+
+def step(micro: int, phase: str = "forward") -> Step:
+    return Step(micro, micro, phase=phase, order={"kind": "map", "indices": f"[{micro}]"})
+
+
+def test_a_gap_in_the_record_is_refused() -> None:
+    replay_plan.check([step(3), step(4)], [], 3)
+    replay_plan.check([], [step(0)], 0)
+    with pytest.raises(DataError, match="nothing to replay"):
+        replay_plan.check([], [], 0)
+    with pytest.raises(DataError, match="does not reach back.*micro-batches 4 to 5"):
+        replay_plan.check([step(4), step(5)], [], 3)
+
+
+def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_first() -> None:
+    workers = [
+        Worker(7, 0, "a", 0.0, order={"indices": "[4]"}, loaded={"torch": b""}),
+        Worker(8, 1, "b", 0.0, order={"indices": "[5]"}, loaded={"torch": b""}, failed="b", failed_at=9.0),
+        Worker(9, 2, "c", 0.0, order={"indices": "[3]"}, loaded={"torch": b""}),  # a step has got it
+        Worker(9, 2, "d", 0.0, order={"indices": "[6]"}, loaded={"torch": b""}, loader=1),  # of a validation
+    ]
+    waiting = flight(step(2), step(3, "data"), workers=workers)
+    found = replay_plan.pending(waiting, waiting.steps, 4, Path())
+    assert [(one.number, one.micro, one.order["indices"]) for one in found] == [(4, 4, "[5]"), (4, 5, "[4]")]
+    assert replay_plan.pending(waiting, waiting.steps, 3, Path()) == [], "a step before that was asked for"
+    computing = flight(step(2), step(3), workers=workers[:1])
+    assert replay_plan.pending(computing, computing.steps, 4, Path()) == []
+
+
+def test_of_a_stream_the_next_batch_is_asked_for() -> None:
+    newest = Step(3, 3, phase="data", order={"kind": "walk", "position": 3})
+    (found,) = replay_plan.pending(flight(newest), [newest], 4, Path())
+    assert (found.micro, found.order) == (4, {"kind": "walk", "position": 4, "pending": True})

@@ -1,0 +1,37 @@
+"""What anomaly mode says is read off the output of a real program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ocrlab.debug.replay import anomaly_mode, replay_summary, variants
+from ocrlab.debug.replay.trial import Outcome
+
+PROGRAM = """
+import torch
+
+def length(x):
+    return torch.where(x > 0, x.sqrt(), x)
+
+x = torch.zeros(2, requires_grad=True)
+with torch.autograd.set_detect_anomaly(True):
+    length(x).sum().backward()
+"""
+
+
+def test_the_line_of_the_forward_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    (tmp_path / "output.txt").write_text(ended.stderr)
+    fault = {"kind": "nonfinite", "phase": "backward", "tensor": "gradient", "value": "NaN"}
+    found = anomaly_mode.heard(Outcome(variants.ANOMALY, dict(fault)), tmp_path)
+    assert found.fault is not None and found.fault["forward"] == f"{program}:5 length", ended.stderr
+    (said,) = replay_summary._apart([Outcome(variants.TRACED, fault), found])
+    assert said == f"anomaly mode names `SqrtBackward0`, made in the forward at `{program}:5 length`"
+    (tmp_path / "output.txt").write_text("RuntimeError: Function 'SqrtBackward0' returned nan values")
+    silent = anomaly_mode.heard(Outcome(variants.ANOMALY, dict(fault)), tmp_path)
+    assert replay_summary._apart([Outcome(variants.TRACED, fault), silent]) == ["stays under anomaly mode"]
+    assert anomaly_mode.heard(Outcome(variants.TRACED, dict(fault)), tmp_path).fault == fault

@@ -1,0 +1,191 @@
+"""What compute-sanitizer reports, in the forms of its versions, and with a stand-in of it on the PATH."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.replay import compute_sanitizer, recorded_step, replay_summary, variants
+from ocrlab.debug.replay.trial import Outcome, perform
+
+ROOT = Path(__file__).parents[3]
+NEW = """========= COMPUTE-SANITIZER
+epoch 1, loss 0.3
+========= Invalid __global__ read of size 4 bytes
+=========     at void gather<float>(const float *, const long *, int)+0x1a0 in scan.cu:61
+=========     by thread (65,0,0) in block (2,0,0)
+=========     Access to 0x7bd889c03044 is out of bounds
+=========     and is 3,141 bytes after the nearest allocation at 0x7bd889c02000 of size 1,024 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: gather_cuda(at::Tensor) [0xacd4] in scan.so
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at void gather<float>(const float *, const long *, int)+0x1a0 in scan.cu:61
+=========     by thread (66,0,0) in block (2,0,0)
+=========     Access to 0x7bd889c03048 is out of bounds
+=========
+========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" on CUDA API call
+=========
+========= ERROR SUMMARY: 3 errors
+"""
+OLD = """========= COMPUTE-SANITIZER
+========= Invalid __shared__ write of size 8 bytes
+=========     at 0x160 in demo.cu:6:unaligned_kernel(void)
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x401 is misaligned
+=========
+========= Out-of-range Shared or Local Address
+=========     at 0x148 in spill(int*)
+=========     by thread (0,0,0) in block (1,0,0)
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+RACE = """========= COMPUTE-SANITIZER
+========= Warning: Race reported between Read access at sum(int *)+0x10 in sum.cu:3
+=========     and Write access at sum(int *)+0x20 in sum.cu:4 [2 hazards]
+=========
+========= Error: Race reported between Write access at sum(float *, int)+0x580
+=========     in sum.cu:25
+=========     and Read access at sum(float *, int)+0x890 in sum.cu:31
+=========     [4080 hazards]
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+"""
+UNWRITTEN = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at vectorAdd(int *)+0x70 in memset.cu:41
+=========     by thread (31,0,0) in block (1,0,0)
+=========     Address 0x7f3c7ec000fc
+=========
+========= Barrier error detected. Divergent thread(s) in warp.
+=========     at 0x2c8 in kernel(float *)
+========= ERROR SUMMARY: 2 errors
+"""
+CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+ILLEGAL = {"kind": "exception", "exception": "RuntimeError: CUDA error: an illegal memory access was encountered"}
+
+
+def test_a_report_names_kernel_line_thread_and_address() -> None:
+    reports = compute_sanitizer.parsed(NEW)
+    assert [(report["times"], report["thread"], report["block"]) for report in reports] == [(2, "(65,0,0)", "(2,0,0)")]
+    assert compute_sanitizer.words(reports) == (
+        "Invalid __global__ read of size 4 bytes in kernel `void gather<float>(const float *, const long *, int)` at "
+        "`scan.cu:61`, thread (65,0,0) of block (2,0,0), address 0x7bd889c03044 is out of bounds, 3,141 bytes after "
+        "the nearest allocation at 0x7bd889c02000 of size 1,024 bytes, 1 more like it"
+    )
+
+
+def test_reports_of_older_versions_and_of_the_hardware_are_read() -> None:
+    reports = compute_sanitizer.parsed(OLD)
+    assert [(one["what"], one["kernel"], one.get("file")) for one in reports] == [
+        ("Invalid __shared__ write of size 8 bytes", "unaligned_kernel(void)", "demo.cu:6"),
+        ("Out-of-range Shared or Local Address", "spill(int*)", None),
+    ]
+    assert compute_sanitizer.words(reports).endswith("address 0x401 is misaligned, and 1 other report")
+
+
+def test_reports_of_races_of_memory_that_nobody_wrote_and_of_barriers_are_read() -> None:
+    _, race = compute_sanitizer.parsed(RACE)
+    assert compute_sanitizer.words([race]) == (
+        "Error: Race reported between Write access in kernel `sum(float *, int)` at `sum.cu:25` "
+        "and Read access at sum(float *, int)+0x890 in sum.cu:31"
+    )
+    unwritten, barrier = compute_sanitizer.parsed(UNWRITTEN)
+    assert (unwritten["kernel"], unwritten["address"]) == ("vectorAdd(int *)", "0x7f3c7ec000fc")
+    assert (barrier["what"], barrier["kernel"]) == (
+        "Barrier error detected. Divergent thread(s) in warp.",
+        "kernel(float *)",
+    )
+    assert compute_sanitizer.parsed(CLEAN) == compute_sanitizer.parsed("Invalid __global__ read of size 4\n") == []
+    long = compute_sanitizer.parsed(OLD.replace("spill(int*)", "k<" + "at::native::f, " * 90 + ">"))[1]
+    assert len(long["kernel"]) <= compute_sanitizer.LONGEST
+
+
+def told(tmp_path: Path, text: str | None, **more: object) -> Outcome:
+    if text is not None:
+        (tmp_path / compute_sanitizer.LOGS.format(7)).write_text(text)
+    return compute_sanitizer.heard(Outcome(variants.MEMCHECK, **more), tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_report_is_a_fault_and_is_told_with_the_fault_that_it_explains(tmp_path: Path) -> None:
+    shown = Outcome(variants.BLOCKING, {**ILLEGAL, "step": 212, "path": "scan"})
+    found = told(tmp_path, NEW, broken="ended as failed, exit status 86")
+    assert found.broken == "" and found.fault is not None and found.fault["kind"] == "report"
+    (said,) = replay_summary._apart([shown, found])
+    assert said.startswith("compute-sanitizer reports Invalid __global__ read of size 4 bytes in kernel `void gather")
+    assert variants.settles(found.cell, ILLEGAL, found.fault)
+    assert "Invalid __global__ read" in replay_summary.rows([shown, found])[2][1]
+    raised = told(tmp_path, NEW, fault=dict(ILLEGAL))
+    assert raised.fault is not None and raised.fault["kind"] == "exception" and raised.fault["report"]
+    assert replay_summary._apart([shown, raised]) == [said] and replay_summary.decided([shown, raised]) is shown.fault
+    assert told(tmp_path, RACE).fault["report"][0]["what"].startswith("Error")  # type: ignore[index]
+
+
+def test_a_tool_that_reports_nothing_is_believed_only_where_it_ran(tmp_path: Path) -> None:
+    shown = Outcome(variants.BLOCKING, dict(ILLEGAL))
+    clean = told(tmp_path, CLEAN)
+    assert not clean.broken and replay_summary._apart([shown, clean]) == [
+        "goes away under compute-sanitizer",
+        "compute-sanitizer reports nothing",
+    ]
+    assert told(tmp_path, CLEAN, fault=dict(ILLEGAL)).fault == ILLEGAL
+    refused = told(tmp_path, CLEAN.replace("========= E", "========= Error: Device not supported. Please\n========= E"))
+    assert "Device not supported" in refused.broken and replay_summary._apart([shown, refused]) == []
+    assert compute_sanitizer.NOTHING in told(tmp_path, f"========= {compute_sanitizer.NOTHING} API call\n").broken
+    (tmp_path / compute_sanitizer.LOGS.format(7)).unlink()
+    assert told(tmp_path, None).broken == "compute-sanitizer: it wrote no report"
+    other = Outcome(variants.CUDNN)
+    assert (
+        compute_sanitizer.heard(other, tmp_path) is other
+        and compute_sanitizer.placed(variants.CUDNN, tmp_path) is variants.CUDNN
+    )
+
+
+PROGRAM = """
+import os, sys, torch
+from torch import nn
+from ocrlab.debug.recorder.manual_loop import recording
+net = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+with recording(sys.argv[1], net, optimizer) as rec:
+    for x in rec.batches([torch.ones(2, 2)] * 3):
+        rec.loss(net(x).sum()).backward()
+        optimizer.step()
+print("caching", os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"))
+"""
+TOOL = """#!/bin/sh
+while [ "$1" != --log-file ]; do shift; done
+log=$(printf %s "$2" | sed "s/%p/$$/")
+shift 2
+"$@"
+cp "$REPORT" "$log"
+exit 86
+"""
+
+
+def test_what_the_tool_reports_of_a_step_that_goes_well_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, tool, run = tmp_path / "train.py", tmp_path / "bin" / "compute-sanitizer", tmp_path / "run"
+    program.write_text(PROGRAM)
+    tool.parent.mkdir()
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    (tmp_path / "report.txt").write_text(NEW)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, program, run], env=environment, cwd=tmp_path, check=True, timeout=120)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("REPORT", str(tmp_path / "report.txt"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert variants.MEMCHECK in variants.contrasts(ILLEGAL, cuda=True)
+    about, where = recorded_step.find(run, 2), tmp_path / "cell"
+    found = compute_sanitizer.heard(
+        perform(about, compute_sanitizer.placed(variants.MEMCHECK, where), where, 60.0), where
+    )
+    assert found.fault is not None and found.fault["report"][0]["file"] == "scan.cu:61" and not found.broken
+    told = replay_summary.record(about, [found], "", 1.0)["cells"][0]["fault"]
+    assert json.loads(json.dumps(told))["report"][0]["times"] == 2

@@ -1,0 +1,175 @@
+"""What a child has left, read: whose loading failed and how, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.debug.replay import replay_summary, trial, variants
+from ocrlab.debug.watch.supervisor import Ended
+from ocrlab.run_folder import atomic_files, launcher
+
+WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("exited", "wanted"),
+    [([41], ["a.png"]), ([41, 42], ["a.png", "sample 5 of worker 1's stream"]), ([43], []), ([], [])],
+)
+def test_a_worker_that_ended_is_known_by_its_process(exited: list[int], wanted: list[str]) -> None:
+    assert trial._refused(WORKERS, exited) == wanted
+
+
+def test_a_sample_that_was_refused_comes_before_what_others_were_on() -> None:
+    failed = Worker(43, 2, "c.png", 0.0, failed="b.png")
+    assert trial._refused([*WORKERS, failed], [41]) == ["b.png"]
+
+
+def test_a_broken_pipe_is_told_as_the_end_of_the_worker_behind_it() -> None:
+    pipe = {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}
+    told = "a worker of the DataLoader "
+    assert trial._pipe_of_the_dead(pipe, {"statuses": [-9]}) == f"{told}was killed by SIGKILL"
+    assert trial._pipe_of_the_dead(pipe, {"statuses": [7]}) == f"{told}ended with 7"
+    assert trial._pipe_of_the_dead(pipe, {"statuses": [1, -11]}) == f"{told}was killed by SIGSEGV"
+    assert trial._pipe_of_the_dead(pipe, {"statuses": []}) == ""
+    assert trial._pipe_of_the_dead({**pipe, "type": "KeyError"}, {"statuses": [-9]}) == ""
+    unexpected = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 3) exited unexpectedly"}
+    assert trial._pipe_of_the_dead(unexpected, {"statuses": [-11]}) == f"{told}was killed by SIGSEGV"
+    torchs = {**pipe, "type": "EOFError", "message": "DataLoader worker (pid 3) is killed by signal: Killed."}
+    assert trial._pipe_of_the_dead(torchs, {"statuses": [-9]}) == ""
+
+
+def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
+    inner = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nOSError: image file is truncated'
+    passed_on = {"type": "OSError", "message": f"Caught OSError in DataLoader worker process 1.\nOriginal {inner}"}
+    assert trial._original(passed_on) == "OSError: image file is truncated"
+    assert trial._original({"type": "KeyError", "message": "'B'"}) == "KeyError: 'B'"
+    ours = '\n  File "/x/ocrlab/run_folder/atomic_files.py", line 41, in write_bytes'  # torch raises in a handler of signals
+    assert trial.own_lines(inner + ours) == ["a.py:3 f"]
+
+
+CHAIN = """Traceback (most recent call last):
+  File "data.py", line 7, in load
+OSError: torn
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "train.py", line 3, in run
+RuntimeError: aborted
+"""
+
+
+def test_an_exception_that_was_raised_from_another_one_is_told_with_that_one_s_line() -> None:
+    error = {"type": "RuntimeError", "message": "aborted", "traceback": CHAIN, "your_code": "x.py:1 f"}
+    told = trial._told(error, "data")
+    assert told["exception"] == "OSError: torn, raised again as RuntimeError: aborted"
+    assert (told["line"], told["surfaced"]) == ("data.py:7 load", "train.py:3 run")
+    assert trial._told({**error, "traceback": ""}, "data")["line"] is None
+
+
+def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
+    places = [{"step": 1, "phase": "forward", "path": path, "module": kind, "op": "aten::mm"} for path, kind in
+              (("ponder.cell", "GRUCell 6->8"), ("ponder", "Ponder"), ("ponder.read", "Linear 8->1"))]  # fmt: skip
+    found = {"step": 1, "phase": "forward", "path": "ponder", "module": "Ponder"}
+    assert trial._around(places) == found
+    assert trial._around(places[:1]) == {**found, "path": "ponder.cell", "module": "GRUCell 6->8"}
+    assert trial._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
+
+
+def test_a_loop_over_forward_and_backward_is_in_neither() -> None:
+    places = [{"step": 1, "phase": phase} for phase in ("forward", "backward", "forward")]
+    found = trial._around(places)
+    assert found == {"step": 1, "phases": ["forward", "backward"]}
+    assert replay_summary._place({**found, "kind": "hang"}) == "a loop over forward and backward"
+
+
+def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
+    assert not trial.is_still(tmp_path, 0.0), "it has begun none"
+    writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
+    writer.begin(ring_writer.Step(3, 3, time=time.time()))
+    assert not trial.is_still(tmp_path, 60.0)
+    time.sleep(0.2)
+    assert trial.is_still(tmp_path, 0.1)
+    writer.close()
+
+
+def test_the_words_of_the_watcher_are_not_the_last_line_of_a_child(tmp_path: Path) -> None:
+    (tmp_path / "output.txt").write_text("ocrlab watch: it died\n  verdict runs/verdict.md\n")
+    assert trial._last_line(tmp_path) == ""
+    (tmp_path / "output.txt").write_text("loading\nno such file\nocrlab watch: it died\n  next  ocrlab doctor\n")
+    assert trial._last_line(tmp_path) == "no such file"
+
+
+@pytest.mark.parametrize(
+    ("output", "wanted", "words"),
+    [
+        (
+            "ProcessExitedException: process 1 terminated with signal SIGSEGV\n",
+            {"signal": "SIGSEGV"},
+            "killed by SIGSEGV",
+        ),
+        ("process 1 terminated with exit code 7\n", {"status": 7}, "the process ended itself there, with status 7"),
+        ("", {"status": None}, "the process ended there"),
+    ],
+)
+def test_how_a_started_process_ended_is_not_how_its_program_did(
+    tmp_path: Path, output: str, wanted: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "output.txt").write_text(output)
+    ended = Ended("killed", None, "SIGKILL", None, None, 137)
+    started, first = SimpleNamespace(started=[2]), SimpleNamespace(started=[])
+    assert trial._end(ended, started, tmp_path) == wanted  # type: ignore[arg-type]
+    assert trial._end(ended, first, tmp_path) == {"signal": "SIGKILL"}  # type: ignore[arg-type]
+    assert replay_summary._what({"kind": "crash", **wanted}) == [words]
+
+
+@pytest.mark.parametrize(
+    ("raised", "recorded", "world", "wanted"),
+    [
+        ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 2, True),
+        ("IndexError: Target 3 is out of bounds.", "IndexError: Target 3 is out of bounds.", 2, False),
+        ("ValueError: not enough values", "RuntimeError: Connection closed by peer", 2, False),
+        ("ValueError: not enough values", "", 2, False),
+        ("ValueError: not enough values", "IndexError: Target 3 is out of bounds.", 1, False),
+        ("RunError: Rank 1 of 2 waits for a tensor, and a replay holds one rank only", "", 2, True),
+    ],
+)
+def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(
+    tmp_path: Path, raised: str, recorded: str, world: int, wanted: bool
+) -> None:
+    fault = {"kind": "exception", "exception": raised}
+    atomic_files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": fault})
+    flight = SimpleNamespace(steps=[], rank=1)
+    subject: Any = SimpleNamespace(world=world, cuda=True, is_whole=False, error=(recorded, ""), flight=flight)
+    outcome = trial.Outcome(variants.AS_IT_WAS)
+    trial._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
+    assert (outcome.fault is None) is wanted and bool(outcome.broken) is wanted
+    assert not wanted or launcher.HOLDS in outcome.broken
+
+
+@pytest.mark.parametrize(
+    ("world", "awaits", "error", "last", "wanted"),
+    [
+        (2, "train.py:3 f", "", 4, "rank 1 waits at step 4 in `train.py:3 f`, for another process, and a replay holds"),
+        (2, "", "ValueError: a torn page", 4, "rank 1 waits at step 4, where it went on in the run, maybe for another"),
+        (2, "", "", 5, "rank 1 waits at step 4, where it went on in the run"),
+        (2, "", "", 4, ""),
+        (2, "", "KeyboardInterrupt: ", 4, ""),
+        (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
+    ],
+)
+def test_a_rank_that_may_wait_for_another_one_is_not_blamed_for_it(
+    world: int, awaits: str, error: str, last: int, wanted: str
+) -> None:
+    record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
+    subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
+    guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
+    told = trial._waits(subject, {"kind": "hang", "step": 4}, guard)
+    assert told.startswith(wanted) if wanted else not told

@@ -1,0 +1,212 @@
+"""Which cells of the matrix follow from what the first one has shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.replay import replay_job as replaying
+from ocrlab.debug.replay import replay_summary, variants
+from ocrlab.debug.replay.trial import Outcome
+
+ILLEGAL: dict[str, Any] = {"kind": "exception", "phase": "forward", "path": "body", "step": 3, "micro": 3}
+ILLEGAL |= {"exception": "RuntimeError: CUDA error: an illegal memory access was encountered"}
+CONV = {**ILLEGAL, "op": "aten::convolution"}
+
+
+def names(fault: dict[str, Any], cuda: bool = False) -> list[str]:
+    return [cell.name for cell in variants.contrasts(fault, cuda)]
+
+
+def test_a_cpu_begins_with_the_traced_cell_and_a_gpu_with_launches_that_wait() -> None:
+    assert [cell.name for cell in variants.first(False)] == ["traced"]
+    assert variants.first(True)[0].environment == {"CUDA_LAUNCH_BLOCKING": "1"}
+
+
+def test_what_was_wrong_before_anything_was_computed_needs_no_other_cell() -> None:
+    assert names({"kind": "target"}) == names({"kind": "nonfinite", "before": True, "inputs": ["(2,) bf16"]}) == []
+    assert names({"kind": "data"}, cuda=True) == []
+
+
+def test_half_precision_asks_for_fp32() -> None:
+    assert names({"kind": "nonfinite", "inputs": ["(4, 8) bf16"]}) == ["fp32"]
+    assert names({"kind": "nonfinite", "inputs": ["(4, 8) fp32"]}) == []
+
+
+def test_a_program_that_casts_by_itself_is_in_half_precision_with_fp32_too() -> None:
+    half = {"kind": "nonfinite", "inputs": ["(2, 3) fp16"]}
+    assert not variants.says(variants.FP32, half) and variants.says(variants.ANOMALY, half)
+    assert variants.says(variants.FP32, {"inputs": ["(2, 3) fp32"]}) and variants.says(variants.FP32, None)
+
+
+def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
+    assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
+    assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
+    half = {"kind": "nonfinite", "phase": "backward", "inputs": ["(4, 8) fp16 cuda:0"]}
+    assert names(half, cuda=True)[:3] == ["fp32", "anomaly mode", "on the CPU"]
+    assert "anomaly mode" not in names({**half, "line": "a.py:3 f"}, cuda=True)
+    assert len(set(names(half, cuda=True))) == len(names(half, cuda=True))
+
+
+def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
+    options = variants.alone(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
+    assert (options["like"], options["micro"]) == ({"kind": "hang", "path": "head"}, 3)
+
+
+def test_a_crash_in_a_library_operator_asks_for_less_of_the_library() -> None:
+    assert names({"kind": "crash", "op": "aten::convolution"}) == ["mkldnn off", "one thread"]
+    assert names({"kind": "crash", "after": "aten::convolution"}) == []
+
+
+def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = {"kind": "exception", "op": "aten::index", "inputs": ["(4, 8) fp16 cuda:0"]}
+    monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
+    wanted = ["on the CPU", "fp32", "cuDNN off", "synchronised", "no caching allocator", "stream sanitizer"]
+    assert names(fault, cuda=True) == [*wanted, "compute-sanitizer"]
+    monkeypatch.setattr(variants.shutil, "which", lambda name: None)
+    assert names(fault, cuda=True) == wanted
+
+
+def test_a_kernel_that_dies_asks_for_less_of_its_library_or_for_a_look_at_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert names({**ILLEGAL, "op": "aten::convolution"}, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
+    own = ["on the CPU", "compute-sanitizer", "no caching allocator"]
+    assert names({**ILLEGAL, "op": "mine::scan"}, cuda=True)[:3] == names(ILLEGAL, cuda=True)[:3] == own
+    assert names({**ILLEGAL, "op": "mine::conv_scan"}, cuda=True)[:3] == own
+    assert names({**ILLEGAL, "node": "ConvolutionBackward0"}, cuda=True)[1] == "cuDNN off"
+    crash = {"kind": "crash", "op": "aten::convolution", "signal": "SIGSEGV"}
+    assert names(crash, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
+
+
+def test_that_a_kernel_does_not_die_on_the_cpu_settles_nothing_but_a_value_that_it_refuses_does() -> None:
+    assert not variants.settles(variants.CPU, ILLEGAL, None) and variants.settles(variants.CUDNN, ILLEGAL, None)
+    assert not variants.settles(variants.CUDNN, ILLEGAL, ILLEGAL)
+    assert variants.settles(variants.CPU, {"kind": "exception", "exception": "ValueError: 3"}, None)
+    asserted = {"kind": "exception", "exception": "RuntimeError: CUDA error: device-side assert triggered"}
+    assert variants.settles(variants.CPU, asserted, {"kind": "target", "value": "9"})
+    assert not variants.settles(variants.CPU, asserted, {"kind": "exception", "exception": "ValueError: 3"})
+    race = {"kind": "exception", "exception": "torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors"}
+    assert variants.settles(variants.SANITIZER, ILLEGAL, race)
+
+
+def test_what_a_slow_cell_or_a_program_that_wants_a_gpu_does_says_nothing() -> None:
+    hang = {"kind": "hang", "path": "a"}
+    assert not variants.says(variants.CPU, hang, ILLEGAL) and not variants.says(variants.MEMCHECK, hang, ILLEGAL)
+    assert variants.says(variants.CPU, hang, hang) and variants.says(variants.CUDNN, hang, ILLEGAL)
+    assert not variants.says(
+        variants.CPU, {"kind": "exception", "exception": "RuntimeError: No CUDA GPUs are available"}
+    )
+
+
+def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
+    assert variants.spoilt({"kind": "nonfinite", "before": True, "tensor": "weight head.weight"})
+    assert not variants.spoilt({"kind": "nonfinite", "before": True, "tensor": "input batch[0]"})
+    assert variants.earlier(3, 1.0).options["trace_from"] == 0
+    assert variants.earlier(212, 1.0).options["trace_from"] == 204
+    assert variants.earlier(212, 0.01).options["trace_from"] == 79  # quick steps cost little
+    assert variants.earlier(900, 0.0).options["trace_from"] == 700
+
+
+@pytest.mark.parametrize(
+    ("fault", "count", "wanted"),
+    [
+        ({"kind": "crash", "samples": None}, 4, True),
+        ({"kind": "crash", "samples": None}, 1, False),
+        ({"kind": "exception", "samples": [2]}, 4, False),
+        ({"kind": "nonfinite", "samples": [0, 1, 2, 3], "tensor": "output aten::log"}, 4, True),
+        ({"kind": "nonfinite", "samples": None, "tensor": "weight head.weight"}, 4, False),
+        ({"kind": "target", "samples": None}, 4, False),
+        ({"kind": "data", "samples": None}, 4, False),
+        ({"kind": "exception", "phase": "validation", "samples": None}, 4, False),
+        ({"kind": "exception", "phase": "validation", "micro": 5, "samples": None}, 4, True),
+    ],
+)
+def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
+    fault: dict[str, Any], count: int, wanted: bool
+) -> None:
+    assert variants.wants_alone(fault, count, cuda=False) is wanted
+    assert not variants.wants_alone(fault, count, cuda=True)
+
+
+def test_what_failed_behind_the_loop_asks_for_the_steps_before_and_for_no_sample() -> None:
+    behind = {"kind": "exception", "phase": variants.BEHIND}
+    assert variants.spoilt(behind) and not variants.wants_alone(behind, 8, cuda=False)
+    assert not variants.wants_alone({"kind": "hang", "phase": "data"}, 8, cuda=False)
+
+
+def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() -> None:
+    target = {"kind": "target", "samples": [1], "phase": "loss"}
+    assert not variants.wants_alone(target, 8, cuda=False)
+    assert variants.wants_alone({**target, "guessed": True}, 8, cuda=False)
+    assert not variants.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, cuda=False)
+
+
+def test_a_value_that_the_program_had_kept_is_no_samples_of_this_batch() -> None:
+    kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
+    assert variants.is_kept(kept) and not variants.wants_alone(kept, 8, cuda=False)
+    assert not variants.is_kept({**kept, "tensor": "input batch[0]"})
+    assert variants.wants_alone({**kept, "tensor": "output aten::div"}, 8, cuda=False)
+
+
+def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> None:
+    steps = [Step(number // 2, number) for number in range(8)]
+    fault = {"kind": "exception", "step": 1}
+    assert variants.was_passed(fault, steps) and not variants.was_passed({**fault, "swallowed": True}, steps)
+    assert not variants.was_passed({**fault, "step": 3}, steps) and not variants.was_passed(
+        {**fault, "kind": "nonfinite"}, steps
+    )
+    assert variants.was_passed({**fault, "micro": 6}, steps) and not variants.was_passed({**fault, "micro": 7}, steps)
+    assert not variants.was_passed({"kind": "exception"}, steps)
+    nan = {"kind": "nonfinite", "step": 1, "micro": 3}
+    assert variants.was_passed(nan, steps, 3) and not variants.was_passed(nan, steps, 7), "noticed at the end"
+
+
+def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[Outcome]:
+    """Return what a replay has asked about a fault that all cells show but those named in `well`, which tell what they
+    show instead.
+    """
+    about: Any = SimpleNamespace(number=3, seconds=0.1, cuda=True, began_earlier=False, ended="failure", step=object())
+    about.flight, about.is_whole = SimpleNamespace(steps=[]), False
+    outcomes: list[Outcome] = []
+    for cell in replaying._sequence(about, outcomes, 0.0, 0.0):
+        outcomes.append(Outcome(cell, well.get(cell.name, dict(shown)), count=2))
+    return outcomes
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+
+def test_the_matrix_goes_on_behind_the_cpu_until_a_cell_of_the_gpu_answers(tools: None) -> None:
+    found = asked(CONV, {"on the CPU": None, "cuDNN off": None})
+    assert [one.cell.name for one in found] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
+    assert replay_summary._apart(found) == ["goes away on the CPU and without cuDNN"]
+
+
+def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: None) -> None:
+    found = asked(ILLEGAL, {"on the CPU": None})
+    assert [one.cell for one in found[1:3]] == [variants.CPU, variants.MEMCHECK] and len(found) == 7
+    gone, stays = replay_summary._apart(found)
+    assert gone == "goes away on the CPU"
+    assert stays.startswith("stays under compute-sanitizer, without the caching allocator, with a synchronise")
+
+
+def test_what_is_no_error_of_cuda_is_settled_by_the_cpu() -> None:
+    plain = {**ILLEGAL, "exception": "ValueError: 3"}
+    assert [one.cell for one in asked(plain, {"on the CPU": None})[1:]] == [variants.CPU]
+
+
+def test_the_value_that_an_assert_refuses_is_told_by_the_cpu_and_nothing_more_is_asked() -> None:
+    asserted = {**ILLEGAL, "exception": "RuntimeError: CUDA error: device-side assert triggered"}
+    target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4", "step": 2}
+    found = asked(asserted, {"on the CPU": target})
+    assert [one.cell for one in found[1:]] == [variants.CPU]
+    assert replay_summary.decided(found) == asserted, "what another device shows at an earlier step is not the run's"
+    assert replay_summary._apart(found) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]

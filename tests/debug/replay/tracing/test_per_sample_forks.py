@@ -1,0 +1,122 @@
+"""Each sample in a fork of its own: what one does harms nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+
+CODE = """
+import os, sys, time
+from pathlib import Path
+from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+way = traced_alone.Way(["a", "b", "c"], 3, list)
+_, part = traced_alone.each(1.0, Path(sys.argv[1]), [way], {})
+if part == [1]:
+    os.kill(os.getpid(), 11)
+while part == [2]:
+    time.sleep(0.01)
+os._exit(0)
+"""
+
+
+def test_a_crash_and_a_hang_are_told_apart_and_the_rest_goes_well(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", CODE, str(tmp_path)]
+    subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=120)
+    tried = json.loads((tmp_path / "alone.json").read_text())["tried"]
+    assert [told["names"] for told in tried] == [["a"], ["b"], ["c"]]
+    assert [told["signal"] for told in tried] == [None, signal.Signals.SIGSEGV.name, None]
+    assert [told["hung"] for told in tried] == [False, False, True]
+    assert [told["same"] for told in tried] == [False, True, True]
+
+
+def tried_parts(count: int, bad: Callable[[list[int]], bool]) -> list[list[int]]:
+    tried: list[dict[str, Any]] = []
+    for part in traced_alone._parts(count, tried):
+        tried.append({"samples": part, "same": bad(part)})
+    return [told["samples"] for told in tried]
+
+
+def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_out() -> None:
+    assert tried_parts(3, lambda part: 1 in part) == [[0], [1], [2], [0, 2]]
+    assert tried_parts(3, lambda part: len(part) > 1 and 2 in part)[3:] == [[1, 2], [0, 2], [0, 1]]
+    assert tried_parts(2, lambda part: True) == [[0], [1]]
+    many = tried_parts(40, lambda part: 33 in part)
+    assert [33] in many and many[-1] == [i for i in range(40) if i != 33] and len(many) < 16
+
+
+@pytest.mark.parametrize(
+    ("told", "like", "wanted"),
+    [
+        ({"hung": True, "place": {"path": "a"}}, {"kind": "hang", "path": "a"}, True),
+        ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
+        ({"hung": True, "place": {"path": "a.cell"}}, {"kind": "hang", "path": "a"}, True),
+        ({"hung": True}, {"kind": "crash"}, False),
+        ({"exit_code": 7, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, True),
+        ({"exit_code": 0, "place": {"path": "a"}}, {"kind": "crash", "path": "a"}, False),
+        ({"exit_code": 1, "fault": {"kind": "exception"}}, {"kind": "crash"}, False),
+        (
+            {"fault": {"exception": "ValueError: one", "path": "a"}},
+            {"kind": "exception", "exception": "OSError: x"},
+            False,
+        ),
+        ({"fault": {"exception": "ValueError: one"}}, {"kind": "exception", "exception": "ValueError: two"}, True),
+        ({"fault": {"kind": "nonfinite"}}, {"kind": "nonfinite"}, True),
+        ({"exit_code": 0}, {"kind": "nonfinite"}, False),
+    ],
+)
+def test_what_a_part_does_counts_only_where_it_is_the_same_fault(told: Any, like: Any, wanted: bool) -> None:
+    nothing = {"hung": False, "signal": None, "exit_code": None, "fault": None, "place": None}
+    assert traced_alone.same({**nothing, **told}, like) is wanted
+
+
+def test_a_long_part_has_a_short_name(tmp_path: Path) -> None:
+    assert traced_alone.place(tmp_path, [3]).name == "alone-3"
+    assert traced_alone.place(tmp_path, list(range(20))).name.endswith("-and-12")
+
+
+def test_what_tells_is_some_samples_and_not_all() -> None:
+    def tried(*same: bool, without: Sequence[bool] = ()) -> list[dict[str, Any]]:
+        single = [{"samples": [number], "same": one, "well": not one} for number, one in enumerate(same)]
+        rest = [{"samples": list(range(len(same) - 1)), "same": one, "well": not one} for one in without]
+        return [*single, *rest]
+
+    assert traced_alone.tells(tried(False, True, False), 3)
+    assert not traced_alone.tells(tried(True, True, True), 3)
+    assert not traced_alone.tells(tried(False, False, False, without=[True, True, True]), 3)
+    assert traced_alone.tells(tried(False, False, False, without=[True, False, True]), 3)
+    other = [{**told, "well": False} for told in tried(True, False, False, without=[False])]
+    assert not traced_alone.tells(other, 3), "a part that fails in another way was no batch"
+    assert not traced_alone.tells([{**told, "same": False} for told in other], 3)
+
+
+BOTH = """
+import os, sys
+from pathlib import Path
+from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+ways = [traced_alone.Way(["a", "b"], 2, list), traced_alone.Way(["c", "d"], 2, list, "anew")]
+way, part = traced_alone.each(5.0, Path(sys.argv[1]), ways, {"kind": "crash"})
+if way.folder == "" or part == [int(sys.argv[2])]:
+    os.kill(os.getpid(), 11)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("guilty", "names"), [(1, [["c"], ["d"], ["c"]]), (9, [["a"], ["b"]])])
+def test_a_second_way_is_tried_where_the_first_tells_nothing(
+    tmp_path: Path, guilty: int, names: list[list[str]]
+) -> None:
+    command = [sys.executable, "-c", BOTH, str(tmp_path), str(guilty)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=120)
+    assert [told["names"] for told in json.loads((tmp_path / "alone.json").read_text())["tried"]][:2] == names[:2]

@@ -1,0 +1,62 @@
+"""A program that fetches batches ahead: whose step and whose samples it is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.replay.tracing.nonfinite_tracker import pointer
+from ocrlab.debug.replay.tracing.prefetched_batches import Ahead
+from ocrlab.debug.replay.tracing.tracer import traced
+
+
+def rows(number: int) -> tuple[Tensor, list[str]]:
+    return torch.rand(3, 4) + 1, [f"{number}-{letter}" for letter in "abc"]
+
+
+def test_a_batch_that_is_used_one_step_later_is_followed() -> None:
+    ahead, batches = Ahead(), [rows(number) for number in range(4)]
+    assert ahead.used(*batches[0], None)[1] == batches[0][1]
+    ahead.look(set())
+    assert ahead.used(*batches[1], None)[1] == batches[1][1]
+    seen = {pointer(batches[0][0])}
+    assert ahead.is_unknown(seen), "nobody knew"
+    ahead.look(seen)
+    used, names, anew = ahead.used(*batches[2], "how")
+    assert (names, anew) == (batches[1][1], None) and used is batches[1][0]
+    assert not ahead.is_unknown({pointer(used)}) and not ahead.is_unknown(set())
+    ahead.look({pointer(used), pointer(batches[2][0])})
+    assert ahead.by == 1, "the last one of a walk comes with the one before it"
+
+
+def test_a_batch_is_unknown_where_another_thread_fetches_or_it_has_no_tensors() -> None:
+    ahead = Ahead()
+    thread = threading.Thread(target=ahead.used, args=(*rows(0), None))
+    thread.start()
+    thread.join()
+    assert ahead.is_unknown(set())
+    ahead.used(["a", "b"], ["a", "b"], None)
+    assert not ahead.is_unknown({1, 2})
+
+
+def test_the_sample_of_a_prefetched_batch_is_named(tmp_path: Path) -> None:
+    net, job = nn.Linear(4, 2), {"out": str(tmp_path), "last_step": 2, "cell": {"trace": True}}
+    fetched: list[Any] = []
+    with traced(net, job) as trace:
+        for number in range(4):
+            batch, names = rows(number)
+            if number == 2:
+                batch[1, 3] = -1
+            fetched.append(trace.begin(batch, names, max(number - 1, 0), number))
+            if number:
+                value = net(fetched[number - 1].log()).mean()
+                value.backward()
+                trace.end(value)
+    fault = json.loads((tmp_path / "trace.json").read_text())["fault"]
+    assert (fault["op"], fault["names"], fault["step"]) == ("aten::log", ["2-b"], 2)
+    assert "ahead" not in fault

@@ -1,0 +1,131 @@
+"""The guard: it tells how everything ends, leaves nothing, and gives the program the signals of its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ocrlab.debug.watch import child_process
+from ocrlab.debug.watch.child_process import GUARD, Refused
+
+LIBC = 3 << 31  # signals 32 and 33 are glibc's own (nptl(7)); some versions of make leave 32 ignored
+
+
+@pytest.fixture
+def start(env, left):
+    """Start a command behind a guard, with nothing on its streams."""
+    made = []
+
+    def begin(*command):
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            made.append(
+                child_process.start(command, [null] * 3, {**env, "OCRLAB_WATCH": f"test-{os.getpid()}-{len(made)}"})
+            )
+        finally:
+            os.close(null)
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.control.close()
+        one.guard.wait(20)
+
+
+def until(done, condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        done.listen()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -9 $$", -9), ("exit 0", 0)])
+def test_how_it_ended(command, code, start):
+    done = start("sh", "-c", command)
+    until(done, lambda: done.empty)
+    assert done.code == code
+    assert [ended["pid"] for ended in done.exits] == [done.pid]
+    assert not done.guard_lost
+    assert done.peak_bytes > 0
+
+
+def test_orphans_are_told_of_too(start):
+    done = start("sh", "-c", "(sh -c 'sleep 0.2; kill -11 $$' &) ; exit 0")
+    until(done, lambda: done.empty)
+    assert [ended["signal"] for ended in done.exits] == [None, "SIGSEGV"]
+
+
+def test_a_killed_guard_takes_everything_with_it(start, left):
+    done = start("sh", "-c", "setsid sleep 50 & sleep 50 & wait")
+    end = time.monotonic() + 20
+    while len(left()) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    done.guard.kill()
+    until(done, lambda: done.empty)
+    assert done.guard_lost and done.code == -9
+
+
+def test_what_we_end_ourselves_is_no_evidence(start):
+    done = start("sh", "-c", "sleep 50 & wait")
+    until(done, lambda: done.signal(signal.SIGKILL, everyone=True) or done.empty)  # again: it may fork meanwhile
+    assert (done.code, done.exits) == (-9, [])
+
+
+def test_a_stop_is_told(start):
+    done = start("sleep", "50")
+    done.signal(signal.SIGSTOP)
+    until(done, lambda: done.stopped == signal.SIGSTOP)
+    done.signal(signal.SIGCONT)
+    done.signal(signal.SIGTERM)
+    until(done, lambda: done.empty)
+    assert done.code == -15
+
+
+@pytest.mark.parametrize(("command", "status"), [("no-such-program", 127), ("/etc/passwd", 126)])
+def test_what_cannot_be_executed(command, status, start):
+    with pytest.raises(Refused) as caught:
+        start(command)
+    assert caught.value.status == status
+
+
+def test_the_program_leads_a_session_of_its_own_with_ordinary_signals(start, tmp_path):
+    code = "import os, signal, sys; names = (2, 13, 15, 25, 20)\n"
+    code += "sys.stdout = open(sys.argv[1], 'w')\n"
+    code += "print(os.getsid(0) == os.getpid(), open('/proc/self/status').read())"
+    done = start(sys.executable, "-c", code, str(tmp_path / "said"))
+    until(done, lambda: done.empty)
+    own, _, status = (tmp_path / "said").read_text().partition(" ")
+    assert own == "True"
+    fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
+    ignored = int(fields["SigIgn"], 16) & ~(1 << 12) & ~(1 << 24)  # Python itself ignores SIGPIPE and SIGXFSZ
+    assert ignored & ~LIBC == 0
+    assert int(fields["SigBlk"], 16) == 0
+
+
+def test_what_is_switched_off_stays_off(env, tmp_path):
+    words = [
+        "nohup",
+        sys.executable,
+        "-m",
+        "ocrlab",
+        "watch",
+        "--run-dir",
+        "out",
+        "--",
+        "grep",
+        "SigIgn",
+        "/proc/self/status",
+    ]
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout.split()[1], 16) & ~LIBC == 1, "SIGHUP and nothing else"
+
+
+def test_the_guard_starts_without_anything_of_ocrlab():
+    text = GUARD.read_text()
+    assert "import ocrlab" not in text and "from ocrlab" not in text

@@ -1,0 +1,100 @@
+"""What is said of a program that did well by its exit status only."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ocrlab.debug.watch import clean_exit_hints
+
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nKeyError: 1\n'
+THREAD = "import threading\nprint('one', flush=True)\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()"
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", ""),
+        ("epoch 1\nthe Traceback (most recent call last): of yesterday\n", ""),
+        (TRACE, "line 1 of its output begins a traceback"),
+        ("a\nb\n" + TRACE + TRACE, "line 3 of its output begins a traceback"),
+        ("a\r\n  " + TRACE, "line 2 of its output begins a traceback"),
+        ("a\nException ignored in: <function Cap.__del__>\n" + TRACE, ""),
+        ("Exception ignored in: <x>\n" + TRACE + TRACE, "line 5 of its output begins a traceback"),
+        ("a\n... 99 bytes left out ...\n" + TRACE, "its output holds a traceback"),
+    ],
+)
+def test_a_traceback_is_found(log, told):
+    assert told in clean_exit_hints.traceback(log)
+    assert bool(clean_exit_hints.traceback(log)) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", ""),
+        ("epoch 1 loss 0.5\n", ""),
+        ("loss=0.5\nloss=nan\nloss=inf\ndone\n", "the loss is inf to the end, from line 2 of its output on"),
+        ("step 1 loss: nan (scale 65536)\nstep 2 loss: 0.4\n", ""),
+        ("{'train_loss': nan, 'epoch': 1}\n", "the loss is nan to the end, from line 1"),
+        ("1: loss 0.1\n 10%|#| loss=0.4\r 20%|##| loss=nan\n", "the loss is nan to the end, from line 2"),
+        ("{'loss': '0', 'grad_norm': 'nan'}\n", "the norm of the gradients is nan to the end, from line 1"),
+        ("grad_norm=inf (scale 65536)\ngrad_norm=0.4\n", ""),
+        ("grad norm: nan\nloss: nan\n", "the loss is nan to the end, from line 2"),
+        ("loss nan val_loss 0.3\n", "the loss is nan to the end, from line 1"),
+        ("lossless information\nno loss of infrastructure\n", ""),
+    ],
+)
+def test_a_loss_that_is_no_number_to_the_end_is_told(log, told):
+    assert told in clean_exit_hints.loss(log)
+    assert bool(clean_exit_hints.loss(log)) == bool(told)
+
+
+def test_a_training_that_ends_well_with_nan_is_told_and_is_no_failure(watched):
+    done = watched("print('step 1 loss 0.3'); print('step 2 loss nan'); print('Training finished')")
+    assert (done.status, done.sentinel) == (0, ".SUCCESS")
+    assert "exit status 0, but the loss is nan to the end, from line 2 of its output on" in done.err
+
+
+def test_a_traceback_before_a_pipe_is_told_and_is_no_failure(watched):
+    done = watched(["sh", "-c", f"{sys.executable} -c '{{}}[1]' | cat"])
+    assert (done.status, done.sentinel) == (0, ".SUCCESS")
+    assert "exit status 0, but line 1 of its output begins a traceback; with a pipe use set -o pipefail" in done.err
+
+
+def test_a_thread_that_dies_is_told(watched):
+    done = watched(THREAD)
+    assert done.status == 0 and "begins a traceback" in done.err
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            "\r  6%|#    | 2/32 [00:00<00:00, 99it/s]\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]",
+            "at 4 of 32: it ended",
+        ),
+        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s, loss=0.3]      ", "at 4 of 32: it ended"),
+        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]\n", ""),  # left by break, by an error, by close()
+        ("\r100%|#####| 32/32 [00:00<00:00, 121.23it/s]", ""),
+        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]\rdone", ""),
+        ("4/32", ""),
+    ],
+)
+def test_a_progress_bar_that_was_cut_off_is_told(log, told):
+    assert told in clean_exit_hints.cut(log)
+    assert bool(clean_exit_hints.cut(log)) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [("os._exit(0)", True), ("break", False), ("sys.exit(0)", False), ("pass", False)]
+)
+def test_only_an_end_without_clean_up_cuts_a_bar_off(watched, end, told):
+    done = watched(f"import os, sys\nfrom tqdm import tqdm\nfor i in tqdm(range(9)):\n    if i == 4: {end}\n")
+    assert done.status == 0
+    assert ("progress bar stands at" in done.err) == told
+
+
+def test_output_that_is_lost_is_named():
+    assert clean_exit_hints.lost(2, OSError(5, "Input/output error")).startswith("stderr of the watched program")

@@ -1,0 +1,97 @@
+"""Errors that a program hides, under `ocrlab watch` from beginning to end; what the hook reads and where it is put."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.watch import error_hook
+from ocrlab.debug.watch.supervisor import Options, watch
+
+PROGRAM = """
+import sys
+def step():
+    raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")
+try:
+    step()
+except Exception as error:
+    try:
+        open("no/such/folder/err.txt", "w").write(str(error))
+    except OSError as second:
+        print("error:", second)
+        sys.exit(1)
+"""
+
+
+def watched(folder: Path, program: str, *, inside: bool = True) -> tuple[str, dict[str, object]]:
+    """Run a program and return what was printed, and the verdict."""
+    (folder / "train.py").write_text(program, encoding="utf-8")
+    heard = bytearray()
+    options = Options(folder / "run", inside=inside)
+    watch([sys.executable, str(folder / "train.py")], options, output=lambda _stream, data: heard.extend(data))
+    verdict = folder / "run" / "incident" / "verdict.json"
+    return heard.decode(), json.loads(verdict.read_text(encoding="utf-8")) if verdict.exists() else {}
+
+
+def first(verdict: dict[str, object]) -> object:
+    causes = verdict["causes"]
+    assert isinstance(causes, list)
+    return causes[0]["id"] if causes else None
+
+
+def test_the_first_error_is_the_cause_and_the_handler_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, verdict = watched(tmp_path, PROGRAM)
+    assert output.startswith("error: [Errno 2]") and first(verdict) == "user.shape"
+    text = (tmp_path / "run" / "incident" / error_hook.ERRORS).read_text(encoding="utf-8")
+    assert "in step" in text and text.index("RuntimeError") < text.index("FileNotFoundError")
+    assert "failed itself, in <module> (train.py:9)" in error_hook.hid(tmp_path / "run" / "incident")
+
+
+def test_from_outside_nothing_is_put_into_the_program(tmp_path: Path) -> None:
+    said = "import os, sys\nprint(os.environ.get('PYTHONPATH'), sys.exit)\n"
+    output, verdict = watched(tmp_path, said + PROGRAM, inside=False)
+    assert "ocrlab" not in output.partition("\n")[0].rpartition(" ")[0] and "built-in" in output
+    assert first(verdict) == "io.missing" and not (tmp_path / "run" / "incident" / error_hook.ERRORS).exists()
+
+
+def test_the_hook_comes_before_what_the_program_has_on_its_path(tmp_path: Path) -> None:
+    place = str(tmp_path / "hook")
+    assert error_hook.environment(tmp_path, {"PYTHONPATH": "mine:"}) == {"PYTHONPATH": f"{place}:mine:"}
+    assert error_hook.environment(tmp_path, {}) == {}  # it cannot be made twice
+    (tmp_path / "other").mkdir()
+    assert error_hook.environment(tmp_path / "other", {"PYTHONPATH": ""}) == {
+        "PYTHONPATH": str(tmp_path / "other" / "hook")
+    }
+    assert error_hook.environment(tmp_path / "gone", {}) == {}
+
+
+def test_torn_lines_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "8-errors.txt").write_bytes(b"{'kind': 'exit', 'pid': 8, 'time': 2.0, 'chain': []}\n{'kind': 'han")
+    (tmp_path / "9-errors.txt").write_bytes(b"__import__('os')\n[]\n{'kind': 'times', 'pid': 9, 'time': 1.0}\n\xff\n")
+    assert [one["pid"] for one in error_hook.read(tmp_path)] == [9, 8]
+    assert (
+        error_hook.texts(error_hook.read(tmp_path), "", 8) == {}
+        and error_hook.swallowed(error_hook.read(tmp_path)) == ""
+    )
+
+
+def test_a_worker_that_only_ended_is_told_with_its_signal() -> None:
+    children = [{"kind": "children", "pid": 1, "time": 1.0, "ended": [(11, -9), (12, 3), (13, -15)]}]
+    log = "RuntimeError: DataLoader worker (pid(s) 11, 12) exited unexpectedly\n"
+    assert error_hook.exits(children, log) == [
+        {"pid": 11, "role": "worker", "exit_code": None, "signal": "SIGKILL"},
+        {"pid": 12, "role": "worker", "exit_code": 3, "signal": None},
+    ]
+    assert error_hook.exits(children, "RuntimeError: another\n") == []
+
+
+def test_a_worker_that_left_while_its_tensors_were_fetched_is_told_by_its_signal() -> None:
+    log = '  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 57, in detach\nConnectionResetError\n'
+    ended = [(11, -9), (12, -15), (13, 1)]  # 12 was ended by whoever left, 13 may have failed of the same
+    children = [{"kind": "children", "pid": 10, "time": 1.0, "ended": ended}]
+    assert [(one["pid"], one["signal"]) for one in error_hook.exits(children, log)] == [(11, "SIGKILL")]

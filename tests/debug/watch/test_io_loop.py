@@ -1,0 +1,103 @@
+"""Streams in the order in which they were written, and job control under a real shell: Ctrl-Z, fg, the background."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import selectors
+import shutil
+import sys
+import time
+
+import pytest
+
+from ocrlab.debug.watch.hang_detector import Quiet
+from ocrlab.debug.watch.io_loop import F_SETPIPE_SZ, GRACE, LINGER, PIPE_SIZE, Session
+from ocrlab.debug.watch.output_stream import CHUNK, Call
+
+
+@pytest.fixture
+def shell(env, tmp_path, left):
+    """An interactive bash on a terminal: `say` types a line, `until` waits for a text and returns what came before."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash")
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(bash, [bash, "--norc", "--noprofile", "-i"], {**env, "PS1": "prompt$ "})
+    shown = bytearray()
+
+    def until(text: bytes, seconds: float = 30.0) -> bytes:
+        end = time.monotonic() + seconds
+        os.set_blocking(master, False)
+        while text not in shown:
+            assert time.monotonic() < end, bytes(shown)
+            with contextlib.suppress(BlockingIOError):
+                shown.extend(os.read(master, 4096))
+            time.sleep(0.01)
+        before, _, rest = bytes(shown).partition(text)
+        shown[:] = rest
+        return before
+
+    def say(line: bytes) -> None:
+        os.write(master, line)
+
+    yield say, until
+    os.close(master)
+    with contextlib.suppress(OSError):
+        os.kill(pid, 9)
+    os.waitpid(pid, 0)
+
+
+def test_ctrl_z_and_fg(shell):
+    say, until = shell
+    until(b"prompt$ ")
+    code = 'import time\\nprint("rea" + "dy", flush=True)\\nwhile True: time.sleep(0.1)'
+    say(f"{sys.executable} -m ocrlab watch --run-dir out -- {sys.executable} -c $'{code}'\n".encode())
+    until(b"ready")
+    say(b"\x1a")
+    until(b"Stopped")
+    say(b"echo ba''ck\n")
+    until(b"back")
+    say(b"fg\n")
+    until(b"fg")
+    time.sleep(0.5)
+    say(b"\x03")
+    until(b"KeyboardInterrupt")
+    until(b"prompt$ ")
+    say(b"echo status=$?\n")
+    assert until(b"status=130") is not None
+    say(b"exit\n")
+
+
+def test_in_the_background_it_runs_on(shell):
+    say, until = shell
+    until(b"prompt$ ")
+    say(f"{sys.executable} -m ocrlab watch --run-dir out -- sh -c 'echo from be''low' & wait; echo en''d\n".encode())
+    assert b"from below" in until(b"end\r\n")
+    say(b"exit\n")
+
+
+def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
+    session = Session(Quiet(60.0, tmp_path), lambda stream, data: None)
+    writers = {}
+    for stream in (2, 1):
+        reading, writers[stream] = os.pipe()
+        fcntl.fcntl(writers[stream], F_SETPIPE_SZ, PIPE_SIZE)
+        os.set_blocking(reading, False)
+        session.sources[reading], session.sinks[stream] = stream, Call(stream, lambda stream, data: None)
+        session.selector.register(reading, selectors.EVENT_READ, reading)
+    os.write(writers[1], b"step 1\n" * (3 * CHUNK // 7))
+    os.write(writers[2], b"Traceback (most recent call last):\n")
+    session.step(0.0)
+    for descriptor in writers.values():
+        os.close(descriptor)
+    session.close()
+    assert session.ring.text().endswith("step 1\nTraceback (most recent call last):\n")
+
+
+def test_nobody_waits_for_ever():
+    assert LINGER + GRACE < 10

@@ -1,0 +1,78 @@
+"""Lines of the kernel log: ours are kept, those about others are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.watch import kernel_log_filter
+from ocrlab.hardware.processes import kernel_log
+from ocrlab.records import Reading
+
+LOG = [
+    "[100.1] python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "[100.1] memory: usage 112640kB, limit 112640kB, failcnt 0",
+    "[100.2] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/job,task=python,pid=71,uid=0",
+    "[100.3] Memory cgroup out of memory: Killed process 71 (python) total-vm:94380kB, anon-rss:78112kB",
+    "[100.4] NVRM: GPU at PCI:0000:01:00: GPU-1",
+]
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch):
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", LOG))
+
+
+@pytest.mark.parametrize(("pids", "text"), [({70, 71}, ""), ({70}, "worker (pid(s) 71) exited"), ({70}, "pid: 71")])
+def test_a_kill_of_ours_is_kept(pids, text):
+    assert kernel_log_filter.lines(0, 100, pids, {"python"}, text).splitlines() == LOG
+
+
+def test_a_kill_of_another_is_left_out(monkeypatch):
+    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
+    assert kernel_log_filter.lines(0, 100, {50}, {"python"}, "").splitlines() == LOG[4:]
+    assert kernel_log_filter.lines(0, 100, {72}, {"python"}, "").splitlines() == LOG[4:], "older than ours"
+    assert kernel_log_filter.lines(0, 100, {70}, {"sleep"}, "").splitlines() == LOG[4:]
+
+
+def test_a_worker_that_was_forked_beside_ours_and_died_unseen(monkeypatch):
+    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
+    assert kernel_log_filter.lines(0, 300, {70, 72}, {"python"}, "").splitlines() == LOG
+
+
+@pytest.mark.parametrize(("name", "ended", "kept"), [("python", 101.0, 5), ("python", 300.0, 1), ("sleep", 101.0, 1)])
+def test_in_a_container_name_and_time_decide(name, ended, kept, monkeypatch):
+    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: False)
+    assert len(kernel_log_filter.lines(0, ended, {7}, {name}, "").splitlines()) == kept
+
+
+def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
+    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
+    assert kernel_log_filter.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/job")]).splitlines() == LOG
+    assert (
+        kernel_log_filter.lines(0, 300, {70}, set(), "", [Path("/sys/fs/cgroup/memory/other")]).splitlines() == LOG[4:]
+    )
+
+
+@pytest.mark.parametrize(
+    ("pid", "ended", "text", "kept"),
+    [
+        (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 5),
+        (50, 100.5, "worker -9", 5),
+        (50, 100.5, "CalledProcessError: Command returned non-zero exit status 1.", 1),
+        (50, 100.5, "lr 1e-9, step 137, x=2-9", 1),
+        (50, 109.0, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
+        (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
+    ],
+)
+def test_what_the_program_started_and_saw_killed(pid, ended, text, kept, monkeypatch):
+    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
+    assert len(kernel_log_filter.lines(0, ended, {pid}, {"python"}, text).splitlines()) == kept
+
+
+def test_a_log_that_cannot_be_read_is_not_one_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", missing="not allowed"))
+    assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") is None
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", []))
+    assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") == ""

@@ -1,0 +1,400 @@
+"""Silence: hangs that are ended, suspicions that are taken back, limits, and folders that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab import run_folder
+from ocrlab.debug.watch import lifecycle
+from ocrlab.debug.watch.lifecycle import Options
+from ocrlab.debug.watch.supervisor import watch
+from ocrlab.hardware.processes import pyspy
+
+SPIN = "print('begin')\ndef turn():\n    while True: pass\nturn()"
+LOCK = "import threading\nprint('begin')\nlock = threading.Lock()\nlock.acquire(); lock.acquire()"
+
+
+@pytest.mark.parametrize("code", [SPIN, LOCK], ids=["spin", "lock"])
+def test_a_hang_is_ended_with_its_stacks(code, watched):
+    done = watched(code, "--silence", "1.5", "--on-hang", "kill")
+    assert (done.status, done.sentinel, done.verdict["status"]) == (124, ".FAILURE", "hung")
+    stacks = (done.folder / "incident" / "stacks.txt").read_text()
+    assert "main" in stacks and "Process " in stacks
+    assert "nothing has moved" in done.err
+
+
+def test_a_suspicion_is_taken_back_when_it_moves(env, tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    code = "print('begin', flush=True)\nopen('gate').read()\nprint('end')"
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "1"]
+    with subprocess.Popen([*words, "--", sys.executable, "-c", code], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        (tmp_path / "gate").write_text("open")  # it moves when its silence was told, however long that took
+        out, said = watcher.communicate(timeout=60)
+    assert (watcher.returncode, out) == (0, "begin\nend\n")
+    assert [file.name for file in (tmp_path / "out").glob(".[FS]*")] == [".SUCCESS"]
+    assert "moves again (output)" in said
+    assert not (tmp_path / "out" / "incident").exists()
+    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in said
+    verdict = json.loads((tmp_path / "out" / "flight" / "suspected-1" / "verdict.json").read_text())
+    assert verdict["status"] == "suspected"
+
+
+def test_who_ends_what_hangs_gets_the_stacks_of_the_hang(env, tmp_path):
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "1"]
+    with subprocess.Popen([*words, "--", sys.executable, "-c", LOCK], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        watcher.terminate()
+        watcher.stderr.read()
+        assert watcher.wait(20) == 143
+    assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+def test_a_hang_of_which_little_is_sure_stays_the_answer_after_ctrl_c(env, tmp_path):
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
+    counts = "n = 0\nwhile True: n += 1"
+    with subprocess.Popen([*words, "--", sys.executable, "-c", counts], env=env, cwd=tmp_path, stderr=subprocess.PIPE,
+                          text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        watcher.send_signal(signal.SIGINT)
+        said = watcher.stderr.read()
+        assert watcher.wait(20) == 130
+    assert "told to end and had not moved for" in said
+    (best, *_) = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["causes"]
+    assert best["id"] == "hang.deadlock" and best["confidence"] < 0.5
+    assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
+
+
+def test_last_words_after_a_signal_are_no_progress(env, tmp_path):
+    """torchrun tells of the signal that it was sent: what hung still hangs, and the report of it stays."""
+    talks = "import signal, sys\nsignal.signal(15, lambda *_: print('Received 15') or sys.exit(1))\n" + LOCK
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
+    with subprocess.Popen([*words, "--", sys.executable, "-c", talks], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert "the program goes on" in watcher.stderr.readline()
+        watcher.terminate()
+        said = watcher.stderr.read()
+        assert watcher.wait(20) == 1
+    assert "moves again" not in said and "told to end and had not moved for" in said
+    assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
+    verdict = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())
+    assert (verdict["status"], verdict["causes"][0]["id"]) == ("suspected", "hang.deadlock")
+    assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
+
+
+def test_the_limit_ends_it_with_its_stacks(watched):
+    code = "import time\nwhile True: print('x'); time.sleep(0.1)"
+    done = watched(code, "--timeout", "1.5")
+    assert (done.status, done.verdict["status"]) == (124, "hung")
+    assert "limit of 1.5 s" in done.err
+    assert (done.folder / "incident" / "stacks.txt").is_file()
+
+
+def test_what_ignores_sigterm_is_killed(watched):
+    code = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('begin')\nwhile True: time.sleep(1)"
+    assert watched(code, "--timeout", "1").status == 124
+
+
+SLOW = """
+import math, time
+def step(i):
+    s = 0.0
+    for j in range(60000): s += math.sin(j)
+    return s
+def epoch():
+    for i in range(100000):
+        step(i)
+        if time.monotonic() > end: return
+end = time.monotonic() + 6
+epoch()
+"""
+SAME = "print('begin', flush=True)\ndef turn(n):\n    while n != 1: n = n\nturn(5)"
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+def test_a_slow_epoch_in_python_is_no_hang(watched):
+    done = watched(SLOW, "--silence", "2.5", "--on-hang", "kill")
+    assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize(("code", "sure"), [(SAME, True), ("n = 0\nwhile True: n += 1", False)], ids=["same", "counts"])
+def test_a_loop_that_may_only_be_slow_is_called_so(code, sure, watched):
+    done = watched(code, "--silence", "2", "--on-hang", "kill")
+    (best, *_), told = done.verdict["causes"], "though it may only be slow" in done.err
+    assert (done.status, best["id"], told) == (124, "hang.deadlock", not sure)
+    assert ("endless loop" if sure else "it may only be slow") in best["evidence"][0]["text"]
+    assert best["confidence"] == 0.7 if sure else best["confidence"] <= 0.4
+
+
+def test_secrets_of_the_command_line_are_in_no_text_of_the_incident(watched):
+    word = "abcdef0123456789abcdef0123456789abcdef01"
+    code = "import sys, time; print(sys.argv); time.sleep(50)"
+    command = ["env", f"WANDB_API_KEY={word}", sys.executable, "-c", code, "--api-key", word, f"--password={word}"]
+    done = watched(command, "--silence", "1", "--on-hang", "kill")
+    texts = {file.name: file.read_text() for file in (done.folder / "incident").iterdir()}
+    assert {"stacks.txt", "facts.json", "verdict.json", "verdict.md"} <= set(texts)
+    assert [name for name, text in texts.items() if word in text and name != "log_tail.txt"] == []
+    assert len(json.loads(texts["facts.json"])["cpu_flags"]) < 40
+
+
+@pytest.mark.parametrize("on_hang", [None, "report"])
+def test_a_heartbeat_that_stops_is_a_hang_for_certain(on_hang, env, tmp_path, monkeypatch, left):
+    code = "import time\nfrom ocrlab.run_folder import heartbeat\n"
+    code += "for step in range(3): heartbeat.beat(step=step, phase='train'); time.sleep(0.2)\ntime.sleep(5)"
+    monkeypatch.chdir(tmp_path)
+    ended = watch(
+        [sys.executable, "-c", code],
+        Options(run_dir=tmp_path / "out", silence=1.5, on_hang=on_hang),
+        output=lambda *_: None,
+        env=env,
+    )
+    assert (ended.status, ended.exit_status) == (("hung", 124) if on_hang is None else ("success", 0))
+    if on_hang is None:
+        assert ended.verdict.status == "hung"
+
+
+def test_a_heartbeat_is_progress(watched):
+    code = (
+        "import time\nfrom ocrlab.run_folder import heartbeat as h\nfor n in range(15): h.beat(step=n); time.sleep(0.2)"
+    )
+    done = watched(code, "--silence", "1.2", "--on-hang", "kill")
+    assert (done.status, done.err) == (0, "")
+
+
+def test_a_recorded_training_that_ends_itself_in_the_middle_is_no_success(watched, tmp_path):
+    code = f"""
+from pathlib import Path
+from ocrlab.run_folder import watcher_link as handover; from ocrlab.debug.flight_record import training_findings as learned
+folder = Path({str(tmp_path / "mine")!r})
+(folder / "flight").mkdir(parents=True)
+handover.tell_record(folder)
+learned.write(folder / "flight", 0, 1, ["the training did not end: sys.exit(0) at a.py:3"], {{}}, cut=CUT)
+"""
+    done = watched(code.replace("CUT", "True"))
+    assert (done.status, done.sentinel) == (0, ".FAILURE"), "the exit status is the program's own"
+    assert "exit status 0, and yet the training did not end: sys.exit(0) at a.py:3" in done.err
+    shutil.rmtree(tmp_path / "mine")
+    done = watched(code.replace("CUT", "False"))
+    assert (done.status, done.sentinel, done.err) == (0, ".SUCCESS", "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "how"), [("os.kill(os.getpid(), 11)", "SIGSEGV"), ("raise KeyError('width')", "KeyError")]
+)
+def test_a_run_folder_that_a_script_made_itself_tells_why_it_died(ending, how, watched, tmp_path):
+    runs = tmp_path / "runs"
+    code = f"""
+import os
+from ocrlab import run_folder as flight
+from ocrlab.run_folder import watcher_link as handover
+with flight.run({str(runs)!r}, "mine") as folder:
+    handover.tell_record(folder.path)
+    {ending}
+"""
+    done = watched(code)
+    ((own, record),) = run_folder.list_runs(runs)
+    assert (record.status, own != done.folder) == ("failure", True)
+    assert record.verdict == (done.verdict["causes"] or [{"id": "unknown"}])[0]["id"]
+    assert how in json.dumps(record.error)
+    assert json.loads((own / "incident" / "verdict.json").read_text()) == done.verdict
+    assert (own / "incident" / "verdict.md").read_bytes() == (done.folder / "incident" / "verdict.md").read_bytes()
+
+
+def test_where_the_record_of_a_killed_program_ends_is_in_its_verdict(watched, tmp_path):
+    code = f"""
+import os, signal
+from ocrlab import run_folder as flight
+from ocrlab.run_folder import watcher_link as handover; from ocrlab.debug.flight_record import ring_writer as ring
+with flight.run({str(tmp_path / "runs")!r}, "mine") as folder:
+    handover.tell_record(folder.path)
+    writer, _ = ring.create(folder.path / "flight", slots=4)
+    writer.begin(ring.Step(22, 22, samples=["page_003.png"]))
+    writer.phase("backward")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = watched(code)
+    assert done.verdict["record"] == "the record ends at step 22, backward; sample page_003.png"
+    assert "The record ends at step 22, back" in (done.folder / "incident" / "verdict.md").read_text()
+
+
+def test_a_run_folder_that_said_why_itself_is_left_alone(watched, tmp_path):
+    code = f"""
+from ocrlab import run_folder as flight
+from ocrlab.run_folder import watcher_link as handover
+folder = flight.create({str(tmp_path / "runs")!r}, "mine")
+handover.tell_record(folder.path)
+folder.succeed({{}})
+raise SystemExit(3)
+"""
+    assert watched(code).status == 3
+    ((own, record),) = run_folder.list_runs(tmp_path / "runs")
+    assert record.status == "success" and not (own / "incident").exists()
+
+
+def test_what_is_said_stands_in_lines_of_its_own_behind_a_progress_bar(watched):
+    done = watched("import sys; sys.stderr.write('\\r 42%|##   | 5/12'); sys.stderr.flush(); sys.exit(3)")
+    assert done.err.startswith("\r 42%|##   | 5/12\nocrlab watch: ")
+
+
+def test_what_a_folder_holds_stays(watched, tmp_path):
+    (tmp_path / "out" / "incident").mkdir(parents=True)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    (tmp_path / "out" / "incident" / "verdict.json").write_text("{}")
+    done = watched("raise SystemExit(3)")
+    assert (done.folder / "notes.txt").read_text() == "mine"
+    assert (done.folder / "incident-1" / "verdict.json").read_text() == "{}"
+    assert done.verdict["exit_code"] == 3
+    assert watched("pass").sentinel == ".SUCCESS", "the same folder again, for another try"
+
+
+def test_a_folder_that_cannot_be_made_does_not_stop_the_program(watched, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    done = watched("print('ran'); raise SystemExit(3)")
+    assert (done.status, done.out) == (3, b"ran\n")
+    assert "cannot be opened" in done.err and "verdict.md" in done.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_does_not_hide_the_failure(env, tmp_path):
+    script = 'mount -t tmpfs -o size=64k none out && exec "$@"'
+    program = "d = open('out/fill', 'wb')\ntry:\n while True: d.write(bytes(1000)); d.flush()\n"
+    program += "except OSError: raise SystemExit(3)"
+    (tmp_path / "out").mkdir()
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", program]
+    done = subprocess.run(["unshare", "-m", "bash", "-c", script, "bash", *words], env=env, cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    if done.returncode in (1, 32) and "mount" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert done.returncode == 3
+    assert "the verdict is elsewhere" in done.stderr
+    assert "exit status 3" in done.stderr
+
+
+def test_a_classifier_that_raises_does_not_hide_the_failure(tmp_path, monkeypatch):
+    from ocrlab.debug.diagnosis import classify
+
+    def broken(incident):
+        raise ZeroDivisionError("in the rules")
+
+    monkeypatch.setattr(classify, "classify", broken)
+    ended = watch(["sh", "-c", "echo no; exit 9"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
+    assert (ended.exit_code, ended.verdict.causes) == (9, [])
+    assert "ZeroDivisionError: in the rules" in ended.verdict.missing[0]
+    assert json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["missing"] == ended.verdict.missing
+
+
+def test_the_cause_of_nothing_is_unknown():
+    assert lifecycle.cause(None) == "unknown"
+
+
+@pytest.mark.parametrize(("code", "status"), [("", 0), ("; sys.exit(3)", 3)])
+def test_output_that_cannot_be_written_is_told_and_is_no_success(code, status, env, tmp_path):
+    with open("/dev/full", "wb") as full:
+        words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c"]
+        done = subprocess.run([*words, "import sys; print('x' * 9999, flush=True)" + code], env=env, cwd=tmp_path,
+                              stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)  # fmt: skip
+    assert done.returncode == (status or 1)
+    assert "stdout of the watched program cannot be written: [Errno 28]" in done.stderr
+
+
+def test_an_earlier_incident_says_nothing_of_a_later_run(watched):
+    assert watched("raise SystemExit(3)").sentinel == ".FAILURE"
+    done = watched("pass")
+    assert (done.sentinel, (done.folder / "incident").exists()) == (".SUCCESS", False)
+    assert json.loads((done.folder / "incident-1" / "verdict.json").read_text())["exit_code"] == 3
+
+
+STOPPED_EARLY = """
+import os, sys
+from pathlib import Path
+from ocrlab import run_folder as flight
+from ocrlab.debug.watch.supervisor import Options, watch
+code = "import signal, sys; signal.signal(15, lambda *_: sys.exit(143)); "
+code += sys.argv[1] + "print('ready', flush=True); signal.pause()"
+options = Options(own_folder=True, runs=Path("there").absolute())
+ended = watch([sys.executable, "-c", code], options)
+print(ended.folder and ended.folder.name, ended.exit_status, ended.status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("makes", "told"),
+    [
+        ("", "None 143 failed"),
+        ("from ocrlab import run_folder as flight; flight.create('there', 'x'); ", "-x 143 failed"),
+    ],
+)
+def test_who_stops_a_training_before_it_has_a_folder_gets_none(makes, told, env, tmp_path, left):
+    with subprocess.Popen([sys.executable, "-c", STOPPED_EARLY, makes], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert watcher.stdout.readline() == "ready\n"
+        watcher.terminate()
+        out, err = watcher.communicate(timeout=60)
+    assert out.strip().endswith(told), err
+    assert [path.name for path in tmp_path.iterdir()] == (["there"] if makes else []), "nothing in ./runs either"
+    if not makes:
+        assert "before it had a run folder" in err
+
+
+def test_a_training_that_dies_before_it_says_where_is_written_down_where_its_runs_go(tmp_path):
+    ended = watch(["sh", "-c", "kill -9 $$"], Options(own_folder=True, runs=tmp_path / "there"), output=lambda *_: None)
+    assert (ended.folder.parent, ended.exit_status) == (tmp_path / "there", 137)
+    assert (ended.folder / "incident" / "verdict.md").is_file()
+
+
+def test_where_no_disk_has_space_the_exit_status_and_the_cause_are_still_told(env, tmp_path):
+    program = "sh -c 'head -c 9000 /dev/zero >&2; exit 7'"
+    words = f"ulimit -f 2; exec {sys.executable} -m ocrlab watch --run-dir out -- {program}"
+    done = subprocess.run(["bash", "-c", words], env=env, cwd=tmp_path, capture_output=True, text=True)
+    told = done.stderr.lstrip("\0")
+    assert done.returncode == 7, told
+    assert "Traceback" not in told and "verdict.md" not in told
+    assert "ocrlab watch: neither " in told and "sh ended with exit status 7" in told
+
+
+BEATS = """
+import os, signal, time
+from ocrlab.run_folder import watcher_link as handover, heartbeat
+signal.signal(signal.SIGTERM, lambda number, frame: {then})
+heartbeat.beat(step=1, phase='train')
+def stuck():
+    end = time.monotonic() + 6
+    while time.monotonic() < end: time.sleep(0.1)
+print('ready', flush=True)
+stuck()
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "hangs"),
+    [("None", 143, True), ("heartbeat.beat(phase=heartbeat.STOPS)", 0, False)],
+    ids=["hangs", "saves"],
+)
+def test_a_training_that_was_told_to_stop_and_does_not_move_is_ended(then, status, hangs, env, tmp_path):
+    ours = "import sys; from pathlib import Path; from ocrlab.debug.watch import lifecycle as case, supervisor as supervise\ncase.STOPS = 1.0\n"
+    ours += f"code = {BEATS.format(then=then)!r}\n"
+    ours += "options = supervise.Options(own_folder=True, runs=Path('runs'))\n"
+    ours += "sys.exit(supervise.watch([sys.executable, '-c', code], options).exit_status)"
+    with subprocess.Popen([sys.executable, "-c", ours], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+        assert watcher.stdout.readline() == "ready\n"
+        watcher.terminate()
+        said = watcher.communicate(timeout=60)[1]
+    assert watcher.returncode == status, said
+    assert ("since SIGTERM; it is ended" in said) == hangs
+    if hangs:
+        (verdict,) = tmp_path.glob("runs/*/incident/verdict.json")
+        assert json.loads(verdict.read_text())["status"] == "hung"
+        assert "stuck" in (verdict.parent / "stacks.txt").read_text()

@@ -1,0 +1,109 @@
+"""What the watcher keeps of a program's memory, and that it asks the driver only where there is one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.diagnosis import load_input
+from ocrlab.debug.watch import memory_tracker
+from ocrlab.debug.watch.supervisor import Options, watch
+
+MIB = 1 << 20
+
+
+def test_samples_of_a_tree_are_taken_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_tracker, "BUDGET", float("inf"))
+    kept = memory_tracker.Memory()
+    kept.look(0.0, os.getpid())
+    kept.look(0.01, os.getpid())
+    assert len(kept.seconds) == 1
+    assert kept.wait(0.04) == pytest.approx(0.06)
+    kept.look(100.0, os.getpid())
+    assert kept.wait(100.0) == pytest.approx(5.0)
+    told = kept.facts()["memory"]
+    assert told["seconds"] == [0.0, 100.0]
+    assert told["tree"][0] > 5 * MIB
+    assert told["processes"][0]["pid"] == os.getpid()
+
+
+def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_pid: int) -> list[object]:
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return []
+
+    monkeypatch.setattr(memory_tracker.process_tree, "descendants", slow)
+    kept = memory_tracker.Memory()
+    kept.look(1.0, os.getpid())
+    assert 0.005 / memory_tracker.BUDGET <= kept.wait(1.0) < 3 * 0.005 / memory_tracker.BUDGET
+
+
+def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = memory_tracker.process_tree.one(os.getpid())
+    monkeypatch.setattr(memory_tracker.process_tree, "descendants", lambda pid: [mine])
+    kept = memory_tracker.Memory()
+    for second in range(0, 12_000, 10):
+        kept.look(float(second), os.getpid())
+    assert 100 < len(kept.seconds) <= memory_tracker.MOST
+    assert kept.seconds[0] == 0.0
+    assert kept.seconds[-1] == 11_990.0
+    assert len(kept.seconds) == len(kept.tree) == len(kept.shm)
+
+
+def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = memory_tracker.Memory()
+    monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path / "none"),))
+    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    assert kept.asked is None
+    monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path),))
+    kept.heard(b"step 1\n")
+    assert kept.asked is None
+    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    first = kept.asked
+    assert first is not None
+    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    assert kept.asked is first
+    told = kept.facts()["gpus"]
+    assert "cards" in told or "missing" in told
+    kept.close()
+
+
+def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program holds what it has until a sample shows it: with a fixed time, whole runs of the suite had none."""
+    look, mark = memory_tracker.Memory.look, tmp_path / "seen"
+
+    def looked(self: memory_tracker.Memory, passed: float, pid: int) -> None:
+        look(self, passed, pid)
+        if self.tree and self.tree[-1] > 64 * MIB:
+            mark.touch()
+
+    monkeypatch.setattr(memory_tracker.Memory, "look", looked)
+    code = (
+        "import os, sys, time\nkept, end = b'x' * (64 << 20), time.monotonic() + 60\n"
+        "while not os.path.exists(sys.argv[1]) and time.monotonic() < end: time.sleep(0.05)\nraise MemoryError"
+    )
+    command = [sys.executable, "-c", code, str(mark)]
+    watch(command, Options(tmp_path / "run"), output=lambda _stream, _data: None)
+    told = load_input.incident(str(tmp_path / "run")).facts["memory"]
+    assert told["tree"][-1] > 64 * MIB, told
+    assert len(told["seconds"]) == len(told["tree"])
+
+
+def test_a_limit_that_a_program_sets_itself_is_seen() -> None:
+    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); print(1, flush=True); input()"
+    kept = memory_tracker.Memory()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        kept.look(0.0, os.getpid())
+        child.communicate(b"\n")
+    assert kept.facts()["address_space_bytes"] == 3 << 30

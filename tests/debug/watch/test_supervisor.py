@@ -1,0 +1,252 @@
+"""Real programs that end in every way: exit status, verdict and sentinel, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.watch.supervisor import Options, watch
+from ocrlab.errors import ConfigError, RunError
+
+DEATHS = {
+    "import ctypes; ctypes.string_at(0)": ("killed", "SIGSEGV", 139),
+    "import os; os.abort()": ("killed", "SIGABRT", 134),
+    "import os; os.kill(os.getpid(), 9)": ("killed", "SIGKILL", 137),
+    "import sys; sys.exit(3)": ("failed", 3, 3),
+    "import sys; sys.exit('no more')": ("failed", 1, 1),
+    "raise ValueError('the reason')": ("failed", 1, 1),
+}
+
+
+@pytest.mark.parametrize("code", DEATHS)
+def test_a_failure_has_status_verdict_and_sentinel(code, watched):
+    status, how, exit_status = DEATHS[code]
+    done = watched("print('before'); " + code)
+    assert (done.status, done.out, done.sentinel) == (exit_status, b"before\n", ".FAILURE")
+    assert done.verdict["status"] == status
+    assert how in (done.verdict["signal"], done.verdict["exit_code"])
+    assert "incident/verdict.md" in done.err
+    assert "before" in (done.folder / "incident" / "log_tail.txt").read_text()
+
+
+def test_a_program_that_does_well_leaves_no_incident(watched):
+    done = watched("print('x', end='')")
+    assert (done.status, done.out, done.err, done.sentinel) == (0, b"x", "", ".SUCCESS")
+    assert not (done.folder / "incident").exists()
+
+
+def test_streams_stay_apart_and_whole(watched):
+    code = "import sys, os\nos.write(1, bytes(range(256)) * 40000)\nos.write(2, b'half a line')"
+    done = watched(code)
+    assert done.out == bytes(range(256)) * 40000
+    assert done.err == "half a line"
+
+
+def test_stdin_passes_through(watched):
+    assert watched(["cat"], stdin=b"\0one\ntwo").out == b"\0one\ntwo"
+
+
+def test_a_closed_stdout_is_not_the_end(watched):
+    done = watched("import os, time; os.close(1); os.close(2); time.sleep(0.5); os._exit(7)")
+    assert done.status == 7
+
+
+def test_a_working_folder_that_the_program_removes_costs_no_verdict(watched, tmp_path):
+    run, gone = tmp_path / "run", tmp_path / "gone"
+    gone.mkdir()
+    told = ["sh", "-c", "cd ..; rmdir gone; echo ValueError: x >&2; exit 3"]
+    command = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", str(run), "--", *told]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, cwd=gone, env=env, capture_output=True)
+    assert done.returncode == 3, done.stderr
+    assert (run / "incident" / "verdict.json").is_file(), done.stderr
+
+
+@pytest.mark.parametrize(("command", "status"), [(["no-such-program"], 127), (["/"], 126)])
+def test_a_command_that_cannot_be_executed(command, status, watched):
+    done = watched(command)
+    assert (done.status, done.sentinel) == (status, ".FAILURE")
+    assert command[0] in done.err
+
+
+@pytest.mark.parametrize("words", [["--silence", "0"], ["--timeout", "-1"], ["--on-hang", "dance"], ["--nonsense"]])
+def test_wrong_use_is_2_and_runs_nothing(words, watched, tmp_path):
+    done = watched("print('it ran')", *words)
+    assert (done.status, done.out) == (2, b"")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_grandchild_that_keeps_the_pipe_is_not_waited_for(watched):
+    began = time.monotonic()
+    done = watched(["sh", "-c", "sleep 50 & echo done"])
+    assert (done.status, done.out) == (0, b"done\n")
+    assert time.monotonic() - began < 20
+
+
+def test_a_daemon_of_its_own_session_does_not_outlive_a_failure(watched):
+    done = watched(["sh", "-c", "setsid sleep 50 & setsid sh -c 'trap : TERM; sleep 50; sleep 50' & sleep 0.3; exit 5"])
+    assert done.status == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_passed_on(number, env, tmp_path, left):
+    code = "import time\ntry:\n print('ready', flush=True); time.sleep(50)\nfinally:\n print('closed', flush=True)"
+    code = "import signal, sys\nfor n in (1, 15): signal.signal(n, lambda n, f: sys.exit(128 + n))\n" + code
+    with started(code, env, tmp_path) as watcher:
+        watcher.stdout.readline()
+        watcher.send_signal(number)
+        assert watcher.stdout.readline() == b"closed\n"
+        assert watcher.wait(20) == 128 + number
+
+
+def test_a_second_sigterm_ends_what_ignores_the_first(env, tmp_path, left):
+    code = "import signal, time; signal.signal(15, lambda *a: print('no', flush=True)); print('ready', flush=True)\n"
+    with started(code + "while True: time.sleep(1)", env, tmp_path) as watcher:
+        watcher.stdout.readline()
+        watcher.terminate()
+        assert watcher.stdout.readline() == b"no\n"
+        watcher.terminate()  # timeout(1) signals its child, and then the whole group: that is one
+        time.sleep(0.7)
+        assert watcher.poll() is None
+        watcher.terminate()
+        assert watcher.wait(20) == 137
+
+
+@pytest.mark.parametrize("victim", ["watcher", "guard"])
+def test_whoever_is_killed_no_orphan_stays_and_nothing_is_green(victim, env, tmp_path, left):
+    code = "import subprocess, os; subprocess.Popen(['sleep', '50']); print(os.getppid(), flush=True)\n"
+    with started(code + "import time; time.sleep(50)", env, tmp_path) as watcher:
+        guard = int(watcher.stdout.readline())
+        os.kill(watcher.pid if victim == "watcher" else guard, signal.SIGKILL)
+        status = watcher.wait(20)
+        end = time.monotonic() + 10
+        while left() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert left() == []
+        assert status == (-9 if victim == "watcher" else 137)
+        assert not (tmp_path / "out" / ".SUCCESS").exists()
+
+
+def test_a_slow_reader_gets_everything(env, tmp_path):
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", "head", "-c", "20000000", "/dev/zero"]
+    with subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE) as watcher:
+        time.sleep(1.5)
+        assert len(watcher.stdout.read()) == 20_000_000
+        assert watcher.wait(20) == 0
+
+
+def test_a_reader_that_goes_away_ends_the_program(env, tmp_path):
+    command = f"{sys.executable} -m ocrlab watch --run-dir out -- yes | head -n 1"
+    done = subprocess.run(["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"], env=env, cwd=tmp_path,
+                          capture_output=True, timeout=60, check=True)  # fmt: skip
+    assert done.stdout == b"y\n141\n"
+
+
+def test_the_output_can_go_to_a_function_in_any_thread(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said, ended = [], []
+
+    def run():
+        code = "import sys; print('out'); print('err', file=sys.stderr); print(sys.stdin.read() == ''); sys.exit(4)"
+        ended.append(watch([sys.executable, "-c", code], output=lambda stream, data: said.append((stream, data))))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert b"".join(data for stream, data in said if stream == 1) == b"out\nTrue\n"
+    assert b"".join(data for stream, data in said if stream == 2).startswith(b"err\n")
+    assert (ended[0].status, ended[0].exit_code, ended[0].exit_status) == ("failed", 4, 4)
+    assert ended[0].folder.parent == Path("runs").absolute()
+
+
+def test_handlers_are_given_back(tmp_path, monkeypatch):
+    before = [signal.getsignal(number) for number in range(1, 32)]
+    watch(["true"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
+    assert [signal.getsignal(number) for number in range(1, 32)] == before
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(ConfigError, match="no command"):
+        watch([])
+    with pytest.raises(ConfigError, match="silence"):
+        watch(["true"], Options(silence=float("nan")))
+
+
+def test_the_folder_of_a_run_that_lives_is_refused(env, tmp_path):
+    with started("print(1, flush=True); import time; time.sleep(50)", env, tmp_path) as watcher:
+        watcher.stdout.readline()
+        with pytest.raises(RunError, match="still running"):
+            watch(["true"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
+        watcher.terminate()
+        watcher.wait(20)
+
+
+def started(code: str, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", code]
+    return subprocess.Popen(words, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+HANDLES = "import signal, time; signal.signal(2, lambda *_: print('no', flush=True)); print('ready', flush=True)\n"
+HANDLES += "while True: time.sleep(1)"
+IGNORES = HANDLES.replace("lambda *_: print('no', flush=True)", "signal.SIG_IGN")
+IN_VAIN = b"ocrlab watch: the program goes on after Ctrl-C; another one within 10 s ends it\n"
+
+
+@pytest.fixture
+def deaf(env, tmp_path, left):
+    def start(code: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", code]
+        return subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    return start
+
+
+@pytest.mark.parametrize("code", [HANDLES, IGNORES])
+def test_a_second_ctrl_c_ends_what_goes_on_after_one(deaf, code):
+    with deaf(code) as watcher:
+        watcher.stdout.readline()
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.stderr.readline() == IN_VAIN
+        watcher.send_signal(signal.SIGINT)
+        watcher.stderr.read()
+        assert watcher.wait(30) == 130, "however it had to be ended, it was Ctrl-C"
+
+
+def test_two_at_once_are_both_the_programs_and_the_third_ends_it(deaf):
+    with deaf(HANDLES) as watcher:
+        watcher.stdout.readline()
+        for _ in range(2):
+            watcher.send_signal(signal.SIGINT)
+            assert watcher.stdout.readline() == b"no\n"
+        assert watcher.stderr.readline() == IN_VAIN
+        watcher.send_signal(signal.SIGINT)
+        watcher.stderr.read()
+        assert watcher.wait(30) == 130
+
+
+def test_a_killed_watcher_leaves_no_scratch_folder(env, tmp_path, left):
+    (tmp_path / "tmp").mkdir()
+    code = "from ocrlab.run_folder import heartbeat; import time; heartbeat.beat(step=1); print(1, flush=True)\n"
+    with started(code + "time.sleep(50)", {**env, "TMPDIR": str(tmp_path / "tmp")}, tmp_path) as watcher:
+        watcher.stdout.readline()
+        assert list((tmp_path / "tmp").glob("ocrlab-watch-*/heartbeat/*"))
+        watcher.kill()
+        end = time.monotonic() + 20
+        while list((tmp_path / "tmp").iterdir()) and time.monotonic() < end:
+            time.sleep(0.05)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_working_folder_that_cannot_be_written_names_the_option(env, tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    words = [sys.executable, "-m", "ocrlab", "watch", "--", "echo", "ran"]
+    done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "--run-dir DIR" in done.stderr and "runs=DIR" not in done.stderr

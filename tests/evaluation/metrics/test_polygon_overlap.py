@@ -1,0 +1,98 @@
+"""Areas against shapely's, on anything a detector can make up; and nothing that raises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import shapely
+from numpy.typing import NDArray
+
+from ocrlab.evaluation.metrics import polygon_overlap as measuring
+from ocrlab.evaluation.metrics.polygon_overlap import convex_areas, meeting, shapes, shared_areas, short_sides
+
+SQUARE = np.array([[0, 0], [10, 0], [10, 10], [0, 10]], float)
+
+
+def some_quads(rng: np.random.Generator, count: int, step: float) -> NDArray[np.float64]:
+    """Return quads around one place, whole multiples of `step` where that is not 0: convex, concave and crossing."""
+    quads = rng.uniform(0, 60, (count, 1, 2)) + rng.uniform(-20, 20, (count, 4, 2))
+    return np.round(quads / step) * step if step else quads
+
+
+@pytest.mark.parametrize("step", [0, 1, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_validity_areas_and_shared_areas_are_those_of_shapely(seed: int, step: float) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = some_quads(rng, 50, step), some_quads(rng, 50, step)
+    other[:10], other[10:20] = one[:10], one[10:20, ::-1]  # the same, also the other way round
+    other[20:30] = one[20:30] + np.array([5, 0])
+    a, b = shapes(one), shapes(other)
+    known = []
+    for made, quads in ((a, one), (b, other)):
+        wanted = np.array([shapely.Polygon(p) for p in quads])
+        valid = shapely.is_valid(wanted) & (shapely.area(wanted) > 1e-9)
+        assert made.valid.tolist() == valid.tolist()
+        assert made.area == pytest.approx(np.where(valid, shapely.area(wanted), 0))
+        known.append(np.where(valid, wanted, shapely.Polygon()))
+    rows, columns = meeting(a.bounds, b.bounds)
+    shared = np.zeros((50, 50))
+    shared[rows, columns] = shared_areas(a, b, rows, columns)
+    wanted = shapely.area(shapely.intersection(known[0][:, None], known[1][None]))
+    assert shared == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize(("other", "wanted"), [
+    (SQUARE, 100),
+    (SQUARE + np.array([10, 0]), 0),  # edges that touch
+    (SQUARE + np.array([10, 10]), 0),  # corners that touch
+    (SQUARE + np.array([5, 0]), 50),  # edges on the same lines
+    (SQUARE / 2, 25),
+    (SQUARE * 2 - 5, 100),  # all inside
+    ((SQUARE - 5) @ np.array([[1, 1], [-1, 1]]) / 2 + 5, 50),  # a diamond with its corners on the edges
+])  # fmt: skip
+def test_edges_that_coincide_are_counted_once(other: NDArray[np.float64], wanted: float) -> None:
+    found, sure = convex_areas(SQUARE[None], other[None])
+    assert (found.tolist(), sure.tolist()) == ([wanted], [True])
+    assert convex_areas(other[None], SQUARE[None])[0].tolist() == [wanted]
+
+
+def test_three_points_all_but_on_a_line_are_left_to_shapely() -> None:
+    turned = SQUARE @ [[np.cos(0.3), np.sin(0.3)], [-np.sin(0.3), np.cos(0.3)]]
+    half = np.array([turned[0], (turned[0] * 2 + turned[1]) / 3, (turned[3] * 2 + turned[2]) / 3, turned[3]])
+    _, sure = convex_areas(turned[None], half[None] + 1e-13)
+    assert sure.tolist() == [False]
+    a, b = shapes([turned]), shapes([half + 1e-13])
+    where = np.array([0])
+    assert shared_areas(a, b, where, where) == pytest.approx([100 / 3])
+
+
+def test_quads_take_the_direct_way_and_others_do_not() -> None:
+    made = shapes([SQUARE, SQUARE[::-1], [[0, 0], [10, 0], [4, 2], [0, 10]], SQUARE[:3]])
+    assert made.convex.tolist() == [True, True, False, False]
+    assert made.valid.all() and made.area.tolist() == [100, 100, 30, 50]
+    assert (made.quads[1] == SQUARE).all(), "clockwise"
+    assert (made.corners[1] == SQUARE[::-1]).all(), "as given"
+
+
+def test_short_sides_are_the_height_of_text() -> None:
+    turn = np.array([[np.cos(0.5), np.sin(0.5)], [-np.sin(0.5), np.cos(0.5)]])
+    line = np.array([[0, 0], [90, 0], [90, 12], [0, 12]], float)
+    curved = np.array([[0, 0], [30, 0], [60, 0], [90, 0], [90, 12], [0, 12]], float)
+    made = shapes([line, line @ turn, line[:, ::-1], curved, np.zeros((4, 2)), None])
+    assert short_sides(made) == pytest.approx([12, 12, 12, 12, 0, 0])
+
+
+@pytest.mark.parametrize("polygons", [[], [None], ["text"], [[[0, 0], [1]]], [[]], np.zeros((0, 4, 2)), [[[[0]]]]])
+def test_what_is_no_polygon_has_no_area(polygons: object) -> None:
+    made = shapes(polygons)  # type: ignore[arg-type]
+    assert len(made) == len(polygons) and not made.valid.any()  # type: ignore[arg-type]
+    rows, columns = meeting(made.bounds, shapes([SQUARE]).bounds)
+    assert len(rows) == len(columns) == 0
+    assert measuring.short_sides(made).tolist() == [0.0] * len(made)
+
+
+def test_the_arrays_that_are_given_stay_as_they_are() -> None:
+    given = np.array([SQUARE[::-1], np.full((4, 2), np.nan)])
+    kept = given.copy()
+    shapes(given)
+    assert np.array_equal(given, kept, equal_nan=True)

@@ -1,0 +1,89 @@
+"""The compiled loops: the pixels of OpenCV, areas and lengths, with and without a cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ocrlab import geometry
+from ocrlab.evaluation.postprocess import box_scores
+
+kernels = pytest.importorskip(
+    "ocrlab.evaluation.postprocess.numba_kernels", reason="numba is not installed", exc_type=ImportError
+)
+
+Points = NDArray[np.int32]
+
+
+def painted_mean(values: NDArray[np.float32], polygon: Points) -> float:
+    mask = np.zeros(values.shape, np.uint8)
+    cv2.fillPoly(mask, [polygon], 1)
+    return float(cv2.mean(values, mask)[0])
+
+
+def test_the_means_of_boxes_are_those_of_opencv() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.random((60, 80), dtype=np.float32)
+    turned = [cv2.boxPoints(((40, 30), rng.uniform(0, 40, 2).tolist(), rng.uniform(0, 90))) for _ in range(100)]
+    boxes = np.array(turned).astype(np.int32)
+    found = np.empty(len(boxes))
+    kernels.box_means(values, boxes, found)
+    np.testing.assert_allclose(found, [painted_mean(values, box) for box in boxes], atol=1e-9)
+
+
+def test_the_means_of_polygons_are_those_of_opencv() -> None:
+    """Also of outlines that cross and touch themselves, and of lines and points."""
+    rng = np.random.default_rng(1)
+    values = rng.random((60, 80), dtype=np.float32)
+    polygons = [rng.integers(0, (80, 60), (int(rng.integers(1, 14)), 2), np.int32) for _ in range(3000)]
+    polygons += [rng.integers(20, 26, (int(rng.integers(3, 8)), 2), np.int32) for _ in range(1000)]
+    found = np.empty(len(polygons))
+    kernels.polygon_means(values, *box_scores.flat(polygons), found)
+    np.testing.assert_allclose(found, [painted_mean(values, polygon) for polygon in polygons], atol=1e-9)
+
+
+@pytest.mark.parametrize("shift", [(-60, 0), (60, 0), (0, -60), (0, 60)])
+def test_what_leaves_the_map_is_not_read(shift: tuple[int, int]) -> None:
+    boxes = np.array([[[20, 20], [40, 20], [40, 40], [20, 40]]], np.int32) + np.array(shift, np.int32)
+    values, found = np.ones((60, 60), np.float32), np.zeros((2, 1))
+    kernels.box_means(values, boxes, found[0])
+    kernels.polygon_means(values, boxes[0], np.array([0, 4]), found[1])
+    assert np.isnan(found).all()
+
+
+def test_areas_and_lengths_are_those_of_geometry() -> None:
+    rng = np.random.default_rng(2)
+    polygons = [rng.integers(-50, 20_000, (int(rng.integers(1, 20)), 2), np.int32) for _ in range(200)]
+    areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
+    kernels.measure(*box_scores.flat(polygons), areas, lengths)
+    np.testing.assert_allclose(areas, [abs(geometry.area(polygon)) for polygon in polygons], rtol=1e-12)
+    np.testing.assert_allclose(lengths, [geometry.perimeter(polygon) for polygon in polygons], rtol=1e-12)
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def njit(signature: str, cache: bool = False, **_: object) -> object:
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(kernels, "njit", njit)
+    assert kernels.compiled("void()")(len) is len
+    assert asked == [True, False]
+
+
+def test_numba_is_imported_only_when_there_is_a_map() -> None:
+    code = (
+        "import sys, numpy as np; from ocrlab.evaluation.postprocess import decode; early = 'numba' in sys.modules; "
+        "decode(np.ones((8, 8), np.float32), compiled=False); plain = 'numba' in sys.modules; "
+        "decode(np.ones((8, 8), np.float32)); print(early, plain, 'numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False", "False", "True"]

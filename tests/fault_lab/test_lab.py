@@ -1,0 +1,201 @@
+"""Each fault ends as it says: by an exception, by a signal, not at all, or well. A few here, all of them under slow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ocrlab.fault_lab import (
+    FAULTS,
+    checkpoint,
+    compilation,
+    data,
+    dataloader,
+    dataloader_limits,
+    deadlocks,
+    disk,
+    distributed,
+    fault,
+    gpu,
+    healthy,
+    imports,
+    memory,
+    native_code,
+    notebook,
+    numerics,
+    resource_limits,
+    setup,
+    shared_memory,
+    signals,
+    tracker,
+)
+from ocrlab.fault_lab.__main__ import listing
+
+FAMILIES = (
+    checkpoint,
+    compilation,
+    data,
+    resource_limits,
+    disk,
+    distributed,
+    gpu,
+    healthy,
+    imports,
+    dataloader,
+    dataloader_limits,
+)
+FAMILIES += (deadlocks, memory, native_code, notebook, numerics, shared_memory, signals, tracker)
+QUICK = ("import_symbol", "import_opcode", "import_license", "label_json_cut", "truncated_image", "segv", "divide")
+QUICK += ("double_free", "thread_exception", "mapped_file", "absurd_array", "oom_main", "oom_program", "shm_block")
+QUICK += ("open_files", "threads", "disk_full", "file_size_signal", "lock_order", "question", "stopped", "sigterm")
+RUNS = [(each.name, method) for each in FAULTS.values() for method in (each.start_methods or ("",))]
+SIGNALS = {
+    "segv": "SIGSEGV",
+    "segv_told": "SIGSEGV",
+    "import_segv": "SIGSEGV",
+    "c_recursion": "SIGSEGV",
+    "py_recursion": "SIGSEGV",
+    "opcode": "SIGILL",
+    "import_opcode": "SIGILL",
+    "divide": "SIGFPE",
+    "assertion": "SIGABRT",
+    "heap": "SIGABRT",
+    "double_free": "SIGABRT",
+    "thread_exception": "SIGABRT",
+    "mapped_file": "SIGBUS",
+    "shm_block": "SIGBUS",
+    "file_size_signal": "SIGXFSZ",
+    "cpu_limit": "SIGXCPU",
+    "oom_main": "SIGKILL",
+    "killed_main": "SIGKILL",
+    "trainer_killed": "SIGKILL",
+    "sigterm": "SIGTERM",
+    "time_limit": "SIGTERM",
+    "preempted": "SIGTERM",
+    "sighup": "SIGHUP",
+    "sigint": "SIGINT",
+}
+
+
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder that other users can enter; every process that was given it as TMPDIR is ended afterwards."""
+    folder = tmp_path_factory.mktemp("fault")
+    for parent in (folder, folder.parent, folder.parent.parent):
+        parent.chmod(parent.stat().st_mode | 0o011)
+    yield folder
+    marker = f"TMPDIR={folder}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if marker in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+    setup.clear_groups()
+
+
+def start(place: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ocrlab.fault_lab", *words]
+    environment = {**os.environ, "TMPDIR": str(place)}
+    with (place / "output.txt").open("wb") as output:
+        return subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+
+def ended(place: Path, name: str, method: str, patience: float) -> None:
+    """Run a fault and hold it to what it says of its end; a hang must go on for `patience` seconds."""
+    lab = FAULTS[name]
+    lacking = lab.lacks()
+    if lacking:
+        pytest.skip(f"this machine lacks {lacking}")
+    process = start(place, name, *(("--start-method", method) if method else ()))
+    try:
+        status = process.wait(patience if lab.ends == "hung" else 120)
+    except subprocess.TimeoutExpired:
+        assert lab.ends == "hung", "it goes on for ever"
+        return
+    said = (place / "output.txt").read_text(errors="replace")
+    assert lab.ends != "hung", f"it ended with {status}: {said}"
+    if lab.ends == "killed":
+        assert status == -signal.Signals[SIGNALS[name]], said
+    else:
+        assert (status, "Traceback" in said) == ((1, True) if lab.ends == "failed" else (0, False)), said
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_few_faults_end_as_they_say(place: Path, name: str) -> None:
+    ended(place, name, "", patience=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "method"), RUNS)
+def test_every_fault_ends_as_it_says(place: Path, name: str, method: str) -> None:
+    ended(place, name, method, patience=10)
+
+
+def test_there_is_enough_of_everything() -> None:
+    on_gpu = [each for each in FAULTS.values() if "gpu" in each.needs]
+    well = [each for each in FAULTS.values() if each.ends == "healthy"]
+    assert len(on_gpu) >= 25
+    assert len(well) >= 10
+    assert len(FAULTS) - len(on_gpu) - len(well) >= 60
+    for method in fault.ALL:
+        assert sum(method in each.start_methods for each in FAULTS.values()) >= 15
+
+
+def test_no_two_faults_have_one_name() -> None:
+    assert sum(len(family.FAULTS) for family in FAMILIES) == len(FAULTS)
+    assert {each.family for each in FAULTS.values()} == {family.__name__.rpartition(".")[2] for family in FAMILIES}
+
+
+def test_a_fault_says_how_it_ends_and_why() -> None:
+    for each in FAULTS.values():
+        assert each.ends in ("failed", "killed", "hung", "healthy")
+        assert bool(each.causes) == (each.ends != "healthy"), each.name
+        assert (each.name in SIGNALS) == (each.ends == "killed"), each.name
+        assert each.name != each.run.__name__ or not each.causes, "the name of the function is in the stack"
+
+
+def test_the_causes_are_of_the_list(shared: Path) -> None:
+    known = set(re.findall(r"^\| `([\w.]+)`", (shared / "diagnosis" / "causes.md").read_text(), re.MULTILINE))
+    assert {cause for each in FAULTS.values() for cause in each.causes} <= known
+
+
+def test_the_list_is_cheap_and_complete() -> None:
+    code = "import sys, runpy\nsys.argv[1:] = ['--list', '--json']\n"
+    code += "runpy.run_module('ocrlab.fault_lab', run_name='__main__')\n"
+    code += "assert not {'torch', 'cv2', 'wandb', 'numpy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    listed = json.loads(done.stdout)
+    assert [each["name"] for each in listed] == list(FAULTS)
+    keys = {"name", "family", "does", "ends", "causes", "needs", "start_methods"}
+    assert all(set(each) == keys for each in listed)
+
+
+def test_a_listing_for_people_has_a_line_each(place: Path) -> None:
+    process = start(place, "--list")
+    assert process.wait(60) == 0
+    assert (place / "output.txt").read_text() == f"{listing()}\n"
+    assert len(listing().splitlines()) == len(FAULTS)
+
+
+def test_an_unknown_fault_is_wrong_use(place: Path) -> None:
+    process = start(place, "no_such_fault")
+    assert process.wait(60) == 2
+    assert "no_such_fault" in (place / "output.txt").read_text()
+
+
+def test_no_healthy_program_is_done_before_anybody_could_doubt_it() -> None:
+    began = time.monotonic()
+    assert healthy.busy(0.2) > 0
+    assert time.monotonic() - began >= 0.2
+    assert healthy.LONG > 12

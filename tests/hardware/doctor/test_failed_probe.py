@@ -1,0 +1,53 @@
+"""What became of a child, in words: where it stood, what it said last, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ocrlab.hardware.doctor import failed_probe
+from ocrlab.hardware.doctor.probe_runner import Ran
+
+DUMP = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/site/packages/torch/nn/modules/conv.py", line 7 in forward
+  File "/site/packages/torch/nn/modules/module.py", line 9 in _call
+  File "<frozen importlib._bootstrap>", line 3 in _load
+  File "/x/ocrlab/hardware/doctor/probe_child.py", line 4 in main
+"""
+
+
+def test_the_stack_is_that_of_the_program() -> None:
+    assert failed_probe.stack(DUMP) == ["forward (nn/modules/conv.py:7)", "_call (nn/modules/module.py:9)"]
+    assert failed_probe.stack("nothing") == []
+
+
+def test_a_signal_with_its_stage_and_frame(ask: Any) -> None:
+    ran = Ran([{"at": "a convolution"}], code=-11, errors=DUMP)
+    [check] = failed_probe.checks(ask("answer", "smoke test"), ran)
+    assert check.seen.startswith("died of SIGSEGV at a convolution")
+    assert "forward (nn/modules/conv.py:7)" in check.seen
+
+
+@pytest.mark.parametrize("cause", failed_probe.REMEDIES)
+def test_a_hang_with_a_known_cause_has_its_remedy(cause: str, ask: Any) -> None:
+    [check] = failed_probe.checks(ask("answer", hang=cause), Ran(ended="deadline", seconds=9))
+    assert (check.cause, check.do) == (cause, failed_probe.REMEDIES[cause])
+
+
+def test_a_child_that_ended_well_is_no_finding(ask: Any) -> None:
+    assert failed_probe.checks(ask("answer"), Ran([{"told": 1}], code=0, done=True)) == []
+
+
+def test_a_signal_without_a_name(ask: Any) -> None:
+    assert Ran(code=-64).signal is not None
+    [check] = failed_probe.checks(ask("answer"), Ran(code=-60))
+    assert check.judgement == "fail"
+
+
+def test_the_last_line_is_short() -> None:
+    assert failed_probe.last_line("a\n\n b \n") == "b"
+    assert len(failed_probe.last_line("x" * 9999)) == 160
+    assert failed_probe.last_line(" \n") == ""

@@ -1,0 +1,58 @@
+"""The terminal's table: it fits the terminal, needs no colour, and no Unicode."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ocrlab.hardware.doctor import text_table
+from ocrlab.records import Check
+
+CHECKS = [
+    Check("interpreter", "ok", "CPython 3.11.7, 64 bit, x86_64, its own environment", step=1),
+    Check("import torch", "fail", "died of SIGILL " * 12, "a build for this processor", "python -c 'x' " * 9, 2, "a.b"),
+    Check("a name that is far too long for its column", "warn", "something", "else", "true", 3),
+    Check("WSL2", "skip", "this is not WSL — nor anything else", step=8),
+]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_it_fits_the_terminal(columns: int) -> None:
+    look = text_table.Look(columns)
+    lines = [line for check in CHECKS for line in text_table.finding(check, look)]
+    lines += [text_table.heading(2, look), *text_table.summary(CHECKS, 3.0, look), *text_table.notes(look)]
+    assert max(map(len, lines)) <= columns
+    text = " ".join("".join(lines).split())
+    for check in CHECKS:
+        assert check.name in text
+    assert all(word in text for word in ("need", "do", "cause", "a.b"))
+
+
+def test_sign_and_word_are_both_there() -> None:
+    for unicode, signs in ((True, text_table.SIGNS), (False, text_table.PLAIN)):
+        look = text_table.Look(80, unicode=unicode)
+        for check in CHECKS:
+            [first, *_] = text_table.finding(check, look)
+            assert first.split()[:2] == [signs[check.judgement], check.judgement]
+
+
+def test_without_unicode_everything_is_ascii() -> None:
+    look = text_table.Look(80, unicode=False)
+    lines = [line for check in CHECKS for line in text_table.finding(check, look)]
+    assert "\n".join(
+        [*lines, text_table.heading(1, look), *text_table.summary(CHECKS, 1, look), *text_table.notes(look)]
+    ).isascii()
+
+
+def test_colours_change_nothing_else() -> None:
+    for check in CHECKS:
+        plain, painted = (text_table.finding(check, text_table.Look(80, colours)) for colours in (False, True))
+        assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in painted] == plain
+        assert painted != plain
+
+
+def test_the_four_statements() -> None:
+    text = " ".join(text_table.NOTES)
+    for part in ("TORCH_USE_CUDA_DSA", "run time", "`.cpu()` before `.item()`", "No CUDA toolkit"):
+        assert part in text

@@ -1,0 +1,157 @@
+"""Process trees of real programs: who started whom, what part each plays, and what vanishes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ocrlab.hardware.processes import process_tree
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start Python programs in sessions of their own, which are killed as a whole; each says when it is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(code: str, **extra: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", f"{code}\nprint('ready', flush=True)\nimport time; time.sleep(600)"]
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, **extra}
+        )
+        started.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        return child
+
+    yield run
+    for child in started:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not condition():
+        time.sleep(0.02)
+    return condition()
+
+
+def roles(root: int) -> list[str]:
+    return [process.role for process in process_tree.descendants(root)]
+
+
+@pytest.mark.parametrize("by_threads", [True, False])
+def test_a_family_is_found_by_its_threads_or_by_a_look_at_everybody(
+    start: Start, monkeypatch: pytest.MonkeyPatch, by_threads: bool
+) -> None:
+    # its children are those of a second thread
+    family = "['sh', '-c', 'sleep 600 & sleep 600; true']"
+    child = start(
+        f"import subprocess, threading; threading.Thread(target=lambda: subprocess.Popen({family}).wait()).start()"
+    )
+    assert eventually(lambda: len(process_tree.descendants(child.pid)) == 4)
+    monkeypatch.setattr(process_tree, "_pids", lambda: range(10**6) if by_threads else [])
+    assert len(process_tree._below(child.pid)) == (4 if by_threads else 0)
+    monkeypatch.undo()
+    assert process_tree._order(child.pid, process_tree._parents()) == [
+        one.pid for one in process_tree.descendants(child.pid)
+    ]
+
+
+def test_parents_come_before_children_and_the_root_first(start: Start) -> None:
+    child = start("import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; true'])")
+    assert eventually(lambda: len(process_tree.descendants(child.pid)) == 3)
+    found = process_tree.descendants(child.pid)
+    assert found[0].pid == child.pid
+    assert found[1].parent == child.pid
+    assert found[2].parent == found[1].pid
+    assert {process.session for process in found} == {child.pid}
+    assert [process.role for process in found] == ["main", "other", "other"]
+    table = process_tree.snapshot()
+    assert [process.pid for process in process_tree.descendants(child.pid, table)] == [process.pid for process in found]
+    assert table[child.pid].command == found[0].command
+
+
+def test_a_process_as_the_kernel_counts_it(start: Start) -> None:
+    child = start("import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
+    [found] = process_tree.descendants(child.pid)
+    assert found.command.startswith(sys.executable)
+    assert found.parent == os.getpid()
+    assert found.threads == 2
+    assert found.io_bytes
+    assert found.io_bytes > 1000
+    assert 0 <= found.cpu_seconds < 60
+    assert found.started == process_tree.one(child.pid).started  # type: ignore[union-attr]
+
+
+def test_a_name_may_hold_anything(start: Start) -> None:
+    child = start("open('/proc/self/comm', 'w').write('a) R 1 (b')")
+    found = process_tree.one(child.pid)
+    assert found is not None
+    assert (found.name, found.parent) == ("a) R 1 (b", os.getpid())
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method(start: Start, method: str) -> None:
+    code = f"import multiprocessing, time; context = multiprocessing.get_context({method!r})\n"
+    code += "for _ in range(2): context.Process(target=time.sleep, args=(600,), daemon=True).start()"
+    child = start(code)
+    assert eventually(lambda: roles(child.pid).count("worker") == 2)
+    assert roles(child.pid)[0] == "main"
+    helpers = {"fork": 0, "spawn": 1, "forkserver": 2}[method]
+    assert roles(child.pid).count("helper") == helpers
+
+
+def test_ranks_are_those_who_got_a_rank_of_their_own(start: Start) -> None:
+    code = "import os, subprocess, sys\nfor rank in '01':\n    subprocess.Popen([sys.executable, '-c', "
+    code += "'import subprocess; subprocess.run([\"sleep\", \"600\"])'], env={**os.environ, 'LOCAL_RANK': rank})"
+    child = start(code)
+    assert eventually(lambda: roles(child.pid) == ["main", "rank", "rank", "other", "other"])
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        ("/usr/local/cuda/bin/nvcc -c a.cu", "compiler"),
+        ("/usr/libexec/gcc/cc1plus -quiet main.cpp", "compiler"),
+        ("python -m torch._inductor.compile_worker --pickler=x", "compiler"),
+        ("/site-packages/wandb/bin/wandb-core --port-filename p", "tracker"),
+        ("python -m tensorboard.main --logdir runs", "tracker"),
+        ("python -c from multiprocessing.resource_tracker import main;main(7)", "helper"),
+        ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)", "worker"),
+        ("/venv/bin/python3.11 train.py", "main"),
+        ("bash run.sh", "other"),
+    ],
+)
+def test_roles_by_command(command: str, role: str) -> None:
+    assert process_tree._role(process_tree.Process(2**22 + 1, name="x"), command, None) == role
+
+
+def test_a_worker_that_torch_has_named() -> None:
+    assert (
+        process_tree._role(process_tree.Process(2**22 + 1, name="pt_data_worker"), "[pt_data_worker]", None) == "worker"
+    )
+
+
+def test_zombies_have_a_name_and_no_command(start: Start) -> None:
+    child = start("import subprocess; kept = subprocess.Popen(['true'])")  # one that is forgotten may be waited for
+    assert eventually(lambda: [process.state for process in process_tree.descendants(child.pid)][1:] == ["Z"])
+    assert process_tree.descendants(child.pid)[1].command == "[true]"
+
+
+def test_what_is_gone_is_none() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert process_tree.one(child.pid) is None
+    assert process_tree.descendants(child.pid) == []
+    assert child.pid not in process_tree.snapshot()

@@ -1,0 +1,74 @@
+"""What becomes of an import is told, also where it raises or leaves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ocrlab.hardware import import_probe
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder on the search path for modules that a test makes."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.startswith("made_"):
+            del sys.modules[name]
+
+
+def test_an_import_tells_version_file_and_time(made: Path) -> None:
+    (made / "made_well.py").write_text("__version__ = '1.2'\n")
+    told = import_probe.attempt("made_well")
+    assert (told["imported"], told["version"], told["file"]) == (True, "1.2", str(made / "made_well.py"))
+    assert told["seconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(1)", "SystemExit"),
+        ("import made_nowhere", "ModuleNotFoundError"),
+    ],
+)
+def test_an_import_that_fails_tells_why_and_where(made: Path, source: str, kind: str) -> None:
+    (made / "made_badly.py").write_text(f"\n{source}\n")
+    told = import_probe.attempt("made_badly")
+    assert not told["imported"]
+    assert told["error"]["type"] == kind
+    assert "made_badly.py:2" in told["error"]["where"]
+
+
+def test_the_stage_is_told_before_the_import() -> None:
+    first, second = import_probe.imported("json")
+    assert first == {"at": "import json"}
+    assert second["imported"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/s/nvidia/cudnn/lib/libcudnn.so.9", True),
+        ("/s/libcudnn_ops.so.9", True),
+        ("/s/libgomp-24e2ab19.so.1", True),
+        ("/usr/lib/libcuda.so.1", True),
+        ("/usr/lib/libc.so.6", False),
+        ("/s/libcupti.so.12", False),
+    ],
+)
+def test_the_families_of_libraries(path: str, kept: bool) -> None:
+    assert (import_probe.FAMILIES.search(path) is not None) == kept
+
+
+def test_what_is_mapped_here_can_be_listed() -> None:
+    assert all(place.startswith("/") for place in import_probe.mapped())
+
+
+def test_dispatch_is_read_from_the_config_of_old_versions() -> None:
+    assert import_probe._dispatched("PyTorch built with:\n  - CPU capability usage: AVX2\n") == "AVX2"
+    assert import_probe._dispatched("nothing") is None

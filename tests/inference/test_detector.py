@@ -1,0 +1,166 @@
+"""Which detector is used, and what it takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.errors import CheckpointError, ConfigError, DataError, ShapeError
+from ocrlab.inference import Detector, newest_checkpoint, pretrained, threads
+from ocrlab.inference.checkpoint import load_detector, save_detector
+from ocrlab.inference.release_checkpoint import pack
+
+
+@pytest.fixture
+def ships(tmp_path, tiny, monkeypatch) -> Path:
+    """Let the package ship the tiny detector, and work in an empty folder."""
+    folder = tmp_path / "pretrained"
+    folder.mkdir()
+    pack(tiny, folder / "receipts.ckpt")
+    monkeypatch.setattr(pretrained, "FOLDER", folder)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    return folder / "receipts.ckpt"
+
+
+def finished(runs: Path, name: str, checkpoint: Path | None, status: str = "success") -> Path:
+    folder = runs / name
+    (folder / "checkpoints").mkdir(parents=True)
+    sentinel = {"schema": 1, "status": status, "started": f"2026-01-0{name[0]}T00:00:00.000000+00:00"}
+    (folder / f".{status.upper()}").write_text(json.dumps(sentinel))
+    if checkpoint:
+        shutil.copy(checkpoint, folder / "checkpoints" / "best-tiny.ckpt")
+    return folder / "checkpoints" / "best-tiny.ckpt"
+
+
+def test_the_shipped_one_is_there_where_nothing_was_trained(ships):
+    found = Detector.load()
+    assert found.checkpoint == ships
+    assert found.origin == "the shipped detector receipts, since runs has no successful run"
+    assert {weight.dtype for weight in found.model.parameters()} == {torch.float32}
+
+
+def test_the_newest_successful_run_comes_first(ships, tiny):
+    finished(Path("runs"), "1-old", tiny)
+    best = finished(Path("runs"), "2-new", tiny)
+    finished(Path("runs"), "3-bad", tiny, status="failure")
+    finished(Path("runs"), "4-another-program", None)
+    assert newest_checkpoint(Path("runs")) == best
+    found = Detector.load()
+    assert found.checkpoint == best
+    assert found.origin.startswith(f"{best}, the newest successful run, which reached only hmean@0.5 0.25 (`receipts`")
+
+
+def test_a_run_that_has_learned_is_not_doubted(ships, tiny, tmp_path):
+    good, (net, config, _) = tmp_path / "good.ckpt", load_detector(tiny)
+    save_detector(net, good, config, 7, {"hmean@0.5": 0.9})
+    best = finished(Path("runs"), "1-good", good)
+    assert Detector.load().origin == f"{best}, the newest successful run"
+    assert "reached" not in Detector.load(tiny).origin, "somebody chose it"
+
+
+def test_the_shipped_one_can_be_asked_for_by_name(ships, tiny):
+    finished(Path("runs"), "1-old", tiny)
+    Path("receipts").mkdir()
+    assert Detector.load("receipts").checkpoint == ships, "a folder of that name may hold samples"
+    Path("receipts").rmdir()
+    shutil.copy(tiny, "receipts")
+    assert Detector.load("receipts").checkpoint == Path("receipts"), "a file of that name is meant"
+    assert Detector.load(tiny).origin == str(tiny)
+
+
+def test_damage_is_named(ships):
+    data = bytearray(ships.read_bytes())
+    data[len(data) // 2] ^= 1
+    ships.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"damaged.*SHA-256"):
+        Detector.load()
+    ships.unlink()
+    with pytest.raises(CheckpointError, match=r"not there.*--checkpoint"):
+        Detector.load()
+
+
+def test_an_empty_sum_is_damage(ships):
+    ships.with_name("receipts.ckpt.sha256").write_text("")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Detector.load()
+
+
+def test_what_is_shipped_is_whole():
+    path = pretrained.find()
+    assert path.stat().st_size <= 10_000_000
+    assert pretrained.sha256(path) in path.with_suffix(".md").read_text()
+    assert Detector.load("receipts").detect(np.full((64, 64, 3), 255, np.uint8)).detections == []
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 3)),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+        [[[0, 0, 0]]],
+    ],
+)
+def test_an_image_of_another_kind_is_refused(detector, image):
+    with pytest.raises(ShapeError, match="RGB"):
+        detector.detect(image)
+
+
+def test_arrays_and_files(detector, scans):
+    found = detector.detect(scans / "p2.png")
+    assert (found.image, found.width, found.height, len(found.detections)) == ("p2.png", 120, 160, 2)
+    with pytest.raises(DataError, match=r"p9\.png"):
+        detector.detect(str(scans / "p9.png"))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 20_000), (3_000_000, 1), (1, 40_000), (31, 33)])
+def test_odd_sizes_are_answered_at_once(detector, size):
+    start = time.monotonic()
+    found = detector.detect(np.full((*size[::-1], 3), 255, np.uint8))
+    assert (found.width, found.height, found.detections) == (*size, [])
+    assert time.monotonic() - start < 20, "a second on a quiet machine"
+
+
+def test_pixels_in_any_order_in_memory(detector):
+    image = np.full((64, 96, 3), 200, np.uint8)
+    image[20:40, 10:80] = 0
+    turned = np.ascontiguousarray(image[::-1, :, ::-1])[::-1, :, ::-1]
+    assert detector.detect(turned) == detector.detect(image)
+    assert len(detector.detect(image).detections) == 1
+
+
+def test_threads_are_set_for_the_network_and_for_opencv():
+    import cv2
+
+    before = cv2.getNumThreads()
+    threads(1)
+    assert (torch.get_num_threads(), cv2.getNumThreads()) == (1, 1)
+    cv2.setNumThreads(before)
+
+
+@pytest.mark.parametrize("page", ["page.jpg", Path("page.jpg"), np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8))])
+def test_one_page_is_no_list_of_pages(ships, page):
+    """The letters of its name would be files, and its rows images: thousands of problems in place of one."""
+    with pytest.raises(ShapeError, match=r"one page.*a list of pages.*use detect"):
+        Detector.load().stream(page)
+
+
+def test_many_pages_are_any_iterable_of_them(ships):
+    detector, page = Detector.load(), np.zeros((32, 32, 3), np.uint8)
+    names = np.array(["none.jpg"])  # a column of a table
+    for pages in ([page], (page,), iter([page]), page[None], names):
+        assert len(list(detector.stream(pages))) == 1
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_clear_error(ships, device):
+    with pytest.raises(ConfigError, match=rf"onto this device.*device='{device}'.*cpu, or cuda"):
+        Detector.load(device=device)

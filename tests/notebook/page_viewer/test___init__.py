@@ -1,0 +1,82 @@
+"""The sections of the inspect notebook: a detector in a child, the page alive and in a report, the outcome."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ocrlab.config.schema import load
+from ocrlab.errors import CheckpointError
+from ocrlab.notebook import child_runner, page_viewer
+
+
+class Told:
+    """A lab that only remembers its outcome."""
+
+    def __init__(self, root: Path, runs: Path) -> None:
+        self.config = load(overrides={"data": str(root / "data_samples"), "runs": str(runs)})
+        self.next, self.outcomes = "", list[tuple[str, float, float]]()
+
+    def outcome(self, *judged: Any) -> None:
+        self.outcomes.append(judged)
+
+
+@pytest.fixture(scope="module")
+def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return Told(root, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def looking(lab: Any) -> Iterator[page_viewer.Looking]:
+    found = page_viewer.look(lab, "receipts", 16)  # of 16 pages: the first again
+    yield found
+    found.link.close()
+
+
+def test_the_detector_and_its_settings_are_named(looking: page_viewer.Looking) -> None:
+    view = page_viewer.about(looking)
+    assert re.match(r"receipt_000: 4\d of 4\d detections are right, hmean@0\.5 0\.9", view.text)
+    assert "shipped detector" in view.html and "16 of val" in view.html
+
+
+def test_the_page_has_a_live_and_a_static_side(looking: page_viewer.Looking) -> None:
+    bundle = page_viewer.page(looking)._repr_mimebundle_()
+    assert set(bundle) >= {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"}
+    html = bundle["text/html"]
+    assert html.count("<image ") == 3 and "Save the polygons" not in html
+    assert not re.search(r'(src|href)="(?!data:|#)', html)
+    assert len(html) < 500_000
+
+
+def test_a_page_with_text_is_judged_and_one_without_is_not(lab: Any, looking: page_viewer.Looking) -> None:
+    page_viewer.judge(lab, looking, 0.8)
+    [(metric, value, limit)] = lab.outcomes
+    assert metric.startswith("hmean@0.5") and value > 0.9 and limit == 0.8 and lab.next
+    lab.outcomes.clear()
+    ignored = looking.seen.ignored | True
+    seen = SimpleNamespace(**{**vars(looking.seen), "ignored": ignored})
+    page_viewer.judge(lab, SimpleNamespace(**{**vars(looking), "seen": seen}), 0.8)  # type: ignore[arg-type]
+    assert lab.outcomes == []
+
+
+@pytest.mark.slow  # with a child that needs no torch: test_inspect_link.py
+def test_a_killed_detector_is_named_and_starts_again(looking: page_viewer.Looking) -> None:
+    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, looking.link.mark)[-1:]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(child_runner.ChildFailed, match="SIGKILL"):
+        looking.link.ask("judge", looking.source, looking.opened.post)
+    again = looking.link.ask("judge", looking.source, looking.opened.post)
+    assert again.scores.tolist() == looking.judged.scores.tolist()
+
+
+@pytest.mark.slow
+def test_a_wrong_checkpoint_gets_one_sentence(lab: Any, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="There is no checkpoint"):
+        page_viewer.look(lab, str(tmp_path / "none.ckpt"), 0)

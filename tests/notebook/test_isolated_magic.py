@@ -1,0 +1,159 @@
+"""The cell magic `%%isolated`, without a kernel: what it hands over, what comes back, what it survives."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import types
+from typing import Any
+
+import IPython.display
+import pytest
+
+from ocrlab.errors import ConfigError, RunError
+from ocrlab.notebook import isolated_magic
+from ocrlab.notebook.child_runner import ChildFailed
+
+
+@pytest.fixture
+def namespace() -> dict[str, Any]:
+    return {"os": os, "n": 21, "kept": [1]}
+
+
+def test_names_go_in_and_come_back(namespace: dict[str, Any], capsys: pytest.CaptureFixture) -> None:
+    code = (
+        "print('in the child')\nkept.append(2)\nhere = os.getpid()\nanswer = 2 * n\nstuck = (i for i in [])\nanswer + 1"
+    )
+    assert isolated_magic.run("--timeout 60", code, namespace) == 43
+    assert namespace["answer"] == 42
+    assert namespace["here"] != os.getpid()
+    assert namespace["kept"] == [1]  # the child had a copy
+    assert "stuck" not in namespace
+    told = capsys.readouterr()
+    assert told.out == "in the child\n"
+    assert "stuck stayed in the child" in told.err
+
+
+def test_a_value_whose_module_the_notebook_lacks_is_shown_and_said(
+    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """`uuid` stands for pandas: its class is not known in the notebook, but well in the child."""
+    monkeypatch.setattr(isolated_magic, "loads", _lacking)
+    displayed: list[Any] = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append(data))
+    assert (
+        isolated_magic.run("", "import uuid\nfrom uuid import UUID\nname = uuid.UUID(int=7)\nname", namespace) is None
+    )
+    assert displayed == [{"text/plain": "UUID('00000000-0000-0000-0000-000000000007')"}]
+    told = capsys.readouterr().err
+    assert "the value stayed in the child: it needs uuid" in told
+    assert "name stayed in the child: it needs uuid" in told
+    assert "UUID stayed" not in told
+    assert "name" not in namespace
+
+
+def _lacking(data: bytes) -> Any:
+    raise RunError("it needs uuid, which this notebook has not imported")
+
+
+def test_a_value_that_cannot_even_be_shown_is_said(namespace: dict[str, Any], capsys: pytest.CaptureFixture) -> None:
+    code = "class Broken:\n    def __repr__(self):\n        raise ValueError('no')\nBroken()"
+    assert isolated_magic.run("", code, namespace) is None
+    assert "the value stayed in the child" in capsys.readouterr().err
+
+
+def test_figures_and_displayed_things_appear(namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    displayed: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append((data, more)))
+    code = (
+        "from IPython.display import HTML\nimport matplotlib.pyplot as plt\n"
+        "display(HTML('<b>rich</b>'))\nplt.plot([1, 2])\nplt.show()\nplt.plot([2, 1])\nfig = plt.gcf()\nfig"
+    )
+    assert isolated_magic.run("", code, namespace) is None
+    html, *figures = [data for data, _ in displayed]
+    assert html["text/html"] == "<b>rich</b>"
+    assert [figure["image/png"][:8] for figure in figures] == ["iVBORw0K"] * 2  # PNG in base64, each of them once
+
+
+def test_what_is_displayed_again_takes_the_place_of_the_first(
+    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    displayed: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, **more: displayed.append((data, more)))
+    isolated_magic.run("", "place = display('first', display_id=True)\nplace.update('second');", namespace)
+    (_, first), (data, second) = displayed
+    assert (first["display_id"], first["update"], second["update"]) == (second["display_id"], False, True)
+    assert data["text/plain"] == "'second'"
+
+
+def test_magics_in_the_cell_and_an_exit_are_told_in_one_line(namespace: dict[str, Any]) -> None:
+    for code in ("!echo shell", "x = 1\n%time y = 2", "files = !ls"):
+        with pytest.raises(ConfigError, match="An isolated cell is plain Python"):
+            isolated_magic.run("", code, namespace)
+    with pytest.raises(RunError, match="The cell ended the process itself; nothing came back") as caught:
+        isolated_magic.run("", "import sys\nsys.exit()", namespace)
+    assert caught.value._render_traceback_() == [f"RunError: {caught.value}"]
+
+
+def test_the_kernel_survives_and_the_names_stay(namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    views: list[Any] = []
+    monkeypatch.setattr(IPython.display, "display", views.append)
+    with pytest.raises(ChildFailed, match="SIGABRT"):
+        isolated_magic.run("", "answer = 1\nos.abort()", namespace)
+    assert "answer" not in namespace
+    assert "native.abort" in views[0].html
+
+
+def test_a_slip_of_the_pen_costs_no_child(namespace: dict[str, Any]) -> None:
+    with pytest.raises(SyntaxError):
+        isolated_magic.run("", "for", namespace)
+    with pytest.raises(ConfigError, match="timeouts"):
+        isolated_magic.run("--timeouts 3", "1", namespace)
+
+
+def test_functions_and_classes_of_the_notebook_go_by_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a cell uses, and what that uses, in the order in which the notebook defined it."""
+    import linecache
+
+    source = "class Box:\n    pass\ndef helper():\n    return Box()\ndef outer():\n    return helper()\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    main.__file__ = "<cell>"
+    exec(compile(source, "<cell>", "exec"), main.__dict__)
+    call, left = isolated_magic.gather("outer()", main.__dict__)
+    assert [text.splitlines()[0] for text in call["sources"]] == ["class Box:", "def helper():", "def outer():"]
+    assert (call["values"], left) == ({}, {})
+
+
+def test_what_cannot_be_handed_over_is_named_and_unused_names_are_not_touched(namespace: dict[str, Any]) -> None:
+    with open(os.devnull) as file:
+        call, left = isolated_magic.gather("file.read(n)", namespace | {"file": file, "unused": file})
+    assert list(left) == ["file"]
+    assert list(call["values"]) == ["n"]
+
+
+def test_nothing_is_imported_into_the_notebook_by_a_value_that_comes_back() -> None:
+    data = pickle.dumps(types.SimpleNamespace(a=1)).replace(b"types", b"typez")
+    with pytest.raises(RunError, match="it needs typez, which this notebook has not imported"):
+        isolated_magic.loads(data)
+
+
+def test_it_is_registered_by_load_ext_and_by_importing_the_notebook_package() -> None:
+    import ocrlab
+
+    found: dict[str, Any] = {}
+    shell = types.SimpleNamespace(
+        user_ns={}, register_magic_function=lambda function, kind, name: found.update({(kind, name): function})
+    )
+    ocrlab.load_ipython_extension(shell)
+    assert list(found) == [("cell", "isolated")]
+
+
+def test_tensors_come_back_on_the_cpu() -> None:
+    torch = pytest.importorskip("torch")
+    weights = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(isolated_magic.loads(pickle.dumps({"weights": weights}))["weights"], weights)
+    assert b"_load_from_bytes" in pickle.dumps(weights)  # the way that is taken over

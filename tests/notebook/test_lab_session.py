@@ -1,0 +1,321 @@
+"""A lab from setup to finish, without a kernel: what is displayed is caught where IPython would take it."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import random
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import IPython.display
+import pytest
+
+from ocrlab.debug.watch.supervisor import Ended
+from ocrlab.errors import ConfigError
+from ocrlab.notebook import child_runner, setup
+from ocrlab.notebook import lab_session as labs
+from ocrlab.reports.notebooks import results
+from ocrlab.reports.view import View
+
+CELL = 'name: str = "03_train"\ndata: str = ""\nbatch_size: int = 4\nruns: str = ""'
+Shown = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Return what is on the screen: the last bundle of each display id."""
+    screen: Shown = {}
+
+    def display(bundle: dict[str, Any], *, raw: bool, display_id: str, update: bool) -> None:
+        assert raw
+        assert update is (display_id in screen)
+        screen[display_id] = bundle
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    return screen
+
+
+@pytest.fixture
+def namespace(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Return the globals of a notebook whose parameters cell ran; pytest gets its own crash handler back afterwards."""
+    yield {"In": ["", CELL, "lab = notebook.setup(globals())"], "name": "03_train", "data": "", "runs": str(runs)}
+    faulthandler.unregister(signal.SIGUSR1)
+    faulthandler.disable()
+    monkeypatch.undo()
+    labs._open.clear()
+
+
+def outcomes(shown: Shown) -> list[str]:
+    words = re.compile(r'class="word"[^>]*>([A-Z]+)<')
+    return [match[1] for bundle in shown.values() if (match := words.search(bundle["text/html"]))]
+
+
+def trained(folder: Path) -> SimpleNamespace:
+    """Return what `fit` would, with a checkpoint of six bytes."""
+    (folder / "checkpoints").mkdir(parents=True)
+    checkpoint = folder / "checkpoints" / "best.ckpt"
+    checkpoint.write_bytes(b"weight")
+    return SimpleNamespace(folder=folder, status="success", metrics={"hmean@0.5": 0.9}, checkpoint=checkpoint)
+
+
+def test_incomplete_until_it_is_finished(
+    shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
+) -> None:
+    lab = setup(namespace)
+    assert outcomes(shown) == ["INCOMPLETE"]
+    top = next(iter(shown.values()))
+    assert top[results.MIME]["outcome"] == "INCOMPLETE"
+    lab.outcome("hmean@0.5", 0.9, limit=0.85, warn=0.7)
+    assert outcomes(shown) == ["INCOMPLETE"]
+    lab.finish()
+    assert outcomes(shown) == ["PASS"]
+    assert next(iter(shown.values()))[results.MIME]["outcome"] == "PASS"
+    assert capsys.readouterr().out == "03_train: PASS\n"
+
+
+@pytest.mark.parametrize(("value", "word"), [(0.9, "PASS"), (0.75, "WARN"), (0.3, "FAIL"), (float("nan"), "FAIL")])
+def test_the_last_line_is_made_of_stable_words(
+    value: float, word: str, shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
+) -> None:
+    lab = setup(namespace)
+    lab.outcome("hmean@0.5", value, limit=0.85, warn=0.7)
+    lab.finish()
+    assert capsys.readouterr().out == f"03_train: {word}\n"
+
+
+def test_under_voila_whose_page_is_not_rewritten_the_outcome_comes_last(
+    shown: Shown, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5.13")
+    lab = setup(namespace)
+    assert outcomes(shown) == []
+    lab.outcome("hmean@0.5", 0.9, limit=0.85)
+    lab.finish()
+    assert outcomes(shown) == ["PASS"]
+
+
+def test_nothing_judged_is_never_green(shown: Shown, namespace: dict[str, Any]) -> None:
+    setup(namespace).finish()
+    assert outcomes(shown) == ["INCOMPLETE"]
+
+
+def test_the_result_is_kept_in_the_notebook_and_in_the_run_folder(
+    shown: Shown, namespace: dict[str, Any], runs: Path
+) -> None:
+    lab = setup(namespace)
+    lab.training = trained(runs / "x")
+    lab.outcome("hmean@0.5", 0.9, limit=0.85, warn=0.7)
+    lab.finish()
+    stored = results.load(runs / "x")
+    top = next(iter(shown.values()))
+    written = json.loads((runs / "x" / "report.json").read_text())
+    assert written == {**json.loads(json.dumps(top[results.MIME])), "redacted": written["redacted"]}
+    assert stored.artefacts[0]["file"] == "best.ckpt"
+    assert stored.parameters["batch_size"] == 4
+    assert stored.metrics["hmean@0.5"]["limit"] == 0.85
+    assert "ocrlab predict --checkpoint" in top["text/html"]
+
+
+def test_a_run_that_is_not_good_enough_should_go_on(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    lab = setup(namespace)
+    lab.training = trained(runs / "x")
+    lab.outcome("hmean@0.5", 0.4, limit=0.85, warn=0.7)
+    assert lab.next_command().endswith(f"/x/config.yaml trainer.max_steps={2 * lab.config.trainer.max_steps}")
+    lab.config.trainer.max_steps = 20
+    assert lab.next_command().endswith(" trainer.max_steps=500")
+
+
+def test_a_notebook_may_know_the_next_command_better(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    lab.next = "ocrlab train runtime.workers=2"
+    lab.outcome("speed", 0.8, limit=0.9)
+    lab.finish()
+    assert "ocrlab train runtime.workers=2" in next(iter(shown.values()))["text/html"]
+
+
+def counting(count: int, progress: Any) -> int:
+    """Send one event, as a function does that runs for longer."""
+    progress({"kind": "end", "step": count, "total": count})
+    return count
+
+
+def test_the_progress_of_a_function_has_its_own_title(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    assert lab.run(counting, 3, title="Counting <pages>", in_process=True) == 3
+    lab.run(counting, 3, in_process=True)
+    html = "".join(bundle.get("text/html", "") for bundle in shown.values())
+    assert "Counting &lt;pages&gt;" in html and ">counting<" in html
+
+
+def test_refused_parameters_are_said_at_the_top_and_raised(shown: Shown, namespace: dict[str, Any]) -> None:
+    namespace |= {"batch_size": "eight"}
+    with pytest.raises(ConfigError, match="batch_size='eight' cannot be used"):
+        setup(namespace)
+    assert outcomes(shown) == ["INCOMPLETE"]
+    assert "batch_size=" in next(iter(shown.values()))["text/html"]
+
+
+def test_a_secret_among_the_parameters_is_refused_and_not_shown(shown: Shown, namespace: dict[str, Any]) -> None:
+    namespace["In"].insert(2, '# Parameters\nwandb_api_key = "hunter2hunter2"')
+    with pytest.raises(ConfigError, match="wandb_api_key is named like a secret"):
+        setup(namespace)
+    assert "hunter2" not in str(shown)
+
+
+def test_what_stopped_it_is_said_at_the_top(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    error = ZeroDivisionError("division <by> zero\nmore")
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=error, execution_count=5))
+    html = next(iter(shown.values()))["text/html"]
+    assert outcomes(shown) == ["INCOMPLETE"]
+    assert "It stopped in cell [5]. ZeroDivisionError: division &lt;by&gt; zero" in html
+    assert next(iter(shown.values()))[results.MIME]["outcome"] == "INCOMPLETE"
+
+
+def test_a_training_that_was_stopped_says_how_to_go_on(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    lab = setup(namespace)
+    stopped = child_runner.Stopped(Ended("failed", 130, None, None, runs / "x", 130))
+    result = SimpleNamespace(error_before_exec=None, error_in_exec=stopped, execution_count=18)
+    lab.after_cell(result)
+    top = next(iter(shown.values()))
+    assert "Stopped by you in cell [18]." in top["text/plain"]
+    assert "--resume" not in top["text/plain"]  # there is nothing to go on from
+    (runs / "x" / "checkpoints").mkdir(parents=True)
+    (runs / "x" / "checkpoints" / "last.ckpt").write_bytes(b"weight")
+    lab.after_cell(result)
+    top = next(iter(shown.values()))
+    assert "Stopped by you in cell [18]; the last checkpoint is saved." in top["text/plain"]
+    assert re.search(r"Next: ocrlab train --resume \S+/x$", top["text/plain"])
+    assert outcomes(shown) == ["INCOMPLETE"]
+
+
+def test_progress_that_was_held_back_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    block = lab.progress("Counting")
+    block({"kind": "measure", "step": 3, "total": 7})
+    assert "3 of 7" not in str(shown)
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=None, execution_count=5))
+    assert "page 3 of 7" in str(shown)
+    assert outcomes(shown) == ["INCOMPLETE"]
+
+
+def test_setup_says_where_things_are_and_what_was_changed(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    namespace |= {"batch_size": 2}
+    setup(namespace)
+    text = " ".join(bundle["text/plain"] for bundle in shown.values())
+    assert "data_samples" in text
+    assert "batch_size = 2" in text
+
+
+def test_setup_does_not_claim_what_it_cannot_know(shown: Shown, namespace: dict[str, Any]) -> None:
+    """What a reader typed into the parameters cell cannot be told from a default."""
+    namespace["In"][1] = CELL.replace('runs: str = ""', f"runs: str = {namespace['runs']!r}")
+    setup(namespace)
+    assert any("parameters: as in the cell above" in bundle["text/plain"] for bundle in shown.values())
+
+
+def test_setup_seeds(shown: Shown, namespace: dict[str, Any]) -> None:
+    setup(namespace)
+    first = random.random()
+    setup(namespace)
+    assert random.random() == first
+
+
+def test_stacks_go_into_a_file(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    setup(namespace)
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = (runs / ".stacks").glob("03_train-*.txt")
+    assert "test_stacks_go_into_a_file" in file.read_text(encoding="utf-8")
+
+
+def test_a_first_cell_that_runs_again_keeps_one_file_open(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        setup(namespace)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = (runs / ".stacks").glob("03_train-*.txt")
+    assert "test_a_first_cell_that_runs_again" in file.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_written_costs_no_stacks(
+    shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(labs.tempfile, "tempdir", str(tmp_path))
+    namespace |= {"runs": str(tmp_path / "file" / "runs")}
+    setup(namespace)
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = tmp_path.glob("ocrlab-03_train-*.txt")
+    assert "Current thread" in file.read_text(encoding="utf-8")
+
+
+def test_an_empty_stack_file_is_dropped(tmp_path: Path) -> None:
+    for text in ("", "Fatal Python error"):
+        file = tmp_path / "stacks.txt"
+        file.write_text(text, encoding="utf-8")
+        labs._drop_if_empty(file)
+        assert file.exists() is bool(text)
+
+
+def test_show_displays_views_one_by_one(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    before = len(shown)
+    lab.show(View("<p>a</p>", "a"), View("<p>b</p>", "b"))
+    assert [bundle["text/plain"] for bundle in list(shown.values())[before:]] == ["a", "b"]
+
+
+def test_a_function_runs_in_a_child_and_in_the_kernel_when_asked(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    assert lab.run(os.getpid) != os.getpid()
+    assert lab.run(os.getpid, in_process=True) == os.getpid()
+
+
+def test_training_runs_in_a_child_with_its_events(
+    shown: Shown, namespace: dict[str, Any], runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = setup(namespace)
+    asked: dict[str, Any] = {}
+
+    def call(function: Any, args: Any, kwargs: Any, options: Any, events: Any) -> dict[str, Any]:
+        asked.update(name=function.__name__, config=args[0], own_folder=options.own_folder)
+        events({"kind": "train", "step": 3, "total": 7, "loss": 2.5})
+        return {"folder": runs / "x", "status": "success", "metrics": {"hmean@0.5": 0.9}, "checkpoint": None}
+
+    monkeypatch.setattr(child_runner, "call", call)
+    run = lab.run(limit=0.85)
+    assert asked == {"name": "train", "config": lab.config, "own_folder": True}
+    assert (lab.training, run.metrics["hmean@0.5"]) == (run, 0.9)
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=None, execution_count=5))
+    assert "3 of 7" in str(shown)
+
+
+def test_a_child_that_dies_is_a_crash_of_the_notebook(shown: Shown, namespace: dict[str, Any]) -> None:
+    lab = setup(namespace)
+    monkeypatched: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(child_runner.ChildFailed) as caught:
+        patch.setattr(IPython.display, "display", monkeypatched.append)
+        lab.run(os.abort)
+    lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=caught.value, execution_count=5))
+    top = next(iter(shown.values()))
+    assert outcomes(shown) == ["CRASHED"]
+    assert "It stopped in cell [5]. The child died of SIGABRT" in top["text/html"]
+    assert "native.abort" in top["text/html"]
+    ending = top[results.MIME]["ending"]
+    assert (ending["cell"], ending["signal"], ending["exit_status"]) == (5, "SIGABRT", 134)
+
+
+def test_the_engine_names_the_folder_of_the_stacks(
+    shown: Shown, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OCRLAB_STACKS", str(tmp_path))
+    setup(namespace)
+    signal.raise_signal(signal.SIGUSR1)
+    [file] = tmp_path.glob("03_train-*.txt")
+    assert "test_the_engine_names_the_folder" in file.read_text(encoding="utf-8")

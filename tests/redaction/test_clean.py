@@ -1,0 +1,161 @@
+"""What must not stand in a report, and what may."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from ocrlab import redaction
+
+
+def test_secrets_of_the_environment_and_of_addresses_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    monkeypatch.setenv("PWD", "/tmp/somewhere")
+    assert redaction.clean("/tmp/somewhere/runs") == "/tmp/somewhere/runs"
+    text = redaction.clean("got 0123456789abcdef from https://me:pass@example.org/x")
+    assert text == "got (WANDB_API_KEY) from https://(secret)@example.org/x"
+
+
+def test_home_and_host_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    monkeypatch.setattr(socket, "gethostname", lambda: "laptop-of-me")
+    assert redaction.clean("/users/me/runs on laptop-of-me") == "~/runs on (host)"
+    assert redaction.clean("/users/medium/runs, laptop-of-mega") == "/users/medium/runs, laptop-of-mega"
+    assert redaction.clean("/backup/users/me/runs") == "/backup/users/me/runs"
+
+
+def test_values_inside_others_are_cleaned_and_numbers_stay() -> None:
+    value = {"api_key": "xyz", "list": ["a://u:p@h", 3], "n": 1.5, "none": None}
+    assert redaction.clean(value) == {"api_key": "(secret)", "list": ["a://(secret)@h", 3], "n": 1.5, "none": None}
+
+
+SECRET = "Qq7-hunter2xyz"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"API_KEY={SECRET}",
+        f"wandb_api_key: {SECRET}",
+        f'{{"hf_token": "{SECRET}", "n": 1}}',
+        f'{{\\"token\\": \\"{SECRET}\\"}}',
+        f"Config(n=1, api_key='{SECRET}', m=2)",
+        f"python train.py --api-key {SECRET} --lr 1e-3",
+        f"python train.py --password={SECRET}",
+        f"ocrlab run mine.ipynb -p api_key {SECRET}",
+        f"['--api-key', '{SECRET}']",
+        f"INFO: token={SECRET}",
+        f"GET /x?access_token={SECRET}&n=1",
+        f'os.environ["HF_TOKEN"] = "{SECRET}"',
+        f'api_key: str = "{SECRET}"',
+        f"dbPassword = {SECRET}",
+        f"Authorization: Bearer {SECRET}",
+        f'"Authorization": "Basic {SECRET}"',
+        f"proxy-authorization: {SECRET}",
+        "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567",
+        "password: 12345678",
+    ],
+)
+def test_what_stands_after_the_name_of_a_secret_is_replaced(text: str) -> None:
+    told = redaction.clean(text)
+    assert "(secret)" in told and "hunter2" not in told and "45678" not in told and "cdef" not in told
+    assert redaction.clean(told) == told
+    assert len(told) > len("(secret)") + 5, "the name and what follows stay"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "sk-" + "aB3" * 10,
+        "sk-ant-api03-" + "aB3_" * 6,
+        "hf_" + "aB" * 17,
+        "ghp_" + "a1" * 18,
+        "gho_" + "a1" * 18,
+        "ghs_" + "a1" * 18,
+        "github_pat_" + "a1_" * 20,
+        "glpat-" + "a1" * 10,
+        "AKIA" + "ABCD1234" * 2,
+        "ASIA" + "ABCD1234" * 2,
+        "xoxb-123456-abcdef",
+        "eyJhbGciOi.eyJzdWIi.abc_def-1",
+        "AIza" + "a" * 35,
+    ],
+)
+def test_tokens_are_known_by_their_shape(token: str) -> None:
+    assert redaction.clean(f"got {token}, then 'x{token}'") == f"got (secret), then 'x{token}'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token_count=5",
+        "pad_token: 0",
+        "eos_token='</s>' mask_token=[MASK]",
+        "num_tokens=100 tokens: 55",
+        "key: value, keyboard: us, sort_keys=True",
+        "tokenizer=bert author=me",
+        "--max-new-tokens 20 and max_new_tokens 20",
+        "tensor([1, 2])",
+        "sha256:" + "a1" * 32,
+        "commit " + "a1" * 20,
+        "size mismatch for encoder.cls_token: copying a param with shape torch.Size([1, 1, 768])",
+        "text_model.token_embedding.weight: copying",
+        "src_key_padding_mask=None missing_keys: ['a']",
+        "token = os.environ['X']",
+        "def login(token: str, api_key=None)",
+        "KeyError: 'api_key'",
+        "PWD=/tmp/x",
+        "tests/x.py::test_token::y sk-learn task-abcdefghijklmnopqrstuvw",
+    ],
+)
+def test_ordinary_words_stay(text: str) -> None:
+    assert redaction.clean(text) == text
+
+
+def test_the_words_of_a_command_line_are_cleaned_together() -> None:
+    words = ["python", "t.py", "--api-key", SECRET, "-p", "hf_token", SECRET, "--lr", "5", f"--token={SECRET}"]
+    told = ["python", "t.py", "--api-key", "(secret)", "-p", "hf_token", "(secret)", "--lr", "5", "--token=(secret)"]
+    assert redaction.clean(words) == told
+
+
+def test_all_of_a_long_value_is_replaced() -> None:
+    assert redaction.clean(f"invalid API key {'aB3' * 300}, said it") == "invalid API key (secret), said it"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *(
+            "epoch 1 step=12 loss=0.5 file.py:12\n",
+            "a.",
+            "a-",
+            'token="',
+            'token=\\"',
+            "token=a(,",
+            "eyJaaaaaaa.",
+            "\\",
+        ),
+        *(" ", "a://b:", "-----BEGIN PRIVATE KEY-----", "bearer ", "--password "),
+        *(
+            "eyJ",
+            "key=",
+            "api key ",
+            "a@b.c.",
+            "://hook/hooks/a1A/",
+            "n1:2:3 [0] NCCL INFO ",
+            "\\u0061",
+            "uid=1(a",
+            "%25",
+        ),
+    ],
+)
+def test_the_time_grows_with_the_length_only(piece: str) -> None:
+    def seconds(length: int) -> float:
+        text = piece * (length // len(piece))
+        began = time.process_time()
+        redaction.clean(text)
+        return time.process_time() - began
+
+    assert seconds(400_000) < 40 * seconds(50_000) + 0.5  # in proportion it is 8 times, in the square 64

@@ -1,0 +1,96 @@
+"""The value of a secret variable is found in every spelling."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from ocrlab import redaction
+
+VALUE = "pa/ss+wo\"rd'<9>&x\\yö"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TRACKER_TOKEN", VALUE)
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        VALUE,
+        quote(VALUE),
+        quote(VALUE, safe=""),
+        quote(VALUE, safe="").lower(),
+        quote_plus(VALUE),
+        json.dumps(VALUE),
+        json.dumps(VALUE, ensure_ascii=False),
+        json.dumps(VALUE).replace("/", "\\/"),
+        repr(VALUE),
+        html.escape(VALUE),
+        html.escape(VALUE).replace("&#x27;", "&#39;"),
+        VALUE[:7] + "\x1b[0m" + VALUE[7:],
+        VALUE.upper(),
+        html.escape(json.dumps(VALUE)),
+        html.escape(html.escape(VALUE)),
+        json.dumps(json.dumps(VALUE)),
+        json.dumps(repr(VALUE)),
+        quote(quote(VALUE, safe=""), safe=""),
+        json.dumps(VALUE).replace("&", "\\u0026").replace("<", "\\u003c").replace("+", "\\u002B"),
+    ],
+)
+def test_spellings(spelt: str) -> None:
+    told, count = redaction.counted(f"got {spelt}!")
+    assert count == 1 and "(MY_TRACKER_TOKEN)" in told and "wo" not in told.lower()
+    assert redaction.counted(told) == (told, 0)
+
+
+@pytest.mark.parametrize("before", ["", "a", "me:", "user:"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_base64_at_any_place(before: str, encode: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TRACKER_TOKEN", "0123456789abcdef-xyz??>>")
+    told = base64.b64encode(f"{before}0123456789abcdef-xyz??>>@host".encode()).decode()
+    assert "(MY_TRACKER_TOKEN)" in redaction.clean(f"Basic-like {told} end")
+
+
+def test_a_line_break_inside_is_looked_through_and_lines_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TRACKER_TOKEN", "0123456789abcdef")
+    told = redaction.clean("│ got 0123456 │\n│ 789abcdef │\nend")
+    assert told == "│ got (MY_TRACKER_TOKEN)\n │\nend"
+    assert redaction.clean("'│ got 0123456 │\\n│ 789abcdef │'") == "'│ got (MY_TRACKER_TOKEN) │'"
+
+
+@pytest.mark.parametrize(
+    "name, value, text",
+    [
+        ("HTTP_PROXY", "http://me:hunter22@proxy:8080", "the proxy refused hunter22 there"),
+        ("DATABASE_URL", "postgres://me:p%40ssw0rd9@db/x", "wrong password p@ssw0rd9 given"),
+        ("AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;AccountKey=q9==", "got AccountName=a;AccountKey=q9== here"),
+        ("AZURE_DEVOPS_EXT_PAT", "abcdefgh12345678ijkl", "got abcdefgh12345678ijkl"),
+    ],
+    ids=["proxy", "database", "azure", "devops"],  # pytest puts the id into the environment
+)
+def test_what_else_is_secret_in_the_environment(
+    name: str, value: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    told = redaction.clean(text)
+    assert f"({name})" in told or "(secret)" in told
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("AUTH_BACKEND", "filesystem"),
+        ("MAX_TOKEN_LIMIT_KEY", "32768000"),
+        ("SIGNING_KEY_FILE", "/etc/passwd"),
+        ("PWD", "/tmp/abcdefgh"),
+    ],
+)
+def test_values_that_are_no_secret_stay(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert redaction.clean(f"the {value} of it") == f"the {value} of it"

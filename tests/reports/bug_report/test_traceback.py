@@ -1,0 +1,68 @@
+"""The failing line is found in what a failure leaves, and sources are opened on the program's own machine only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ocrlab.reports.bug_report import traceback as stacks
+
+SOURCE = "import json\n\n\ndef read(page):\n    return json.loads(page)['boxes']\n\n\nread('{}')\n"
+
+
+def traceback(file: Path) -> str:
+    lib = "/usr/lib/python3.11/json/__init__.py"
+    return (
+        "epoch 1\nTraceback (most recent call last):\n"
+        f"  File \"{file}\", line 8, in <module>\n    read('{{}}')\n"
+        f'  File "{file}", line 5, in read\n    return json.loads(page)\n'
+        f'  File "{lib}", line 346, in loads\n    return x\n'
+        "KeyError: 'boxes'\nafterwards: something else\n"
+    )
+
+
+def test_the_programs_own_innermost_line_with_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SOURCE)
+    found = stacks.of({"log_tail.txt": traceback(file)}, here=True)
+    assert found.frame and (found.frame.function, found.frame.line, found.file) == ("read", 5, "log_tail.txt")
+    assert (
+        ">     5      return json.loads(page)['boxes']" in found.source and "      4  def read(page):" in found.source
+    )
+    assert found.whole.endswith("KeyError: 'boxes'") and "epoch" not in found.whole
+
+
+def test_of_a_strangers_run_no_file_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(SOURCE)
+    found = stacks.of({"log_tail.txt": traceback(file)}, here=False)
+    assert found.frame and found.source == "" and "not known" in found.why_none
+    secret = tmp_path / "id_rsa.pem"
+    secret.write_text("x\n" * 20)
+    assert stacks.around(secret, 5) == "" and stacks.around(tmp_path / "gone.py", 1) == ""
+    assert stacks.around(file, 99) == ""
+
+
+def test_a_dump_of_a_signal_begins_with_the_innermost_frame() -> None:
+    text = (
+        "step 3\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n"
+        '  File "/x/train.py", line 60 in decode\n  File "/x/train.py", line 80 in main\n'
+    )
+    found = stacks.of({"log_tail.txt": text}, here=False)
+    assert found.frame and (found.frame.function, found.frame.line) == ("decode", 60)
+
+
+def test_a_hang_is_told_by_its_stacks_and_nothing_by_nothing() -> None:
+    text = 'Process 12: python train.py\n\nThread 0x7F (active): "MainThread"\n'
+    text += "    wait (/x/train.py:9)\n    main (/x/train.py:3)\n"
+    found = stacks.of({"stacks.txt": text, "log_tail.txt": "x"}, here=False)
+    assert found.file == "stacks.txt" and found.frame and found.frame.function == "wait"
+    assert stacks.of({"log_tail.txt": "nothing here"}, here=True).whole == ""
+
+
+def test_a_huge_traceback_is_cut_in_its_middle() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        + '  File "/x/a.py", line 1, in f\n' * 5000
+        + "RecursionError: too deep\n"
+    )
+    assert len(stacks.last(text)) < 1.1 * stacks.LONGEST and stacks.last(text).endswith("RecursionError: too deep")

@@ -1,0 +1,220 @@
+"""Whatever lies in a folder, each run is listed as what it is: good, failed, dead, torn, or somebody's trap."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab import run_folder
+from ocrlab.config import schema as configs
+from ocrlab.errors import RunError
+from ocrlab.reports.run_history import run_list
+from ocrlab.reports.run_history.run_list import Run, list_runs, so_far
+from ocrlab.run_folder.owner_process import identity
+
+
+def only(place: Path) -> Run:
+    [run] = list_runs([place])
+    return run
+
+
+def put(folder: Path, **files: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / {"success": ".SUCCESS", "failure": ".FAILURE", "running": ".RUNNING"}.get(name, name)).write_text(
+            text
+        )
+    return folder
+
+
+def record(**more: Any) -> dict[str, Any]:
+    started, ended = "2026-11-01T10:00:00+00:00", "2026-11-01T10:02:30+00:00"
+    return {"schema": 1, "started": started, "ended": ended, "metrics": {}, "error": None, **more}
+
+
+def test_a_run_that_did_well(tmp_path: Path) -> None:
+    run = run_folder.create(tmp_path, "x", configs.dump(configs.load(overrides=["optim.lr=0.5"])))
+    run.succeed({"hmean@0.5": 0.9, "seconds": 7.5, "steps": 20})
+    found = only(tmp_path)
+    assert (found.status, found.hmean, found.seconds, found.final) == ("success", 0.9, 7.5, True)
+    assert found.settings["optim.lr"] == 0.5
+    assert found.path == str(run.path)
+    assert (found.failure, found.cause, found.problem) == (None, "", "")
+
+
+def test_a_run_that_failed_tells_why_and_how_far_it_came(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), run_folder.run(tmp_path, "x") as run:
+        table = run_folder.Table(run.metrics_file)
+        for step in (1, 2, 3):
+            table.write({"step": step, "loss": 3 - step})
+            if step < 3:
+                table.write({"step": step, "hmean@0.5": 0.5 / step, "pages": 4})
+        raise KeyError("a")
+    found = only(tmp_path)
+    assert (found.status, found.hmean, found.final, found.metrics["steps"]) == ("failed", 0.5, False, 3)
+    assert found.failure is not None
+    assert found.why == "KeyError in test_a_run_that_failed_tells_why_and_how_far_it_came (test_run_list.py)"
+    assert found.problem == "it has no config.yaml"
+    assert found.seconds is not None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"), [("killed", "killed"), ("hung", "hung"), ("failed", "failed"), (7, "failed")]
+)
+def test_how_it_ended_is_the_verdicts_word(tmp_path: Path, verdict: object, status: str) -> None:
+    run = put(tmp_path / "a", failure=record(error={"type": "Killed", "message": "x"}, verdict="host.oom_kill"))
+    put(run / "incident", **{"verdict.json": {"schema": 1, "status": verdict, "causes": []}})
+    assert (only(tmp_path).status, only(tmp_path).cause) == (status, "host.oom_kill")
+    assert only(tmp_path).seconds == 150
+
+
+def test_a_run_whose_process_is_gone_has_died_and_one_that_lives_is_running(tmp_path: Path) -> None:
+    code = f"import ocrlab.run_folder as f; print(f.create({str(tmp_path)!r}, 'a').path, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        folder = Path(child.stdout.readline().strip())
+        assert only(tmp_path).status == "running"
+        child.kill()
+    assert only(tmp_path).status == "died"
+    assert only(tmp_path).failure is not None
+    # Its number now belongs to somebody else: to this process, which began at another time.
+    told = json.loads((folder / "flight" / "process.json").read_text())
+    (folder / "flight" / "process.json").write_text(json.dumps(told | {"pid": os.getpid()}))
+    assert only(tmp_path).status == "died"
+    (folder / "flight" / "process.json").write_text(json.dumps(identity()))
+    assert only(tmp_path).status == "running"
+    (folder / "flight" / "process.json").write_text(json.dumps(identity() | {"host": "elsewhere", "pid": 1}))
+    assert only(tmp_path).status == "running"  # it cannot be asked
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"success": '{"schema": 1, "sta'}, "is not JSON"),
+        ({"success": ""}, "is not JSON"),
+        ({"failure": "[" * 100_000}, "is not JSON"),
+        ({"success": {"schema": 99}}, "newer ocrlab"),
+        ({"config.yaml": "a: 1"}, "it has no .RUNNING, .SUCCESS or .FAILURE"),
+        ({"metrics.csv": "step\n1\n"}, "it has no .RUNNING, .SUCCESS or .FAILURE"),
+    ],
+)
+def test_a_folder_that_is_torn_is_broken_and_says_why(tmp_path: Path, files: dict[str, object], why: str) -> None:
+    put(tmp_path / "20260101-101010-x", **files)
+    put(tmp_path / "20260101-101011-y", success=record())
+    found = {run.name: run for run in list_runs([tmp_path])}
+    assert (found["20260101-101010-x"].status, found["20260101-101011-y"].status) == ("broken", "success")
+    assert why in found["20260101-101010-x"].why
+
+
+def test_other_folders_and_files_are_no_runs(tmp_path: Path) -> None:
+    put(tmp_path / "profiles", trace="x")
+    put(tmp_path / ".cache", **{"config.yaml": "a: 1"})
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "empty").mkdir()
+    assert list_runs([tmp_path]) == []
+    (tmp_path / "20260101-101010-x").mkdir()  # a run that died between two system calls
+    assert only(tmp_path).why == "the folder is empty"
+
+
+def test_a_link_to_a_run_beside_it_is_no_second_run(tmp_path: Path) -> None:
+    put(tmp_path / "runs" / "a", success=record())
+    put(tmp_path / "elsewhere" / "b", success=record())
+    (tmp_path / "runs" / "latest").symlink_to("a")
+    (tmp_path / "runs" / "b").symlink_to(tmp_path / "elsewhere" / "b")
+    (tmp_path / "linked").symlink_to("runs")
+    for place in (tmp_path / "runs", tmp_path / "linked"):
+        assert sorted(run.name for run in list_runs([place])) == ["a", "b"]
+    assert only(tmp_path / "runs" / "latest").status == "success"
+
+
+def test_traps_are_not_walked_into(tmp_path: Path) -> None:
+    secret = put(tmp_path / "elsewhere", key="password: hunter2") / "key"
+    run = put(tmp_path / "runs" / "a", failure=record(error={"type": "E", "message": "x"}))
+    (run / "config.yaml").symlink_to(secret)
+    os.mkfifo(run / "metrics.csv")
+    (run / "incident").mkdir()
+    os.mkfifo(run / "incident" / "verdict.json")
+    (run / "incident" / "log_tail.txt").symlink_to(secret)
+    pipe = put(tmp_path / "runs" / "b", **{"config.yaml": "a: 1"})
+    os.mkfifo(pipe / ".SUCCESS")
+    link = put(tmp_path / "runs" / "c", running=record())
+    (link / "flight").mkdir()
+    os.mkfifo(link / "flight" / "process.json")
+    found = {run.name: run for run in list_runs([tmp_path / "runs"])}
+    assert {name: run.status for name, run in found.items()} == {"a": "failed", "b": "broken", "c": "died"}
+    assert "hunter2" not in repr(found)
+
+
+def test_sentinels_of_any_content_never_crash(tmp_path: Path) -> None:
+    for number, more in enumerate(
+        (
+            {"started": "no time", "ended": 5, "metrics": {"hmean@0.5": "x", "b": None, "c": True}},
+            {"started": "2026-11-01", "ended": "2026-10-01T00:00:00Z", "metrics": []},
+            {"error": "text", "verdict": {"a": 1}},
+            {"error": {"type": ["x"], "traceback": {"a": 1}}},
+        )
+    ):
+        for name in ("success", "failure", "running"):
+            put(tmp_path / f"{number}-{name}", **{name: record(**more)})
+    assert len(list_runs([tmp_path])) == 12
+
+
+def test_the_newest_comes_first_and_one_place_named_twice_counts_once(tmp_path: Path) -> None:
+    for number, started in enumerate(("2026-11-02T00:00:00+00:00", "2026-11-03T00:00:00+01:00", "", "2026-11-01")):
+        put(tmp_path / f"r{number}", success=record(started=started))
+    assert [run.name for run in list_runs([tmp_path])] == ["r1", "r0", "r3", "r2"]
+    assert len(list_runs([tmp_path, str(tmp_path / "r1")])) == 4
+    assert [run.name for run in list_runs([tmp_path / "r1", tmp_path / "r3"])] == ["r1", "r3"]
+    with pytest.raises(RunError, match="cannot be listed"):
+        list_runs([tmp_path / "missing"])
+
+
+def test_the_best_checkpoint_tells_how_far_a_run_came(tmp_path: Path) -> None:
+    run = put(tmp_path / "a", failure=record(), **{"metrics.csv": "step,loss,hmean@0.5\n10,1,\n20,,0.41239\n30,1,\n4"})
+    assert only(tmp_path).metrics == {"hmean@0.5": 0.41239, "steps": 30}  # no checkpoint: the table says it
+    put(run / "checkpoints", **{"best-x-fpn-step000020-hmean0.4124.ckpt": "", "last.ckpt": "", "best-hmean9.ckpt": ""})
+    assert only(tmp_path).metrics == {"hmean@0.5": 0.4124, "steps": 30}
+    (run / "metrics.csv").write_text("loss,step\n1,10\n")  # somebody else's table
+    assert only(tmp_path).metrics == {"steps": 10}
+
+
+def test_metrics_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    assert so_far(str(path)) == {}
+    path.write_text("step,loss,hmean@0.5,pages\n1,2,,\n2,,0.4,9\n3,1,,\n4,,0.3,9\n5,1,,\n6,tor")
+    assert so_far(str(path)) == {"hmean@0.5": 0.4, "pages": 9, "steps": 5}
+    path.write_text("step,hmean@0.5,loss\n1,,2\n2,0.4,\n3,,1\nx,nan,1\n")  # the figure is not the last column
+    assert so_far(str(path)) == {"hmean@0.5": 0.4}
+    path.write_text("\n\n\n")
+    assert so_far(str(path)) == {}
+
+
+def test_listing_does_not_import_what_is_slow() -> None:
+    code = "import sys; from ocrlab.reports.run_history import run_list as listing; listing.list_runs(['.'])"
+    code += "; print(sorted({'yaml', 'pydantic', 'numpy', 'torch', 'tomllib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert set(run_list.FAILURES) < set(run_list.STATUSES)
+
+
+def test_a_flight_record_alone_is_no_broken_run(tmp_path: Path) -> None:
+    put(tmp_path / "mine" / "flight", **{"ring-0-1.bin": "x", "program.json": {"schema": 1, "time": 1793750400}})
+    found = only(tmp_path)
+    assert (found.status, found.started, found.failure) == ("recorded", "2026-11-04T00:00:00+00:00", None)
+    assert "a flight record alone" in found.why
+    assert only(tmp_path / "mine") == found
+    put(tmp_path / "mine" / "incident", **{"replay.json": "{}"})  # what `ocrlab replay` adds
+    assert only(tmp_path) == found
+    (tmp_path / "mine" / "flight" / "program.json").write_text('{"schema": 1, "time": 1e300}')
+    assert (only(tmp_path).status, only(tmp_path).started) == ("recorded", "")
+    (tmp_path / "mine" / "flight" / "ring-0-1.bin").unlink()
+    assert only(tmp_path).status == "broken"

@@ -1,0 +1,81 @@
+"""An exception is told completely: type, message, the innermost frame, and the innermost frame of one's own code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ocrlab.errors import DataError
+from ocrlab.run_folder.exception_record import TRACEBACK_LIMIT, describe
+
+
+def caught(action: object, *arguments: object) -> BaseException:
+    with pytest.raises(BaseException) as info:  # noqa: PT011
+        action(*arguments)  # type: ignore[operator]
+    return info.value
+
+
+def test_where_is_the_innermost_frame_and_your_code_the_innermost_outside_of_packages() -> None:
+    told = describe(caught(lambda: json.loads("{")))
+    assert told["type"] == "json.decoder.JSONDecodeError"
+    assert "decoder.py:" in told["where"]
+    assert told["your_code"].startswith(__file__)
+    assert told["your_code"].endswith("<lambda>")
+    assert "json.loads" in told["traceback"]
+
+
+def test_own_errors_keep_their_text() -> None:
+    def fail() -> None:
+        raise DataError("Page is empty", got="0 bytes", need="an image")
+
+    assert describe(caught(fail))["message"] == "Page is empty. Given: 0 bytes. Needed: an image."
+    assert describe(caught(fail))["type"] == "ocrlab.errors.DataError"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "exit status 143")]
+)
+def test_what_is_no_exception_is_told_in_words(error: BaseException, message: str) -> None:
+    told = describe(error)
+    assert told["message"] == message
+    assert told["where"] is None  # it was never raised
+
+
+def test_an_error_without_a_text_is_still_told() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no")
+
+    assert describe(Mute())["message"] == "it has no text: ValueError"
+
+
+def test_a_long_traceback_keeps_its_head_and_its_tail() -> None:
+    def fail() -> None:
+        raise RuntimeError("x" * 2 * TRACEBACK_LIMIT + "the end")
+
+    text = describe(caught(fail))["traceback"]
+    assert len(text) < TRACEBACK_LIMIT + 100
+    assert text.startswith("Traceback")
+    assert text.endswith("the end\n")
+
+
+def test_a_chain_of_errors_is_told_whole() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise RuntimeError("second") from error
+
+    text = describe(caught(fail))["traceback"]
+    assert "KeyError: 'first'" in text
+    assert "RuntimeError: second" in text
+
+
+def test_endless_recursion_is_told() -> None:
+    def fail(depth: int) -> int:
+        return fail(depth + 1) + 1
+
+    told = describe(caught(fail, 0))
+    assert told["type"] == "RecursionError"
+    assert told["your_code"].startswith(__file__)

@@ -1,0 +1,307 @@
+"""A run folder is new, private where it must be, closed whatever happens, and never hides the first error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ocrlab import run_folder
+from ocrlab.errors import RunError
+
+
+def sentinels(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(".") and path.name.isupper())
+
+
+def read(folder: Path, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / name).read_text())
+    return found
+
+
+def refuse_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+def test_a_run_that_succeeds(tmp_path: Path) -> None:
+    with run_folder.run(tmp_path / "runs", "receipts", "seed: 0\n") as folder:
+        assert sentinels(folder.path) == [".RUNNING"]
+        assert run_folder.status(folder.path).status == "running"
+        folder.succeed({"hmean@0.5": 0.93, "loss": float("nan")})
+    assert sentinels(folder.path) == [".SUCCESS"]
+    told = read(folder.path, ".SUCCESS")
+    assert told["schema"] == 1
+    assert told["status"] == "success"
+    assert told["metrics"] == {"hmean@0.5": 0.93, "loss": None}
+    assert told["error"] is None
+    assert str(told["started"]) < str(told["ended"])
+    assert run_folder.newest(tmp_path / "runs") == folder.path
+
+
+def test_layout_and_privacy(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a", "seed: 0\n")
+    assert folder.path.is_absolute()
+    assert folder.path.name.endswith("-a")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.path.iterdir()}
+    assert modes == {"config.yaml": 0o600, ".RUNNING": 0o600, "checkpoints": 0o700, "flight": 0o700}
+    assert folder.config_file.read_text() == "seed: 0\n"
+    assert folder.checkpoints.is_dir()
+    for path in (folder.environment_file, folder.metrics_file, folder.incident):
+        assert path.parent == folder.path
+        assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("slug", "end"), [("a b/c", "a-b-c"), ("../../etc", "etc"), ("", "run"), ("é", "run"), ("x" * 99, "x" * 60)]
+)
+def test_a_slug_stays_inside_the_folder(tmp_path: Path, slug: str, end: str) -> None:
+    path = run_folder.create(tmp_path, slug).path
+    assert path.parent == tmp_path
+    assert path.name[15:] == f"-{end}"
+
+
+def test_many_runs_at_once_get_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.strftime", lambda form: "20250101-000000")
+    made: list[Path] = []
+    threads = [threading.Thread(target=lambda: made.append(run_folder.create(tmp_path, "a").path)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 12
+    assert (tmp_path / "20250101-000000-a").is_dir()
+    assert (tmp_path / "20250101-000000-a-12").is_dir()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="runs=DIR"):
+        run_folder.create(tmp_path / "file", "a")
+    refuse_to_write(monkeypatch)
+    with pytest.raises(RunError, match="No space left"):
+        run_folder.create(tmp_path / "runs", "a")
+    assert list((tmp_path / "runs").iterdir()) == []  # no half-made run stays behind
+
+
+def test_the_first_error_leaves_as_it_was_raised(tmp_path: Path) -> None:
+    first = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError) as caught, run_folder.run(tmp_path, "a") as folder:
+        raise first
+    assert caught.value is first
+    assert first.__context__ is None
+    assert sentinels(folder.path) == [".FAILURE"]
+    told = read(folder.path, ".FAILURE")
+    assert told["status"] == "failure"
+    error = told["error"]
+    assert isinstance(error, dict)
+    assert error["type"] == "RuntimeError"
+    assert error["message"] == str(first)
+    assert error["where"].startswith(__file__)
+    assert "raise first" in error["traceback"]
+
+
+def test_the_story_of_the_lost_cuda_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The system that this rebuilds opened `<run>/.FAILURE` in its handler; the folder was not there.
+
+    The FileNotFoundError replaced the CUDA error, and nobody ever saw what was wrong. Here the error that leaves is
+    the CUDA error, nothing is chained to it, and the folder is made again to hold it.
+    """
+    with pytest.raises(RuntimeError, match="CUDA error") as caught, run_folder.run(tmp_path, "a") as folder:
+        shutil.rmtree(folder.path)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+    assert run_folder.status(folder.path).status == "failure"
+    assert "CUDA error" in (folder.path / ".FAILURE").read_text()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_story_when_the_folder_cannot_be_made_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="CUDA error") as caught, run_folder.run(tmp_path / "runs", "a") as folder:
+        shutil.rmtree(tmp_path / "runs")
+        (tmp_path / "runs").touch()
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    assert caught.value.__context__ is None
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert ".FAILURE cannot be written" in said
+    assert str(folder.path) in said
+
+
+def test_a_full_disk_still_gets_the_name_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ZeroDivisionError), run_folder.run(tmp_path, "a") as folder:
+        refuse_to_write(monkeypatch)
+        _ = 1 / 0
+    assert sentinels(folder.path) == [".FAILURE"]
+    assert run_folder.status(folder.path).status == "failure"
+    assert "No space left" in capfd.readouterr().err
+
+
+def test_a_sentinel_that_cannot_be_removed_is_told_and_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder.create(tmp_path, "a")
+
+    def undeletable(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", undeletable)
+        folder.succeed({"hmean@0.5": 0.9})
+    assert sentinels(folder.path) == [".RUNNING", ".SUCCESS"]
+    assert run_folder.status(folder.path).status == "success"
+    assert ".RUNNING cannot be removed" in capfd.readouterr().err
+
+
+def test_fail_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder.create(tmp_path, "a")
+
+    def impatient(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ocrlab.run_folder.folder.close", impatient)
+    with open(os.devnull, "w") as gone:
+        monkeypatch.setattr(sys, "stderr", gone)
+    assert folder.fail(ValueError("x")) == ["KeyboardInterrupt: "]  # though stderr is closed as well
+
+
+def test_success_that_cannot_be_written_is_an_error_and_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RunError, match=r"\.SUCCESS cannot be written"), run_folder.run(tmp_path, "a") as folder:
+        refuse_to_write(monkeypatch)
+        folder.succeed({"hmean@0.5": 0.9})
+    assert sentinels(folder.path) == [".FAILURE"]
+
+
+def test_an_error_after_success_is_a_failure_that_keeps_the_metrics(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="report"), run_folder.run(tmp_path, "a") as folder:
+        folder.succeed({"hmean@0.5": 0.9})
+        raise ValueError("no report")
+    assert sentinels(folder.path) == [".FAILURE"]
+    assert run_folder.status(folder.path).metrics == {"hmean@0.5": 0.9}
+
+
+def test_silence_is_never_green(tmp_path: Path) -> None:
+    with run_folder.run(tmp_path, "a") as folder:
+        pass
+    error = run_folder.status(folder.path).error
+    assert error is not None
+    assert error["type"] == "Unfinished"
+    assert run_folder.newest(tmp_path) is None
+
+
+@pytest.mark.parametrize(("error", "message"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(0), "exit status 0")])
+def test_interrupts_and_exits_are_failures(tmp_path: Path, error: BaseException, message: str) -> None:
+    with pytest.raises(type(error)), run_folder.run(tmp_path, "a") as folder:
+        raise error
+    told = run_folder.status(folder.path).error
+    assert told is not None
+    assert told["message"] == message
+
+
+def test_sigterm_leaves_a_failure_and_the_status_of_the_signal(tmp_path: Path) -> None:
+    code = f"import signal, ocrlab.run_folder as f\nwith f.run({str(tmp_path)!r}, 'a'): print(1, flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 128 + signal.SIGTERM
+    [(_, record)] = run_folder.list_runs(tmp_path)
+    assert record.status == "failure"
+    assert record.error is not None
+    assert record.error["message"] == "exit status 143"
+
+
+def test_a_forked_child_does_not_close_the_run_of_its_parent(tmp_path: Path) -> None:
+    code = f"""
+import os, ocrlab.run_folder as f
+with f.run({str(tmp_path)!r}, 'a') as folder:
+    child = os.fork()
+    if child == 0:
+        raise ValueError("in a worker")
+    os.waitpid(child, 0)
+    print(f.status(folder.path).status)
+    folder.succeed({{}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "running\n"
+
+
+def test_resume_goes_on_in_the_same_folder_and_keeps_the_old_failure(tmp_path: Path) -> None:
+    for attempt in ("first", "second"):
+        again = run_folder.newest(tmp_path, "failure")
+        with pytest.raises(ValueError, match=attempt), run_folder.run(tmp_path, "a", again=again) as folder:
+            raise ValueError(attempt)
+    with run_folder.run(tmp_path, "ignored", again=folder.path) as third:
+        assert sentinels(third.path) == [".RUNNING"]
+        third.succeed({})
+    assert third.path == folder.path
+    assert third.started == folder.started
+    assert len(list(tmp_path.iterdir())) == 1
+    kept = [read(third.flight, f"failure-{number}.json")["error"] for number in (1, 2)]
+    assert [error["message"] for error in kept if isinstance(error, dict)] == ["first", "second"]
+
+
+def test_resume_refuses_what_lives_and_what_is_done(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path, "a")
+    with pytest.raises(RunError, match=f"process {os.getpid()} on"):
+        run_folder.resume(folder.path)
+    folder.succeed({})
+    with pytest.raises(RunError, match="has finished"):
+        run_folder.resume(folder.path)
+    assert run_folder.resume(folder.path, finished=True).started == folder.started
+    with pytest.raises(RunError, match="not a run folder"):
+        run_folder.resume(tmp_path / "absent")
+
+
+def test_resume_takes_over_from_a_dead_process(tmp_path: Path) -> None:
+    code = f"import os, ocrlab.run_folder as f; f.create({str(tmp_path)!r}, 'a'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=30)
+    [(path, record)] = run_folder.list_runs(tmp_path)
+    assert record.status == "died"
+    folder = run_folder.resume(path)
+    assert run_folder.status(path).status == "running"
+    folder.succeed({})
+    assert sentinels(path) == [".SUCCESS"]
+
+
+def test_only_one_of_many_resumes_wins(tmp_path: Path) -> None:
+    run_folder.create(tmp_path, "a").fail(ValueError("x"))
+    [(path, _)] = run_folder.list_runs(tmp_path)
+    code = f"""
+import ocrlab.run_folder as f
+try:
+    f.resume({str(path)!r})
+    print("won", flush=True)
+except f.folder.RunError:
+    print("lost", flush=True)
+input()
+"""
+    arguments = [sys.executable, "-c", code]
+    children = [subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [child.stdout.readline().strip() for child in children if child.stdout]
+    for child in children:
+        child.communicate("\n")
+    assert sorted(said) == ["lost", "lost", "lost", "won"]
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    root = Path(run_folder.__file__).parents[2]
+    code = f"import sys; sys.path.append({str(root)!r}); import ocrlab.run_folder"
+    subprocess.run([sys.executable, "-I", "-S", "-W", "error", "-c", code], check=True, timeout=30)

@@ -1,0 +1,264 @@
+"""Several ranks against one process: real processes over gloo, with the environment that torchrun and srun give."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab import run_folder
+from ocrlab.config import schema as configs
+from ocrlab.data.dataset import Batch
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.replay import recorded_step
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.evaluation.metrics.page_scores import Running
+from ocrlab.inference import Detector, checkpoint
+from ocrlab.inference.scoring import evaluate
+from ocrlab.run_folder.launcher import Ranks, read
+from ocrlab.run_folder.launcher import found as ranks_of
+from ocrlab.training.distributed import collectives
+from ocrlab.training.loop import silent
+from ocrlab.training.run_callback import Watcher
+
+PROGRAM = Path(__file__).with_name("forked_ranks.py")
+
+
+def run(place: Path, *scenarios: str) -> Path:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    for name in [name for name in environment if name.startswith(("OCRLAB_", "SLURM_"))]:
+        del environment[name]
+    command = [sys.executable, str(PROGRAM), ",".join(scenarios), str(place)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (place / "said.txt").write_text(done.stderr)
+    return place
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory) -> Path:
+    return run(tmp_path_factory.mktemp("ranks") / "home", "equal", "figures")
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory) -> Path:
+    return run(tmp_path_factory.mktemp("slow-ranks") / "home", "tasks", "refused")
+
+
+def seen(place: Path, rank: int | str) -> dict[str, Any]:
+    return dict(torch.load(place / f"seen-{rank}.pt", weights_only=True))
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / a.norm())
+
+
+def only_run(place: Path) -> Path:
+    ((folder, record),) = run_folder.list_runs(place / "runs")
+    assert record.status == "success"
+    return folder
+
+
+def test_two_ranks_are_one_process_that_accumulates_two_batches(quick):
+    alone, first, second = (seen(quick / "equal" / n, r) for n, r in (("alone", 0), ("ranks", 0), ("ranks", 1)))
+    turns = [batch for pair in zip(first["pages"], second["pages"], strict=True) for batch in pair]
+    assert turns == alone["pages"]
+    losses = [loss for pair in zip(first["losses"], second["losses"], strict=True) for loss in pair]
+    assert losses == pytest.approx(alone["losses"], rel=1e-6)
+    assert len(alone["gradients"]) == len(first["gradients"]) == 3
+    for whole, mine, other in zip(alone["gradients"], first["gradients"], second["gradients"], strict=True):
+        assert apart(whole, mine) < 1e-6
+        assert torch.equal(mine, other)
+    for name, value in alone["weights"].items():
+        if value.is_floating_point() and "running_" not in name:  # of which one process has seen two in a row
+            assert apart(value, first["weights"][name]) < 1e-6, name
+
+
+def test_all_ranks_end_with_the_same_weights_statistics_and_figures(quick):
+    first, second = (seen(quick / "equal" / "ranks", rank) for rank in (0, 1))
+    assert [n for n, value in first["weights"].items() if not torch.equal(value, second["weights"][n])] == []
+    same = {name for name, value in first["metrics"].items() if second["metrics"][name] == value}
+    assert {*first["metrics"]} - same <= {"seconds", "fit_seconds", "cpu_seconds"}
+
+
+def test_the_checkpoint_scores_in_one_process_what_the_ranks_said(quick):
+    folder = only_run(quick / "equal" / "ranks")
+    (best,) = (folder / "checkpoints").glob("best-*.ckpt")
+    measured = evaluate(Detector.load(best), str(quick / "pages"))
+    told = checkpoint.load(best)["ocrlab"]["metrics"]
+    assert told["pages"] == 5
+    assert {name: measured[name] for name in told if name in measured} == {n: told[n] for n in told if n in measured}
+    assert told["hmean@0.5"] == measured["hmean@0.5"]
+
+
+def test_there_is_one_run_folder_with_a_record_of_each_rank(quick):
+    folder = only_run(quick / "equal" / "ranks")
+    assert [one["end"]["how"] for one in read(folder / "flight")] == ["success", "success"]
+    assert {ring_writer.name_of(path)[0] for path in ring_writer.find(folder)} == {0, 1}
+    assert {ring_writer.read(path).steps[-1].loss for path in ring_writer.find(folder)} == {
+        seen(quick / "equal" / "ranks", rank)["losses"][-1] for rank in (0, 1)
+    }
+    rows = (folder / "metrics.csv").read_text().splitlines()
+    column = rows[0].split(",").index("loss")
+    told = [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
+    pairs = zip(*(seen(quick / "equal" / "ranks", rank)["losses"] for rank in (0, 1)), strict=True)
+    assert told == pytest.approx([sum(pair) / 2 for pair in pairs], rel=1e-7)
+    assert configs.load(folder / "config.yaml").trainer.devices == 2
+    assert "2 x batch_size 2 x accumulate_grad_batches 1 = 4 crops" in collectives.spoken(
+        configs.load(folder / "config.yaml"), Ranks(0, 2, 0, 2, "torchrun")
+    )
+
+
+def test_a_replay_takes_one_rank_and_says_that_it_is_alone(quick):
+    folder = only_run(quick / "equal" / "ranks")
+    for rank in (0, 1):
+        found = recorded_step.find(folder, rank=rank)
+        assert found.flight.rank == rank
+        assert any(f"rank {rank} of 2 is replayed alone" in warning for warning in found.warnings)
+        started = recorded_step.environment(found, folder / "job.json")
+        assert (started["WORLD_SIZE"], started["RANK"], started["OCRLAB_REPLAY"]) == (
+            "1",
+            "0",
+            str(folder / "job.json"),
+        )
+        assert ranks_of(started) == Ranks()
+    assert recorded_step.find(folder).flight.rank == 0, "of ranks that did well it is the first"
+    with pytest.raises(ConfigError, match="no record of rank 7. Given: --rank 7. Needed: --rank N, one of 0, 1"):
+        recorded_step.find(folder, rank=7)
+
+
+def test_a_replay_after_a_hang_takes_the_rank_that_the_verdict_names(quick, tmp_path):
+    """All ranks were told to stop then: what they have said of themselves names none."""
+    folder = Path(shutil.copytree(only_run(quick / "equal" / "ranks"), tmp_path / "run"))
+    plain = {"world": 2, "end": None, "signal": None, "step": 3, "phase": "train"}
+    rows = [
+        {**plain, "rank": rank, "pid": 40 + rank, "pids": [40 + rank], "state": state}
+        for rank, state in enumerate("ST")
+    ]
+    (folder / "incident").mkdir()
+    for name, told in (("facts", {"ranks": rows}), ("verdict", {"status": "hung"})):
+        (folder / "incident" / f"{name}.json").write_text(json.dumps({"schema": 1, **told}))
+    assert recorded_step.find(folder).flight.rank == 1
+    for path in folder.glob("flight/ring-1-*.bin"):
+        path.unlink()
+    with pytest.raises(ConfigError, match=r"Given: rank 1, the one to look at.*Needed: --rank N, one of 0"):
+        recorded_step.find(folder)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_63_pages_over_ranks_add_up_to_the_last_bit(quick, world):
+    whole = np.load(quick / "figures" / "state-1-0.npy")
+    for rank in range(world):
+        mine = np.load(quick / "figures" / f"state-{world}-{rank}.npy")
+        assert mine.tobytes() == whole.tobytes()
+        assert "page 5 0 times" in (quick / "figures" / f"refused-{world}-{rank}.txt").read_text()
+    running = Running()
+    running.state += whole
+    assert running.compute()["pages"] == 63
+
+
+@pytest.mark.parametrize("count", [1, 5, 63])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+def test_every_page_is_the_share_of_one_rank_and_all_have_as_many_turns(count, world):
+    shares = [collectives.share(count, Ranks(rank, world, rank, world)) for rank in range(world)]
+    assert len({len(one) for one in shares}) == 1
+    assert sorted(page for one in shares for page in one if page is not None) == list(range(count))
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="2 ranks and 1 visible GPUs"):
+        collectives.strategy(Ranks(0, 2, 0, 2, "torchrun"), "cuda", tmp_path)
+    with pytest.raises(ConfigError, match="--gpus-per-node in place of --gpus-per-task"):
+        collectives.strategy(Ranks(0, 2, 0, 2, "srun"), "cuda", tmp_path)
+    assert collectives.strategy(Ranks(), "cuda", tmp_path) == {"devices": 1}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_page_that_any_rank_leaves_out_is_told_once(rank, tmp_path, capsys):
+    told: list[dict[str, Any]] = []
+    mine = Ranks(rank, 2, rank, 2, "torchrun")
+    folder = run_folder.RunFolder(tmp_path, run_folder.now())
+    watcher = Watcher(configs.load(), folder, None, told.append if rank == 0 else silent, mine)
+    batch = Batch(torch.zeros(1, 3, 8, 8), (), ["p1"], ["p0: is damaged", "p0: is damaged"])
+    trainer = SimpleNamespace(global_step=1, accumulate_grad_batches=2)
+    for index in (0, 2):
+        watcher.on_train_batch_end(trainer, SimpleNamespace(parts=None), None, batch, index)
+    assert [event["text"] for event in told] == ["Page left out: p0: is damaged"] * (rank == 0)
+    assert capsys.readouterr().err == "ocrlab: rank 1: Page left out: p0: is damaged\n" * (rank == 1)
+
+
+def test_what_one_rank_has_of_its_own_is_about_that_rank(monkeypatch):
+    for values, odd in (("aab", 2), ("abb", 0), ("ab", 1)):
+        monkeypatch.setattr(collectives, "of_all", lambda _ranks, _value, values=values: list(values))
+        with pytest.raises(DataError, match=f"Rank {odd} has settings of its own") as caught:
+            collectives.same_everywhere(Ranks(0, len(values), 0, len(values), "torchrun"), "settings", "a")
+        assert caught.value.rank == odd
+
+
+def test_what_is_used_of_lightning_in_private_is_there():
+    """Where it goes, its own broadcasts before each batch and inside of a signal handler come back."""
+    from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+    from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+
+    assert callable(_SignalConnector.register_signal_handlers)
+    assert hasattr(_TrainingEpochLoop, "advance")
+
+
+@pytest.mark.slow
+def test_tasks_of_srun_on_two_nodes_train_one_epoch_together(slow):
+    folder = only_run(slow / "tasks")
+    assert [one["end"]["how"] for one in read(folder / "flight")] == ["success"] * 4
+    looked_at = [page for rank in range(4) for batch in seen(slow / "tasks", rank)["pages"] for page in batch]
+    assert len(looked_at) == 8 and len(set(looked_at)) == 7, "7 pages in two steps of four crops"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Rank 1 has pages in train of its own. Given: 6 pages",
+        "has settings of its own",
+        "trainer.sync_batchnorm=true needs GPUs",
+        "A run folder cannot be made",
+        "Rank 0 has no run folder",
+    ],
+)
+def test_what_ranks_cannot_agree_upon_is_said(slow, told):
+    assert told in (slow / "said.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resumed_by", ["two", "one"])
+def test_sigterm_to_one_rank_stops_all_at_one_step_and_nothing_is_lost(stops, resumed_by):
+    """The signal comes in the second micro-batch of step 1; words take a step, so that all stop after step 2."""
+    first, second = (seen(stops / resumed_by / "first", rank) for rank in (0, 1))
+    assert first["micro"] == second["micro"]
+    assert first["micro"] % 2 == 0
+    assert first["micro"] <= 3 + 1 + 2, "the step of the signal, and one more"
+    whole = [seen(stops / "whole", rank) for rank in (0, 1)]
+    if resumed_by == "two":
+        rest = [seen(stops / "two", rank) for rank in (0, 1)]
+        for rank in (0, 1):
+            assert [first, second][rank]["losses"] + rest[rank]["losses"] == whole[rank]["losses"]
+        weights = whole[0]["weights"]
+        assert all(torch.equal(value, weights[name]) for name, value in rest[0]["weights"].items())
+        return
+    rest_of_one = seen(stops / "one", 0)["pages"]
+    turns = [batch for pair in zip(whole[0]["pages"], whole[1]["pages"], strict=True) for batch in pair]
+    done = 2 * first["micro"]
+    assert rest_of_one == turns[done : done + len(rest_of_one)], "it goes on where the two have stopped"
+
+
+@pytest.fixture(scope="module")
+def stops(tmp_path_factory) -> Path:
+    return run(tmp_path_factory.mktemp("stopped-ranks") / "home", "stopped") / "stopped"

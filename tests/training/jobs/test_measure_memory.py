@@ -1,0 +1,205 @@
+"""What the child of `ocrlab memory fit` measures, and that it ends at its limit."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.data.formats.reader import Sample
+from ocrlab.data.synthetic import generate
+from ocrlab.errors import DataError
+from ocrlab.training.jobs import estimate_memory, measure_memory, memory_meter
+
+MIB = 1 << 20
+SMALL = {
+    "trainer.accelerator": "cpu", "trainer.precision": "fp32", "runtime.threads": 1, "runtime.workers": 0,
+    "runtime.channels_last": True, "crop": 64, "evaluate.long_side": 128, "width": 16, "batch_size": 2,
+}  # fmt: skip
+
+
+def sample(name: str, width: int, height: int, polygons: int = 1, points: int = 4) -> Sample:
+    shapes = (np.zeros((points, 2), np.float32),) * polygons
+    return Sample(name, Path(name), shapes, np.zeros(polygons, bool), ("",) * polygons, None, width, height)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    generate.make(folder, train=3, val=2)
+    return folder
+
+
+def child(tmp_path: Path, pages: Path, module: str, **job: Any) -> dict[str, Any]:
+    config = configs.load(None, {**SMALL, "data": str(pages), "runs": str(tmp_path / "runs")})
+    configs.save(config, tmp_path / "config.yaml")
+    content = {"schema": 1, "config": str(tmp_path / "config.yaml"), "overrides": {}, **job}
+    (tmp_path / "job.json").write_text(json.dumps({**content, "out": str(tmp_path / "out.json")}))
+    command = [sys.executable, "-m", f"ocrlab.training.{module}", str(tmp_path / "job.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    return found
+
+
+def test_the_worst_pages_are_chosen() -> None:
+    small = [sample(f"small{n}", 100, 100) for n in range(9)]
+    big, long, wide = sample("big", 900, 900), sample("long", 50, 4000), sample("wide", 4000, 50)
+    many, fine = sample("many", 90, 90, polygons=70), sample("fine", 90, 90, polygons=2, points=500)
+    found = {one.name for one in measure_memory.worst([*small, big, long, wide, many, fine])}
+    assert found == {"big", "long", "wide", "many", "fine"}
+    assert len(measure_memory.worst(small)) == 1
+    with pytest.raises(DataError, match="no page"):
+        measure_memory.worst([])
+
+
+def test_what_the_cache_will_hold_is_counted(pages: Path) -> None:
+    config = Config(data=str(pages))
+    both = measure_memory.held_later(config) + measure_memory.held_now(config)
+    assert both > 5 * 3 * 300 * 300
+    config.runtime.cache_gb = 1e-4
+    assert measure_memory.held_later(config) <= 2 * 100_000
+    config.runtime.cache = "none"
+    assert measure_memory.held_later(config) == 0
+
+
+@pytest.mark.slow
+def test_a_measured_training_says_its_peaks(tmp_path: Path, pages: Path) -> None:
+    found = child(tmp_path, pages, "fitting")
+    assert found["finished"]
+    assert set(found["peaks"]) == {"check", "train", "validate", "final"}
+    assert found["peaks"]["train"] > found["base"] > 10 * MIB
+    assert found["crops_a_second"] > 0
+    assert found["settled"]["trainer.precision"] == "fp32"
+
+
+def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
+    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Config] = []
+    monkeypatch.setattr("ocrlab.training.loop.fit", made.append)
+    for long in (False, True):
+        config = configs.load(None, {**SMALL, "data": str(pages)})
+        measure_memory.measure(config, tmp_path / "out.json", None, "resident", long=long)
+    short, longer = made
+    assert longer.trainer.max_steps >= 5 * short.trainer.max_steps
+    assert (longer.trainer.val_every, longer.recorder.snapshot_every) == (6, 6)
+    assert longer.trainer.max_minutes
+    assert short.trainer.max_minutes is None
+
+
+@pytest.mark.slow
+def test_a_training_over_its_limit_ends_and_says_so(tmp_path: Path, pages: Path) -> None:
+    found = child(tmp_path, pages, "fitting", usable=20 * MIB)
+    assert not found["finished"]
+    assert found["over"]["held"] > 20 * MIB
+
+
+@pytest.mark.slow
+def test_an_estimate_says_its_parts(tmp_path: Path, pages: Path) -> None:
+    found = child(tmp_path, pages, "estimating")
+    assert found["pages"] == 3
+    assert sum(found["parts"].values()) == found["peak"]
+    assert found["slope"] > 0
+
+
+def test_the_parts_are_those_of_the_detector() -> None:
+    config = configs.load(None, SMALL)
+    step = estimate_memory.of_step(config, 2)
+    from ocrlab.model.dbnet import Detector
+
+    tensors = [*Detector("resnet18_slim", "fpn", 16).parameters()]
+    weights = sum(4 * p.numel() for p in tensors)
+    assert step.parts["parameters"] == pytest.approx(weights, rel=0.02)
+    assert step.parts["averaged weights"] == pytest.approx(weights, rel=0.02)
+    assert step.parts["optimiser state"] == pytest.approx(2 * weights, rel=0.02)
+    assert estimate_memory.of_step(config, 8).parts["activations"] > 3 * step.parts["activations"]
+
+
+def test_the_scales_end_a_process_that_is_over_its_limit(tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+from ocrlab.training.jobs.memory_meter import Scales
+scales = Scales(Path({str(tmp_path / "out.json")!r}), 1 << 20)
+with scales:
+    held = bytearray(64 << 20)
+    time.sleep(30)
+raise SystemExit(9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out.json").read_text())["over"]["phase"] == "start"
+
+
+FAMILY = """
+import mmap, os, subprocess, sys, time
+from ocrlab.training.jobs import memory_meter as weighing
+MIB = 1 << 20
+held, batch = bytearray(os.urandom(MIB)) * 200, mmap.mmap(-1, 60 * MIB)
+ready, started = os.pipe()
+
+def forked(work):
+    if os.fork() == 0:
+        kept = work()  # until it is killed
+        os.write(started, b"x")
+        time.sleep(60)
+
+forked(lambda: batch.write(b"x" * 60 * MIB))          # in shared memory that is mapped here as well
+forked(lambda: bytearray(os.urandom(MIB)) * 40)       # of its own
+forked(lambda: None)                                  # touches nothing
+held[:100 * MIB] = bytes(100 * MIB)                   # from now on the three alone share how it was
+for _ in range(3):
+    os.read(ready, 1)
+young = weighing._below()
+time.sleep(weighing.YOUNG + 0.2)
+print(young // MIB, weighing._below() // MIB, flush=True)
+os.killpg(0, 9)
+"""
+
+
+def test_workers_are_weighed_by_what_they_hold_beside_this_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAMILY], timeout=120, check=False, start_new_session=True, capture_output=True, text=True
+    )
+    young, grown = map(int, done.stdout.split())
+    assert young == 0
+    assert 60 + 40 + 100 - 10 < grown < 60 + 40 + 100 + 30
+
+
+def test_a_peak_is_that_of_its_part(tmp_path: Path) -> None:
+    scales = memory_meter.Scales(tmp_path / "out.json")
+    with scales:
+        held = mmap.mmap(-1, 48 * MIB)  # not from the heap, which may hold as much that was freed
+        for page in range(0, 48 * MIB, mmap.PAGESIZE):
+            held[page] = 1
+        scales.mark("train")
+        held.close()
+        scales.mark("validate")
+    assert scales.peaks["train"] - scales.base > 40 * MIB
+    assert json.loads((tmp_path / "out.json").read_text())["finished"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+)
+def test_what_is_out_of_memory_is_known(error: Exception) -> None:
+    assert memory_meter.out_of_memory(error)
+    wrapped = RuntimeError("validation failed")
+    wrapped.__cause__ = error
+    assert memory_meter.out_of_memory(wrapped)
+    assert not memory_meter.out_of_memory(ValueError("shape"))

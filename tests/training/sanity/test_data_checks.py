@@ -1,0 +1,152 @@
+"""Each check of the data: ok on the receipts, failing on the defect that it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Batch, Crops, PageOrder
+from ocrlab.data.formats import reader
+from ocrlab.model.dbnet import Detector
+from ocrlab.records import Check
+from ocrlab.training.sanity import data_checks
+
+
+@pytest.fixture
+def config(root: Path) -> Config:
+    small = {"crop": 128, "batch_size": 2, "width": 16, "trainer.precision": "fp32", "runtime.cache": "none"}
+    return configs.load(overrides={"data": str(root / "data_samples"), **small})
+
+
+@pytest.fixture
+def samples(config: Config) -> list[reader.Sample]:
+    return reader.load(config.data, "train").samples[:8]
+
+
+@pytest.fixture
+def batch(config: Config, samples: list[reader.Sample]) -> Batch:
+    return data_checks.first_batch(Crops, samples, config)
+
+
+def words(checks: Sequence[Check]) -> dict[str, str]:
+    return {check.name: check.judgement for check in checks}
+
+
+def one(checks: Sequence[Check], name: str) -> Check:
+    [check] = [check for check in checks if check.name == name]
+    assert check.seen and check.need
+    assert check.judgement in ("ok", "skip") or check.do
+    return check
+
+
+def detector(config: Config) -> Detector:
+    torch.manual_seed(0)
+    return Detector(config.encoder, config.decoder, config.width)
+
+
+def test_the_data_that_ships_is_right(config: Config, samples: list[reader.Sample]) -> None:
+    found = [
+        data_checks.order(PageOrder, 5, config),
+        data_checks.augmentation(Crops, samples, config),
+        data_checks.workers(Crops, samples, config),
+        *data_checks.alignment(Crops, samples, config),
+        data_checks.round_trip(samples, config),
+    ]
+    assert set(words(found).values()) == {"ok"}
+
+
+@pytest.mark.parametrize("name", ["shuffled", "one order", "with replacement"])
+def test_an_order_that_is_no_function_of_the_seed(config: Config, name: str) -> None:
+    def walk(count: int, seed: int, stop: int) -> list[tuple[int, int]]:
+        pages = {
+            "shuffled": lambda e: np.random.permutation(count),  # noqa: NPY002
+            "one order": lambda e: np.arange(count),
+            "with replacement": lambda e: np.random.default_rng([seed, e]).integers(0, count, count),
+        }[name]
+        return [(e, int(page)) for e in range(stop // count) for page in pages(e)]
+
+    assert data_checks.order(walk, 7, config).judgement == "fail"
+
+
+class Dice(Crops):
+    """Draws from NumPy's global generator, as many data sets do."""
+
+    def __getitem__(self, index: tuple[int, int]) -> Any:
+        crop, made, name, problems = super().__getitem__(index)
+        crop = crop.copy()
+        crop[0, 0] = np.random.randint(0, 256, 3)  # noqa: NPY002
+        return crop, made, name, problems
+
+
+class Shifted(Crops):
+    """Its maps lie one pixel to the right of where they belong."""
+
+    which = (0, 1, 2, 3)
+
+    def __getitem__(self, index: tuple[int, int]) -> Any:
+        crop, made, name, problems = super().__getitem__(index)
+        for i in self.which:
+            made.maps[i][:] = np.roll(made.maps[i], 1, axis=1)
+        return crop, made, name, problems
+
+
+class ShiftedBorder(Shifted):
+    which = (2,)
+
+
+def test_augmentation_and_workers_that_draw_from_a_global_generator(
+    config: Config, samples: list[reader.Sample]
+) -> None:
+    assert data_checks.augmentation(Dice, samples, config).judgement == "fail"
+    check = data_checks.workers(Dice, samples, config)
+    assert check.judgement == "fail" and check.seen == "images differ"
+
+
+def test_augmentation_that_stands_still_deserves_a_look(config: Config, samples: list[reader.Sample]) -> None:
+    class Still(Crops):
+        def __getitem__(self, index: tuple[int, int]) -> Any:
+            return super().__getitem__((0, index[1]))
+
+    assert data_checks.augmentation(Still, samples, config).judgement == "warn"
+
+
+def test_a_target_shifted_by_one_pixel_is_found(config: Config, samples: list[reader.Sample]) -> None:
+    both = words(data_checks.alignment(Shifted, samples, config))
+    assert both == {"alignment: shrink map": "fail", "alignment: threshold map": "fail"}
+    only = data_checks.alignment(ShiftedBorder, samples, config)
+    assert words(only) == {"alignment: shrink map": "ok", "alignment: threshold map": "fail"}
+    assert one(only, "alignment: threshold map").seen.startswith("+1.0")
+
+
+@pytest.mark.parametrize("direction", [-1, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_shift_any_way_is_found(config: Config, samples: list[reader.Sample], axis: int, direction: int) -> None:
+    class Moved(Crops):
+        def __getitem__(self, index: tuple[int, int]) -> Any:
+            crop, made, name, problems = super().__getitem__(index)
+            made.shrink_map[:] = np.roll(made.shrink_map, direction, axis=axis)
+            return crop, made, name, problems
+
+    assert words(data_checks.alignment(Moved, samples, config))["alignment: shrink map"] == "fail"
+
+
+def test_a_page_without_text_cannot_be_aligned(config: Config, samples: list[reader.Sample]) -> None:
+    empty = [replace(s, polygons=(), ignored=np.zeros(0, bool), texts=()) for s in samples]
+    assert set(words(data_checks.alignment(Crops, empty, config)).values()) == {"skip"}
+    assert data_checks.round_trip(empty, config).judgement == "skip", "nothing is lost"
+    [told] = data_checks.text(empty, config)
+    assert told.judgement == "fail" and told.seen == f"0 boxes that count on {len(empty)} pages"
+    assert not list(data_checks.text([*empty, samples[0]], config))
+
+
+def test_settings_that_lose_polygons_are_found(config: Config, samples: list[reader.Sample]) -> None:
+    wide = configs.apply(config, {"post.unclip": 4.0})
+    assert data_checks.round_trip(samples, wide).judgement == "fail"

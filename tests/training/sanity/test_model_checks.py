@@ -1,0 +1,236 @@
+"""Each check of the network: ok on the detector, failing on the defect that it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Batch, Crops
+from ocrlab.data.formats import reader
+from ocrlab.losses.db_loss import LossParts, TargetMaps, db_loss
+from ocrlab.model.db_head import Maps
+from ocrlab.model.dbnet import Detector
+from ocrlab.records import Check
+from ocrlab.training.sanity import data_checks, model_checks, sanity_checks
+
+
+@pytest.fixture
+def config(root: Path) -> Config:
+    small = {"crop": 128, "batch_size": 2, "width": 16, "trainer.precision": "fp32", "runtime.cache": "none"}
+    return configs.load(overrides={"data": str(root / "data_samples"), **small})
+
+
+@pytest.fixture
+def samples(config: Config) -> list[reader.Sample]:
+    return reader.load(config.data, "train").samples[:8]
+
+
+@pytest.fixture
+def batch(config: Config, samples: list[reader.Sample]) -> Batch:
+    return data_checks.first_batch(Crops, samples, config)
+
+
+def words(checks: Sequence[Check]) -> dict[str, str]:
+    return {check.name: check.judgement for check in checks}
+
+
+def one(checks: Sequence[Check], name: str) -> Check:
+    [check] = [check for check in checks if check.name == name]
+    assert check.seen and check.need
+    assert check.judgement in ("ok", "skip") or check.do
+    return check
+
+
+def detector(config: Config) -> Detector:
+    torch.manual_seed(0)
+    return Detector(config.encoder, config.decoder, config.width)
+
+
+class Swapped(Detector):
+    def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
+        maps = super().forward(images, letterbox)
+        return Maps(maps.threshold_logits, maps.probability_logits)
+
+
+class Torn(Detector):
+    def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
+        maps = super().forward(images, letterbox)
+        return Maps(maps.probability_logits, maps.threshold_logits.detach())
+
+
+class Wide(Detector):
+    def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
+        return super().forward(images * float("inf") if self.training else images, letterbox)
+
+
+def test_a_head_with_swapped_maps_is_found(config: Config, batch: Batch) -> None:
+    """It learns as well as any: only prediction, which reads head.probability, would be wrong."""
+    assert model_checks.inference(detector(config), batch).judgement == "ok"
+    torch.manual_seed(0)
+    swapped = Swapped(config.encoder, config.decoder, config.width)
+    assert model_checks.inference(swapped, batch).judgement == "fail"
+    assert swapped.training
+    assert model_checks.inference(nn.Conv2d(3, 1, 1), batch).judgement == "skip"
+
+
+def test_a_detached_branch_is_named(config: Config) -> None:
+    report = sanity_checks.check(
+        config, model=partial(Torn, config.encoder, config.decoder, config.width), only=["contract"]
+    )
+    check = one(report.checks, "gradients")
+    assert check.judgement == "fail" and "gradient.missing at head.threshold" in check.seen
+
+
+def test_a_network_that_overflows_is_found(config: Config) -> None:
+    report = sanity_checks.check(
+        config, model=partial(Wide, config.encoder, config.decoder, config.width), only=["contract"]
+    )
+    assert report.contract is not None
+    assert {"forward.finite", "loss.finite", "gradient.finite"} <= {f.rule for f in report.contract.findings}
+    assert set(words(report.checks).values()) == {"fail"}
+
+
+def test_an_optimiser_that_leaves_a_part_out_is_found(config: Config) -> None:
+    def head_only(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.get_submodule("head").parameters(), lr=1e-3)
+
+    report = sanity_checks.check(config, optimizer=head_only, only=["contract"])
+    assert report.contract is not None
+    [finding] = report.contract.findings
+    assert finding.rule == "optimizer.missing" and "encoder (60 parameters)" in finding.where
+    assert "decoder" in finding.where and "head" not in finding.where
+
+
+def test_batchnorm_that_learns_in_a_frozen_encoder_is_found(config: Config) -> None:
+    def frozen() -> nn.Module:
+        net = Detector(config.encoder, config.decoder, config.width)
+        net.encoder.requires_grad_(False)
+        return net
+
+    report = sanity_checks.check(config, model=frozen, only=["contract"])
+    assert report.contract is not None
+    rules = {finding.rule for finding in report.contract.findings}
+    assert rules == {"mode.batchnorm_frozen"}  # what is frozen is in no group of our optimiser
+    assert one(report.checks, "contract of a step").judgement == "warn"
+    assert one(report.checks, "gradients").judgement == "ok"
+
+
+def test_pages_without_text(config: Config, batch: Batch) -> None:
+    model = detector(config)
+    assert set(words(model_checks.blank_pages(model, batch, db_loss, config)).values()) == {"ok"}
+
+    def divides(x: Tensor, y: Tensor, maps: TargetMaps, **named: Any) -> LossParts:
+        parts = db_loss(x, y, maps, **named)
+        return parts._replace(total=parts.total / (maps.shrink_map * maps.shrink_mask).sum())
+
+    def unmasked(x: Tensor, y: Tensor, maps: TargetMaps, **named: Any) -> LossParts:
+        return db_loss(x, y, maps._replace(shrink_mask=torch.ones_like(maps.shrink_mask)), **named)
+
+    assert set(words(model_checks.blank_pages(model, batch, divides, config)).values()) == {"fail"}
+    told = words(model_checks.blank_pages(model, batch, unmasked, config))
+    assert told == {"empty page": "ok", "all-ignored page": "fail"}
+
+
+def test_bf16_of_a_tiny_crop_is_no_reason_not_to_train() -> None:
+    exact, turned = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 1.9])  # a cosine of 0.33
+    told = {
+        few: model_checks._agree("bf16", (1.0, exact), (1.001, turned), 0.02, 0.5, "", few=few) for few in (True, False)
+    }
+    assert told[True].judgement == "warn" and told[False].judgement == "fail"
+    for value, gradient in ((1.5, turned), (1.0, -exact), (1.0, exact * float("nan"))):
+        assert model_checks._agree("bf16", (1.0, exact), (value, gradient), 0.02, 0.5, "", few=True).judgement == "fail"
+
+
+def test_bf16_that_computes_something_else_is_found(config: Config, batch: Batch) -> None:
+    assert model_checks.precision(detector(config), batch, db_loss, config).judgement == "ok"
+
+    class Overflows(Detector):
+        def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
+            maps = super().forward(images, letterbox)
+            low = maps.probability_logits.dtype == torch.bfloat16
+            return Maps(maps.probability_logits * (3e38 if low else 1) * (10 if low else 1), maps.threshold_logits)
+
+    class Other(Detector):
+        def forward(self, images: Tensor, letterbox: bool = False) -> Maps:
+            maps = super().forward(images, letterbox)
+            sign = -1 if maps.probability_logits.dtype == torch.bfloat16 else 1
+            return Maps(sign * maps.probability_logits, sign * maps.threshold_logits)
+
+    for kind in (Overflows, Other):
+        torch.manual_seed(0)
+        net = kind(config.encoder, config.decoder, config.width)
+        assert model_checks.precision(net, batch, db_loss, config).judgement == "fail"
+
+
+def spoilt(spoil: Any) -> Any:
+    """Return the DB loss with other arguments."""
+
+    def loss(x: Tensor, y: Tensor, maps: TargetMaps, **named: Any) -> LossParts:
+        return db_loss(*spoil(x, y, maps), **named)
+
+    return loss
+
+
+def scaled(factor: float) -> Any:
+    def loss(*args: Any, **named: Any) -> LossParts:
+        parts = db_loss(*args, **named)
+        return parts._replace(total=parts.total * factor)
+
+    return loss
+
+
+@pytest.mark.slow
+def test_one_page_is_learned_by_heart(config: Config) -> None:
+    events: list[dict[str, Any]] = []
+    report = sanity_checks.check(configs.apply(config, {"width": 64}), only=["by_heart"], progress=events.append)
+    assert words(report.checks) == {"one page by heart": "ok"}, str(report)
+    assert report.learned is not None and report.learned.hmean == 1.0
+    assert len(report.learned.found) >= int((~report.learned.ignored).sum()) >= 8
+    assert events[-1]["kind"] == "end" and events[-2]["hmean@0.5"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_upside_down_learns_nothing_by_heart(
+    config: Config, samples: list[reader.Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_checks, "STEPS", 90)
+    upside_down = spoilt(lambda x, y, m: (-x, y, m))
+    learned = model_checks.learn(partial(detector, config), upside_down, samples[:2], config, lambda _event: None)
+    assert model_checks.by_heart(learned, 1.0).judgement == "fail"
+
+
+def test_learning_by_heart_ends_where_the_loss_does(config: Config, samples: list[reader.Sample]) -> None:
+    learned = model_checks.learn(
+        partial(detector, config), scaled(float("nan")), samples[:2], config, lambda _event: None
+    )
+    assert len(learned.curve) == 1
+    assert model_checks.by_heart(learned, 1.0).judgement == "fail"
+
+
+def test_the_part_of_a_page_shows_whole_legible_boxes(samples: list[reader.Sample]) -> None:
+    sample, warp = model_checks.window(samples)
+    [chosen] = model_checks.legible(sample, -warp[None, :, 2], float(warp[0, 0]))
+    assert model_checks.ENOUGH <= chosen.sum() <= model_checks.MOST
+    for polygon, inside in zip(sample.polygons, chosen, strict=True):
+        moved = np.asarray(polygon, float) @ warp[:, :2].T + warp[:, 2]
+        fits = moved.min() >= 2 and moved.max() <= model_checks.SIDE - 2
+        assert inside == (fits and np.ptp(moved, axis=0).min() >= model_checks.LEGIBLE)
+
+
+def test_a_page_without_a_legible_box_is_skipped(
+    config: Config, samples: list[reader.Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_checks, "STEPS", 1)
+    empty = [replace(samples[0], polygons=(), ignored=np.zeros(0, bool), texts=())]
+    learned = model_checks.learn(partial(detector, config), db_loss, empty, config, lambda _event: None)
+    assert model_checks.by_heart(learned, 1.0).judgement == "skip" and not learned.curve

@@ -1,0 +1,112 @@
+"""The whole report: every check is ok on what ships, and what is broken is named in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Batch, Crops
+from ocrlab.data.formats import reader
+from ocrlab.errors import ConfigError, DataError
+from ocrlab.model.dbnet import Detector
+from ocrlab.records import Check
+from ocrlab.training.sanity import data_checks, sanity_checks
+
+
+@pytest.fixture
+def config(root: Path) -> Config:
+    small = {"crop": 128, "batch_size": 2, "width": 16, "trainer.precision": "fp32", "runtime.cache": "none"}
+    return configs.load(overrides={"data": str(root / "data_samples"), **small})
+
+
+@pytest.fixture
+def samples(config: Config) -> list[reader.Sample]:
+    return reader.load(config.data, "train").samples[:8]
+
+
+@pytest.fixture
+def batch(config: Config, samples: list[reader.Sample]) -> Batch:
+    return data_checks.first_batch(Crops, samples, config)
+
+
+def words(checks: Sequence[Check]) -> dict[str, str]:
+    return {check.name: check.judgement for check in checks}
+
+
+def one(checks: Sequence[Check], name: str) -> Check:
+    [check] = [check for check in checks if check.name == name]
+    assert check.seen and check.need
+    assert check.judgement in ("ok", "skip") or check.do
+    return check
+
+
+def detector(config: Config) -> Detector:
+    torch.manual_seed(0)
+    return Detector(config.encoder, config.decoder, config.width)
+
+
+def test_what_trains_is_sane(config: Config) -> None:
+    groups = [name for name in sanity_checks.GROUPS if name != "by_heart"]
+    report = sanity_checks.check(config, only=groups)
+    assert report.ok, str(report)
+    assert set(words(report.checks).values()) <= {"ok", "skip"}
+    assert one(report.checks, "GPU against CPU").judgement == ("ok" if torch.cuda.is_available() else "skip")
+    assert len(report.checks) == 18
+    assert all(check.name in str(report) for check in report.checks)
+
+
+def test_data_without_any_text_fails_for_that_and_for_nothing_that_follows_from_it(
+    config: Config, tmp_path: Path
+) -> None:
+    for folder in ("images", "gts"):
+        (tmp_path / "train" / folder).mkdir(parents=True)
+    for number in range(3):
+        cv2.imwrite(str(tmp_path / f"train/images/page_{number}.png"), np.full((180, 150, 3), 240 + number, np.uint8))
+        (tmp_path / f"train/gts/gt_page_{number}.txt").write_text("")
+    blank = configs.apply(config, {"data": str(tmp_path)})
+    report = sanity_checks.check(blank, only=["data", "contract", "by_heart"])
+    assert [check.name for check in report.checks if check.judgement == "fail"] == ["text to learn"], str(report)
+    assert words(report.checks)["gradients"] == words(report.checks)["one page by heart"] == "skip"
+
+
+@pytest.mark.parametrize("decoder", ["fpn", "unet"])
+def test_both_decoders_keep_the_contract(config: Config, decoder: str) -> None:
+    report = sanity_checks.check(configs.apply(config, {"decoder": decoder}), only=["contract"])
+    assert words(report.checks) == {"contract of a step": "ok", "gradients": "ok"}
+    assert report.contract is not None and "decoder.fusion" in {stage.name for stage in report.contract.stages}
+
+
+def test_groups_and_pages_that_do_not_exist(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="by_heart"):
+        sanity_checks.check(config, only=["nothing"])
+    (tmp_path / "data").mkdir()
+    with pytest.raises(DataError):
+        sanity_checks.check(configs.apply(config, {"data": str(tmp_path / "data")}))
+
+
+def test_the_global_generator_is_left_alone(config: Config) -> None:
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    sanity_checks.check(config, only=["data", "contract"])
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def test_a_check_that_raises_has_failed_and_the_others_go_on(config: Config) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("by design")
+
+    report = sanity_checks.check(config, loss=broken, only=["contract", "loss", "pages"])
+    assert one(report.checks, "loss").seen.startswith("ZeroDivisionError: by design (test_sanity.py:")
+    assert report.contract is not None
+    assert "ZeroDivisionError" in one(report.checks, "contract of a step").seen
+    assert not report.ok

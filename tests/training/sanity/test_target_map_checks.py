@@ -1,0 +1,89 @@
+"""Ranges of the target maps and how they lie to each other; each broken once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ocrlab.config import schema as configs
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Batch, Crops
+from ocrlab.data.formats import reader
+from ocrlab.model.dbnet import Detector
+from ocrlab.records import Check
+from ocrlab.training.sanity import data_checks, sanity_checks, target_map_checks
+
+
+@pytest.fixture
+def config(root: Path) -> Config:
+    small = {"crop": 128, "batch_size": 2, "width": 16, "trainer.precision": "fp32", "runtime.cache": "none"}
+    return configs.load(overrides={"data": str(root / "data_samples"), **small})
+
+
+@pytest.fixture
+def samples(config: Config) -> list[reader.Sample]:
+    return reader.load(config.data, "train").samples[:8]
+
+
+@pytest.fixture
+def batch(config: Config, samples: list[reader.Sample]) -> Batch:
+    return data_checks.first_batch(Crops, samples, config)
+
+
+def one(checks: Sequence[Check], name: str) -> Check:
+    [check] = [check for check in checks if check.name == name]
+    assert check.seen and check.need
+    assert check.judgement in ("ok", "skip") or check.do
+    return check
+
+
+def detector(config: Config) -> Detector:
+    torch.manual_seed(0)
+    return Detector(config.encoder, config.decoder, config.width)
+
+
+def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
+    assert list(target_map_checks.relations(batch)) == []
+    assert [rule.name for rule in target_map_checks.ranges(config)] == [
+        "images",
+        "maps.0",
+        "maps.1",
+        "maps.2",
+        "maps.3",
+    ]
+    shrink, mask, border, band = batch.maps
+    wrong = {
+        "targets.mask": (shrink, 1 - mask, border, band),
+        "targets.border_mask": (shrink, mask, border, 1 - band),
+        "targets.border": (shrink, mask, 1 - border, band),
+        "targets.shape": (shrink[..., :64], mask, border, band),
+    }
+    for rule, given in wrong.items():
+        findings = list(target_map_checks.relations(replace(batch, maps=given)))
+        assert rule in {finding.rule for finding in findings}
+        assert any(
+            batch.pages[0] in f.where or batch.pages[1] in f.where or rule[8:] in ("border", "shape") for f in findings
+        )
+
+
+@pytest.mark.parametrize(
+    ("which", "value", "told"),
+    [(0, 2.0, "maps.0"), (1, 0.5, "maps.1"), (2, 0.9, "maps.2"), (3, -1.0, "maps.3"), (2, float("nan"), "maps.2")],
+)
+def test_a_target_out_of_range_is_named_by_page_and_pixel(config: Config, which: int, value: float, told: str) -> None:
+    class Spoilt(Crops):
+        def __getitem__(self, index: tuple[int, int]) -> Any:
+            crop, made, name, problems = super().__getitem__(index)
+            made.maps[which][17, 40] = value
+            return crop, made, name, problems
+
+    report = sanity_checks.check(config, data=lambda s, c: Spoilt(s, c), only=["contract"])
+    assert one(report.checks, "contract of a step").judgement == "fail"
+    assert report.contract is not None and report.batch is not None
+    finding = next(f for f in report.contract.findings if told in f.where)
+    assert f"sample {report.batch.pages[0]!r}" in finding.where and "x=40 y=17" in finding.where

@@ -1,0 +1,89 @@
+"""Averaging, schedule, and random states that survive a checkpoint read without pickle."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.config.schema import Config
+from ocrlab.data.dataset import Batch
+from ocrlab.training import lightning_module
+from ocrlab.training.auto_settings import Machine
+
+
+def net(value: float) -> torch.nn.Module:
+    made = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    with torch.no_grad():
+        for tensor in [*made.parameters(), *(b for b in made.buffers() if b.dtype.is_floating_point)]:
+            tensor.fill_(value)
+    made[1].num_batches_tracked.fill_(int(value))
+    return made
+
+
+def test_average_moves_parameters_and_buffers_by_the_same_share():
+    averaged, current = net(0.0), net(1.0)
+    lightning_module.average(averaged, current, 0.9, step=10_000)
+    for tensor in [*averaged.parameters(), averaged[1].running_mean, averaged[1].running_var]:
+        torch.testing.assert_close(tensor.detach(), torch.full_like(tensor, 0.1))
+    assert averaged[1].num_batches_tracked == 1
+
+
+def test_average_follows_closely_at_first_and_copies_when_off():
+    averaged, current = net(0.0), net(1.0)
+    lightning_module.average(averaged, current, 0.999, step=1)
+    assert float(averaged[0].weight.detach()) == pytest.approx(1 - 2 / 11)
+    averaged = net(0.0)
+    lightning_module.average(averaged, current, 0.0, step=5)
+    assert float(averaged[0].weight.detach()) == 1.0
+
+
+def test_random_states_come_back_through_a_file(tmp_path):
+    torch.save(lightning_module.random_states(), tmp_path / "states.pt")
+    want = (random.random(), np.random.rand(), torch.rand(1))  # noqa: NPY002
+    lightning_module.set_random_states(torch.load(tmp_path / "states.pt", weights_only=True))
+    assert (random.random(), np.random.rand(), torch.rand(1)) == want  # noqa: NPY002
+
+
+@pytest.mark.parametrize(("saved", "here", "put"), [(4, 1, [0]), (1, 2, [0]), (2, 2, [0, 1]), (4, 0, [])])
+def test_states_of_gpus_that_are_not_here_are_left_out(monkeypatch, saved, here, put):
+    states = lightning_module.random_states() | {"cuda": [torch.full((2,), i, dtype=torch.uint8) for i in range(saved)]}
+    seen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: here)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: seen.append((int(state[0]), device)))
+    lightning_module.set_random_states(states)
+    assert seen == [(i, i) for i in put]
+
+
+def test_what_is_kept_of_a_loss_keeps_no_graph(monkeypatch):
+    logits = torch.zeros(1, 1, 8, 8, requires_grad=True)
+    config = Config()
+    training = lightning_module.Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={}))
+    training._run[0] = lambda _images: SimpleNamespace(probability_logits=logits, threshold_logits=logits)
+    maps = tuple(torch.ones(1, 1, 8, 8) for _ in range(4))
+    total = training.training_step(Batch(torch.zeros(1, 3, 8, 8), maps, []), 0)
+    assert total.grad_fn is not None
+    assert [part.grad_fn for part in training.parts] == [None] * 4
+    assert float(training.parts.total) == float(total.detach())
+
+
+def test_less_memory_is_for_what_trains_alone():
+    lean = Config(weights="receipts", optim={"freeze_batchnorm": True}, runtime={"activation_checkpointing": True})
+    machine = Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={})
+    training, plain = lightning_module.Training(lean, machine), lightning_module.Training(Config(), machine)
+    assert training.detector.encoder.again
+    assert not training.averaged.encoder.again
+    assert isinstance(training.averaged.encoder.stem[1], torch.nn.BatchNorm2d)
+    assert not training.detector.encoder.stem[1].weight.requires_grad
+    assert training.state_dict().keys() == plain.state_dict().keys()
+    training.detector.encoder.stem[1].weight.data.fill_(3.0)
+    lightning_module.average(training.averaged, training.detector, 0.9, step=10_000)
+    torch.testing.assert_close(training.averaged.encoder.stem[1].weight.data, torch.full((32,), 1.2))
+    assert len(adamw_parameters(training)) < len(adamw_parameters(plain))
+
+
+def adamw_parameters(training):
+    return [p for group in training.configure_optimizers()["optimizer"].param_groups for p in group["params"]]

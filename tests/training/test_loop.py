@@ -1,0 +1,400 @@
+"""Training end to end on a handful of tiny pages: run folder, exact resume, failures that stay visible."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ocrlab import run_folder
+from ocrlab.config import schema as configs
+from ocrlab.errors import CheckpointError, DataError, RunError
+from ocrlab.inference import Detector, checkpoint, newest_checkpoint
+from ocrlab.losses.db_loss import LossParts
+from ocrlab.training import lightning_module, loop, run_callback
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory) -> Path:
+    """Three training pages and two validation pages of black bars on grey, one box each bar."""
+    root = tmp_path_factory.mktemp("pages")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 3), ("val", 2)):
+        (root / split / "images").mkdir(parents=True)
+        (root / split / "gts").mkdir()
+        for i in range(count):
+            image = np.full((160, 128, 3), 200, np.uint8)
+            lines = []
+            for y in range(16, 140, 30):
+                x = int(rng.integers(8, 40))
+                cv2.rectangle(image, (x, y), (x + 70, y + 12), (20, 20, 20), -1)
+                lines.append(f"{x},{y},{x + 70},{y},{x + 70},{y + 12},{x},{y + 12},bar")
+            cv2.imwrite(str(root / split / "images" / f"p{i}.png"), image)
+            (root / split / "gts" / f"gt_p{i}.txt").write_text("\n".join(lines))
+    return root
+
+
+def tiny(pages: Path, runs: Path, *more: str) -> configs.Config:
+    fixed = (
+        f"data={pages}",
+        f"runs={runs}",
+        "width=32",
+        "crop=64",
+        "batch_size=2",
+        "trainer.max_steps=4",
+        "trainer.accumulate_grad_batches=2",
+        "trainer.val_every=3",
+        "trainer.log_every=1",
+        "trainer.accelerator=cpu",
+        "trainer.precision=fp32",
+        "runtime.channels_last=false",
+        "runtime.workers=0",
+        "runtime.threads=1",
+    )
+    return configs.load(overrides=[*fixed, *more])
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    content = checkpoint.load(folder / "checkpoints" / "last.ckpt")
+    state = dict(content["state_dict"])
+    moments = content["optimizer_states"][0]["state"]
+    return state | {f"{i}.{k}": v for i, s in moments.items() for k, v in s.items() if torch.is_tensor(v)}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def losses(folder: Path) -> list[str]:
+    rows = (folder / "metrics.csv").read_text().splitlines()
+    columns = rows[0].split(",")
+    step, loss = columns.index("step"), columns.index("loss")
+    return [f"{r.split(',')[step]}:{r.split(',')[loss]}" for r in rows[1:] if r.split(",")[loss]]
+
+
+@pytest.fixture(scope="module")
+def whole(pages, tmp_path_factory):
+    """A run that nothing interrupted, saved at its end."""
+    return interrupted(pages, tmp_path_factory.mktemp("whole"), None)
+
+
+def interrupted(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
+    """Run to the end, or stop after micro-batch `after` as a signal would; return the run folder."""
+    finish = run_callback.Watcher.finish_batch
+
+    def stop(self, trainer):
+        if trainer.lightning_module.micro == after:
+            self.stop_signal = signal.SIGTERM
+        if trainer.lightning_module.micro == 8:
+            self.save_last(trainer)
+        finish(self, trainer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_callback.Watcher, "finish_batch", stop)
+        if after is None:
+            return loop.fit(tiny(pages, runs, *more)).folder
+        with pytest.raises(SystemExit) as left:
+            loop.fit(tiny(pages, runs, *more))
+        assert left.value.code == 128 + signal.SIGTERM
+        ((folder, record),) = run_folder.list_runs(runs)
+        assert record.status == "failure"
+        patch.setattr(
+            run_callback.Watcher,
+            "finish_batch",
+            lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
+        )
+        assert loop.fit(configs.Config(), resume=folder).folder == folder
+        return folder
+
+
+@pytest.mark.parametrize("after", [1, 4, 5, 6])
+def test_resume_is_exact_after_any_micro_batch(pages, whole, tmp_path, after):
+    """1 and 5 lie between two micro-batches of one step, 4 is a step's end, 6 a validation; epochs hold 1.5 batches."""
+    folder = interrupted(pages, tmp_path, after)
+    assert same(weights(folder), weights(whole))
+    assert losses(folder) == losses(whole)
+
+
+@pytest.mark.parametrize("sanity", [False, True])
+def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, whole, tmp_path, sanity, monkeypatch):
+    """Thousands of pages may take minutes. The validation that was left is not made again: no step depends on it."""
+    ended, looked_at = run_callback.Watcher.on_validation_batch_end, []
+
+    def asked(self, trainer, *rest):
+        looked_at.append(trainer.sanity_checking)
+        if sanity or not trainer.sanity_checking:
+            self.ask_to_stop(signal.SIGINT, None)
+        ended(self, trainer, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_callback.Watcher, "on_validation_batch_end", asked)
+        with pytest.raises(SystemExit, match="130"):
+            loop.fit(tiny(pages, tmp_path))
+    assert looked_at.count(sanity) == 1
+    ((folder, _),) = run_folder.list_runs(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            run_callback.Watcher,
+            "finish_batch",
+            lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
+        )
+        loop.fit(configs.Config(), resume=folder)
+    assert same(weights(folder), weights(whole))
+    assert losses(folder) == losses(whole)
+
+
+@pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (4, 1)])
+def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monkeypatch, gpus, lines):
+    """As rank 0 of four saves it: four random states, and tensors that lie on its GPU."""
+    folder = interrupted_once(pages, tmp_path)
+    last = folder / "checkpoints" / "last.ckpt"
+    content = checkpoint.load(last)
+    if gpus:
+        content["random"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * gpus
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.serialization, "location_tag", lambda _storage: "cuda:3")
+            torch.save(content, last)
+    (last.parent / ".last.ckpt.1.tmp").write_bytes(b"of a process that was killed")
+    told = []
+    assert loop.fit(configs.Config(), resume=folder, progress=told.append).metrics["steps"] == 4
+    assert not list(last.parent.glob(".*"))
+    assert len([e for e in told if f"random states of {gpus} GPU(s), and 0 are used" in e.get("text", "")]) == lines
+
+
+def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
+    """A resumed run begins with some on the host; a second stop before the next log row saves both."""
+    folder = run_folder.RunFolder(tmp_path, run_folder.now())
+    held = run_callback.Watcher(tiny(pages, tmp_path), folder, None, loop.silent)
+    with FakeTensorMode():  # a CUDA tensor without a GPU
+        held.losses = [LossParts(*torch.zeros(4, device=device).unbind()) for device in ("cpu", "cuda")]
+        saved = held.state_dict()["losses"]
+    assert (saved.shape, saved.device.type) == ((2, 4), "cpu")
+
+
+def interrupted_once(pages: Path, runs: Path) -> Path:
+    """Stop a run after its third micro-batch; return its folder."""
+    finish = run_callback.Watcher.finish_batch
+
+    def stop(self, trainer):
+        self.stop_signal = signal.SIGTERM if trainer.lightning_module.micro == 3 else None
+        finish(self, trainer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_callback.Watcher, "finish_batch", stop)
+        with pytest.raises(SystemExit):
+            loop.fit(tiny(pages, runs))
+    ((folder, _),) = run_folder.list_runs(runs)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [2, 3, 7])
+def test_resume_is_exact_after_the_others_too(pages, whole, tmp_path, after):
+    test_resume_is_exact_after_any_micro_batch(pages, whole, tmp_path, after)
+
+
+def test_workers_do_not_change_the_result(pages, whole, tmp_path):
+    assert same(weights(interrupted(pages, tmp_path, None, "runtime.workers=2")), weights(whole))
+
+
+def test_run_folder_holds_what_it_promises(whole):
+    sentinel = json.loads((whole / ".SUCCESS").read_text())
+    assert sentinel["schema"] == 1
+    assert sentinel["status"] == "success"
+    assert 0 <= sentinel["metrics"]["hmean@0.5"] <= 1
+    assert not (whole / ".RUNNING").exists()
+    again = configs.load(whole / "config.yaml")
+    assert again.trainer.precision == "fp32"
+    assert again.runtime.workers == 0
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["machine"]["reasons"]["accelerator"]
+    assert (whole / "config.yaml").stat().st_mode & 0o077 == 0
+    best = newest_checkpoint(whole.parent)
+    assert best.parent == whole / "checkpoints"
+    assert best.name.startswith("best-resnet18_slim-fpn-step")
+
+
+def test_a_step_takes_as_long_as_its_micro_batches(whole):
+    with (whole / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["step_seconds"]]
+    images = [float(row["step_seconds"]) * float(row["images_per_second"]) for row in rows]
+    assert images == pytest.approx([4] * 4)  # 2 micro-batches of 2 crops
+
+
+def test_both_checkpoints_load_without_pickle_and_detect(whole, pages):
+    for name in ("last.ckpt", newest_checkpoint(whole.parent).name):
+        path = whole / "checkpoints" / name
+        torch.load(path, weights_only=True)
+        found = Detector.load(path).detect(pages / "val" / "images" / "p0.png")
+        assert (found.width, found.height) == (128, 160)
+
+
+def test_two_runs_never_share_a_folder(pages, tmp_path):
+    first, second = (loop.fit(tiny(pages, tmp_path, "trainer.max_steps=1")).folder for _ in range(2))
+    assert first != second
+    assert all(list((f / "checkpoints").glob("best-*.ckpt")) for f in (first, second))
+
+
+def test_the_first_error_survives_a_lost_run_folder(pages, tmp_path, monkeypatch):
+    """The system that this rebuilds lost its CUDA error behind the FileNotFoundError of its own handler."""
+
+    def fail(self, *_args):
+        import shutil
+
+        shutil.rmtree(self.finish_batch.__self__.folder.path)
+        raise RuntimeError("CUDA error: an illegal instruction was encountered")
+
+    monkeypatch.setattr(lightning_module.Training, "training_step", fail)
+    with pytest.raises(RuntimeError, match="illegal instruction"):
+        loop.fit(tiny(pages, tmp_path))
+    ((_, record),) = run_folder.list_runs(tmp_path)
+    assert record.status == "failure"
+    assert "illegal instruction" in record.error["message"]
+    assert "test_fit.py" in json.dumps(record.error)
+
+
+def test_bad_data_is_a_failed_run_with_its_reason(tmp_path):
+    with pytest.raises(DataError):
+        loop.fit(tiny(tmp_path / "nowhere", tmp_path / "runs"))
+    ((_, record),) = run_folder.list_runs(tmp_path / "runs")
+    assert record.status == "failure"
+    assert "nowhere" in record.error["message"]
+
+
+def test_one_bad_page_is_told_and_does_not_end_the_run(pages, tmp_path):
+    import shutil
+
+    root = tmp_path / "data"
+    shutil.copytree(pages, root)
+    page = root / "train" / "images" / "p1.png"
+    page.write_bytes(page.read_bytes()[:200])
+    told = []
+    result = loop.fit(tiny(root, tmp_path / "runs"), progress=told.append)
+    assert result.status == "success"
+    assert any("p1" in e.get("text", "") for e in told)
+    with pytest.raises(DataError, match="p1"):
+        loop.fit(tiny(root, tmp_path / "runs", "runtime.strict=true"))
+
+
+def test_early_stopping_and_epochs(pages, tmp_path, monkeypatch):
+    config = tiny(pages, tmp_path, "trainer.max_steps=30", "trainer.val_every=1", "trainer.patience=2", "optim.lr=1e-9")
+    assert loop.fit(config).metrics["steps"] < 30
+    config = tiny(pages, tmp_path)
+    config.trainer.max_epochs = 2
+    assert loop.fit(config).metrics["steps"] == 2  # 2 epochs x 3 pages over batches of 2 x 2
+
+
+def test_killed_run_resumes_from_its_last_checkpoint(pages, tmp_path):
+    """SIGKILL leaves no time for anything: the folder reads as died, and resuming goes on from last.ckpt."""
+    script = (
+        "from ocrlab.training import loop as fit, run_callback as watcher; import sys; from ocrlab.config import schema as config; watcher.SAVE_EVERY = 0\n"
+        "fit.fit(config.load(overrides=sys.argv[1:]))"
+    )
+    config = tiny(pages, tmp_path, "trainer.max_steps=500")
+    overrides = [
+        f"{k}={json.dumps(v) if isinstance(v, list | tuple) else v}"
+        for k, v in configs.flat(config).items()
+        if v is not None
+    ]
+    child = subprocess.Popen([sys.executable, "-c", script, *overrides], start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*/checkpoints/last.ckpt")) and time.monotonic() < deadline:
+        assert child.poll() is None
+        time.sleep(0.1)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    ((folder, record),) = run_folder.list_runs(tmp_path)
+    assert record.status == "died"
+    about = checkpoint.load(folder / "checkpoints" / "last.ckpt")["ocrlab"]
+    assert about["micro"] >= 1
+    text = (folder / "config.yaml").read_text().replace("max_steps: 500", f"max_steps: {about['step'] + 2}")
+    (folder / "config.yaml").write_text(text)
+    assert loop.fit(configs.Config(), resume=folder).metrics["steps"] == about["step"] + 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda p: p.write_bytes(p.read_bytes()[:1000]), "cannot be read as a checkpoint"),
+        (lambda p: torch.save({"weights": 1}, p), "was not written by ocrlab"),
+        (lambda p: p.unlink(), "There is no checkpoint"),
+    ],
+)
+def test_a_broken_checkpoint_is_named(whole, tmp_path, damage, text):
+    path = tmp_path / "copy.ckpt"
+    path.write_bytes(newest_checkpoint(whole.parent).read_bytes())
+    damage(path)
+    with pytest.raises(CheckpointError, match=text):
+        Detector.load(path)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path}/owned",))
+
+    path = tmp_path / "evil.ckpt"
+    torch.save({"ocrlab": Evil()}, path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Detector.load(path)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_no_checkpoint_names_the_option(tmp_path):
+    with pytest.raises(CheckpointError, match="--checkpoint"):
+        newest_checkpoint(tmp_path)
+
+
+def test_training_begins_from_another_checkpoint_and_remembers_it(pages, tmp_path):
+    first = loop.fit(tiny(pages, tmp_path / "a"))
+    begun = tiny(pages, tmp_path / "b", f"weights={first.checkpoint}", "trainer.max_steps=1", "optim.lr=1e-9")
+    second = loop.fit(begun)
+    before, after = (checkpoint.load_detector(run.checkpoint)[0].state_dict() for run in (first, second))
+    name = "encoder.layer4.1.conv2.weight"
+    torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-6)
+    fresh = loop.fit(tiny(pages, tmp_path / "c", "trainer.max_steps=1", "optim.lr=1e-9"))
+    assert not torch.allclose(checkpoint.load_detector(fresh.checkpoint)[0].state_dict()[name], before[name], atol=1e-4)
+    assert f"weights: {first.checkpoint}" in (second.folder / "config.yaml").read_text()
+
+
+def test_training_cannot_begin_from_another_network(pages, tmp_path):
+    first = loop.fit(tiny(pages, tmp_path / "a", "trainer.max_steps=1"))
+    other = tiny(pages, tmp_path / "b", f"weights={first.checkpoint}", "width=16")
+    with pytest.raises(CheckpointError, match=r"another network.*width=32.*width=16.*Set encoder, decoder and width"):
+        loop.fit(other)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        loop.fit(tiny(pages, tmp_path / "c", f"weights={tmp_path}/absent.ckpt"))
+
+
+@pytest.mark.parametrize("reaches", [False, True], ids=["loss only", "gradients too"])
+def test_a_loss_that_is_no_number_is_told_with_its_pages(pages, tmp_path, monkeypatch, reaches):
+    whole_loss, calls, told = loop.Training.training_step, itertools.count(), []
+
+    def step(self, batch, index):
+        total = whole_loss(self, batch, index)
+        bad = float("nan") if next(calls) == 2 else 0.0
+        self.parts = self.parts._replace(total=self.parts.total + bad)
+        return total * (1 + bad) if reaches else total
+
+    monkeypatch.setattr(loop.Training, "training_step", step)
+    if reaches:
+        with pytest.raises(RunError, match="weights are no finite numbers any more.*micro-batches was NaN"):
+            loop.fit(tiny(pages, tmp_path), progress=told.append)
+        return
+    done = loop.fit(tiny(pages, tmp_path), progress=told.append)
+    assert done.metrics["not_finite"] == 1
+    warned = [one["text"] for one in told if one["kind"] == "warning" and "micro-batches was NaN" in one["text"]]
+    assert len(warned) == 2  # at once, and at the end
+    assert "of 1 of 8" in warned[1]

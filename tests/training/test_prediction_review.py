@@ -1,0 +1,97 @@
+"""What is looked at after a training: the figures of validation, pages from all over a split, maps kept for a few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ocrlab.config.schema import Config, load
+from ocrlab.data.formats import reader
+from ocrlab.data.formats.reader import Sample
+from ocrlab.evaluation.metrics import iou
+from ocrlab.inference import page_inference
+from ocrlab.model.dbnet import Detector
+from ocrlab.training import prediction_review
+from ocrlab.training.prediction_review import Review, Reviewed
+
+
+@pytest.fixture
+def config(root: Path) -> Config:
+    small = {"width": 16, "crop": 128, "evaluate.long_side": 128, "post.threshold": 0.45, "post.box_threshold": 0.0}
+    return load(overrides={"data": str(root / "data_samples"), **small})
+
+
+@pytest.fixture
+def samples(config: Config) -> list[Sample]:
+    return reader.load(config.data, "val").samples
+
+
+@pytest.fixture
+def net(config: Config) -> Detector:
+    torch.manual_seed(1)
+    return Detector(config.encoder, config.decoder, config.width).eval()
+
+
+def test_spread_takes_both_ends() -> None:
+    assert prediction_review.spread(range(10), 3) == [0, 4, 9]  # type: ignore[arg-type, comparison-overlap]
+    assert prediction_review.spread(range(2), 3) == [0, 1]  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_an_example_is_seeded_and_fits(config: Config, samples: list[Sample]) -> None:
+    sample, crop, maps = prediction_review.example(config, samples)
+    again = prediction_review.example(config, samples)
+    assert again[0] is sample
+    assert np.array_equal(crop, again[1])
+    assert crop.shape == (128, 128, 3)
+    assert maps.shrink_map.shape == (128, 128)
+
+
+@pytest.mark.parametrize("encoder", ["resnet18", "mobilenet_v3_large"])
+@pytest.mark.parametrize("decoder", ["fpn", "unet"])
+def test_stages_count_every_parameter_once(config: Config, encoder: str, decoder: str) -> None:
+    config = load(overrides={"encoder": encoder, "decoder": decoder, "crop": 64})
+    stages = prediction_review.stages(config)
+    net = Detector(encoder, decoder, config.width)
+    assert sum(stage.parameters for stage in stages) == sum(p.numel() for p in net.parameters())
+    assert [(s.name, s.shape) for s in stages if s.shape] == net.shapes(64, 64)
+
+
+def test_looking_gives_the_figures_of_validation(config: Config, samples: list[Sample], net: Detector) -> None:
+    ticks: list[tuple[int, int]] = []
+    seen = prediction_review.look(net, config, samples[:3], bf16=False, keep=2, tick=lambda *done: ticks.append(done))
+    assert ticks == [(1, 3), (2, 3), (3, 3)]
+    assert [page.heat is not None for page in seen.pages] == [True, False, True]
+    for page in seen.pages:
+        image = reader.read_image(page.sample.image)
+        ratio = config.targets.shrink_ratio
+        found = page_inference.detect(
+            net, image, post=config.post, evaluate=config.evaluate, shrink_ratio=ratio, bf16=False
+        )
+        assert len(found) == len(page.found)
+        for a, b in zip(found.polygons, page.found.polygons, strict=True):
+            assert np.array_equal(a, b)
+        assert iou.match(page.sample.polygons, page.sample.ignored, found.polygons).pairs == page.match.pairs
+
+
+def test_the_sweep_contains_the_settings_in_use(config: Config, samples: list[Sample], net: Detector) -> None:
+    config.post.unclip = 1.7
+    seen = prediction_review.look(net, config, samples[:2], bf16=False)
+    found = prediction_review.sweep(seen, (0.3, 0.6), ("exact",))
+    assert set(found) == {(t, u) for t in (0.3, 0.45, 0.6) for u in ("exact", 1.7)}
+    assert found[0.45, 1.7] == iou.summary([page.match for page in seen.pages])
+
+
+def test_best_and_worst_share_no_page(samples: list[Sample], config: Config) -> None:
+    def page(hits: int) -> Reviewed:
+        sample = samples[0]
+        match = iou.match(sample.polygons, sample.ignored, sample.polygons[:hits])
+        return Reviewed(sample, None, match, np.eye(2, 3), None)  # type: ignore[arg-type]
+
+    ranked = [page(hits) for hits in (3, 9, 1)]
+    best, worst = prediction_review.best_and_worst(Review(config, ranked), 2)
+    assert [p.match.matched(0.5) for p in best] == [9, 3]
+    assert [p.match.matched(0.5) for p in worst] == [1]
+    assert prediction_review.best_and_worst(Review(config, ranked[:1]), 2) == (ranked[:1], [])

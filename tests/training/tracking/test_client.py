@@ -1,0 +1,264 @@
+"""Tracking never blocks, never raises and never hangs training, whatever a package named wandb does."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ocrlab.config.schema import Tracking
+from ocrlab.training.tracking import client
+
+FAKE = """
+import json, os, time
+class Settings:
+    model_fields = {"root_dir": None, "init_timeout": None}
+    def __init__(self, **values): self.values = values
+class Run:
+    def __init__(self, **values):
+        self.said, self.name, self.tags, self.summary = values, values["name"], values["tags"], {}
+    def log(self, metrics, step): self.said.setdefault("rows", []).append([step, metrics])
+    def finish(self, exit_code):
+        FINISH
+        told = {k: v for k, v in self.said.items() if k not in ("settings", "id", "resume")}
+        told |= {"name": self.name, "tags": self.tags, "exit_code": exit_code, "summary": self.summary}
+        open(os.path.join(os.environ["WANDB_DIR"], "told.json"), "w").write(json.dumps(told))
+def init(**values):
+    INIT
+    return Run(**values)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Put a package named wandb before the real one: `fake(top=..., init=..., finish=...)`, each a statement."""
+
+    def make(top: str = "", init: str = "pass", finish: str = "pass") -> Path:
+        place = tmp_path / "path" / "wandb"
+        place.mkdir(parents=True)
+        (place / "__init__.py").write_text(top + FAKE.replace("FINISH", finish).replace("INIT", init))
+        monkeypatch.setenv("PYTHONPATH", str(place.parent))
+        folder = tmp_path / "run"
+        folder.mkdir()
+        return folder
+
+    return make
+
+
+def settings(mode: str = "offline", deadline: float = 20) -> Tracking:
+    return Tracking(mode=mode, user="me", project="lab", deadline=deadline)  # type: ignore[arg-type]
+
+
+def told(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "told.json").read_text())
+    return found
+
+
+def test_name() -> None:
+    assert client.run_name("me", "resnet18", "fpn", 4, 2e-3) == "me_resnet18-fpn-dbhead-dbloss-bs4-lr0.002"
+    name = client.run_name("me", "resnet18", "unet", 16, 1e-5, 0.93456)
+    assert name == "me_resnet18-unet-dbhead-dbloss-bs16-lr1e-05_0.9346"
+
+
+def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    folder = fake()
+    tracker = client.start(settings(), "first", ["sroie"], folder, {"batch_size": 4, "data": "/somewhere/secret/sroie"})
+    for step in range(3):
+        tracker.log({"loss": step / 2, "bad": float("nan")}, step)
+    tracker.finish("completed", "last_0.9", {"hmean@0.5": 0.9})
+    assert told(folder) == {
+        "project": "lab",
+        "name": "last_0.9",
+        "tags": ["sroie", "status:completed"],
+        "config": {"batch_size": 4, "data": "<path>/sroie"},
+        "mode": "offline",
+        "rows": [[0, {"loss": 0.0}], [1, {"loss": 0.5}], [2, {"loss": 1.0}]],
+        "summary": {"hmean@0.5": 0.9},
+        "exit_code": 0,
+    }
+    assert capfd.readouterr().err == ""
+
+
+def test_a_failed_run_is_tagged_so_and_keeps_its_name(fake) -> None:  # type: ignore[no-untyped-def]
+    folder = fake()
+    client.start(settings(), "first", [], folder, {}).finish("failed")
+    assert (told(folder)["name"], told(folder)["tags"], told(folder)["exit_code"]) == ("first", ["status:failed"], 1)
+
+
+def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    folder = fake(top="import time; time.sleep(600)\n")
+    tracker = client.start(settings("disabled"), "first", [], folder, {})
+    tracker.log({"loss": 1.0}, 1)
+    tracker.finish("completed", "last")
+    assert tracker.child is None
+    assert list(folder.iterdir()) == []
+    assert "wandb" not in sys.modules
+    assert capfd.readouterr().err == ""
+
+
+def test_an_import_that_hangs_costs_one_deadline_and_one_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    folder = fake(top="import time; time.sleep(600)\n")
+    before = time.monotonic()
+    tracker = client.start(settings(deadline=3), "first", [], folder, {})
+    for step in range(1000):
+        tracker.log({"loss": 1.0}, step)
+    assert time.monotonic() - before < 3
+    child = tracker.child
+    tracker.finish("completed")
+    tracker.log({"loss": 1.0}, 1001)
+    tracker.finish("completed")
+    assert time.monotonic() - before < 12
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "not finished after 3 s; training goes on" in said
+    assert child is not None
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_hang_is_noticed_while_training_goes_on(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    tracker = client.start(settings(deadline=0.2), "first", [], fake(init="time.sleep(600)"), {})
+    end = time.monotonic() + 20
+    while tracker.child is not None and time.monotonic() < end:
+        tracker.log({"loss": 1.0}, 1)
+        time.sleep(0.05)
+    assert tracker.child is None
+    assert "training goes on" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        ({"top": "raise ImportError('no wandb here')\n"}, "no wandb here"),
+        ({"init": "raise RuntimeError('no key\\nno run')"}, "RuntimeError: no key no run"),
+        ({"init": "os._exit(7)"}, "status 7"),
+        ({"finish": "raise RuntimeError('disk full')"}, "status 1"),
+    ],
+)
+def test_trouble_is_one_line_of_warning(fake, capfd, fault: dict[str, str], word: str) -> None:  # type: ignore[no-untyped-def]
+    tracker = client.start(settings(), "first", [], fake(**fault), {})
+    tracker.log({"loss": 1.0}, 1)
+    tracker.finish("completed", "last")
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert word in said
+
+
+def test_online_that_fails_goes_on_offline_with_one_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    folder = fake(init="if values['mode'] == 'online': raise ConnectionError('unreachable')")
+    tracker = client.start(settings("online"), "first", [], folder, {})
+    tracker.log({"loss": 1.0}, 1)
+    tracker.finish("completed", "last")
+    assert told(folder)["mode"] == "offline"
+    assert told(folder)["rows"] == [[1, {"loss": 1.0}]]
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "goes on offline (ConnectionError: unreachable); send it later: cd " in said
+
+
+def test_an_online_start_that_hangs_begins_again_offline_and_nothing_is_lost(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    folder = fake(init="if values['mode'] == 'online': time.sleep(600)")
+    tracker = client.start(settings("online", deadline=8), "first", [], folder, {})
+    first = tracker.child
+    assert first is not None
+    tracker.log({"loss": 1.0}, 1)
+    tracker._started -= 8  # as if that long had gone by
+    tracker.log({"loss": 2.0}, 2)
+    assert first.poll() == -signal.SIGKILL
+    tracker.finish("completed", "last")
+    assert (told(folder)["mode"], told(folder)["rows"]) == ("offline", [[1, {"loss": 1.0}], [2, {"loss": 2.0}]])
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "not ready after 8 s" in said
+
+
+def test_trouble_with_one_picture_is_told_at_the_end_and_the_rest_arrives(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    folder = fake()
+    picture = folder / "page.jpg"
+    picture.write_bytes(b"no picture at all")
+    tracker = client.start(settings(), "first", [], folder, {})
+    tracker.pictures([("page", picture)], 3)
+    tracker.log({"loss": 1.0}, 4)
+    tracker.finish("completed", "last")
+    assert told(folder)["rows"] == [[4, {"loss": 1.0}]]
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "pictures of step 3: " in said
+    assert not picture.exists()  # it was made for the tracker
+
+
+def test_the_id_is_made_once(tmp_path: Path) -> None:
+    (tmp_path / "flight").mkdir()
+    made = client.run_id(tmp_path)
+    assert re.fullmatch("[a-z0-9]{8}", made)
+    assert client.run_id(tmp_path) == made
+    assert json.loads((tmp_path / "flight" / "tracking.json").read_text()) == {"schema": 1, "id": made}
+    (tmp_path / "flight" / "tracking.json").write_text("cut o")
+    assert re.fullmatch("[a-z0-9]{8}", client.run_id(tmp_path))
+
+
+def test_a_finish_that_hangs_is_ended(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+    tracker = client.start(settings(deadline=3), "first", [], fake(finish="time.sleep(600)"), {})
+    before = time.monotonic()
+    tracker.finish("completed", "last")
+    assert time.monotonic() - before < 12
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_tracker_that_does_not_read_is_given_up(fake, capfd, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(client, "BACKLOG", 100_000)
+    tracker = client.start(settings(), "first", [], fake(top="import time; time.sleep(600)\n"), {})
+    for step in range(5000):
+        tracker.log({"a rather long name of a metric": 1.0}, step)
+    assert tracker.child is None
+    assert "does not read" in capfd.readouterr().err
+
+
+def test_a_training_that_is_killed_is_tagged_failed(fake) -> None:  # type: ignore[no-untyped-def]
+    folder = fake()
+    code = f"""
+import os, pathlib
+from ocrlab.config.schema import Tracking
+from ocrlab.training.tracking import client as tracking
+tracker = tracking.start(Tracking(mode="offline", deadline=20), "first", [], pathlib.Path({str(folder)!r}), {{}})
+tracker.log({{"loss": 1.0}}, 1)
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    end = time.monotonic() + 20
+    while not (folder / "told.json").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.5)  # it may be half written
+    assert told(folder)["tags"] == ["status:failed"]
+
+
+def test_a_relative_folder_is_meant_from_here(fake, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    folder = fake()
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("PYTHONPATH", "path")
+    client.start(settings(), "first", [], Path("run"), {}).finish("completed")
+    assert told(folder)["tags"] == ["status:completed"]
+
+
+def test_a_folder_that_is_gone_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tracker = client.start(settings(), "first", [], tmp_path / "gone", {})
+    tracker.log({"loss": 1.0}, 1)
+    tracker.finish("completed")
+    assert "cannot be started" in capfd.readouterr().err
+
+
+def test_redaction() -> None:
+    user, host = getpass.getuser(), socket.gethostname()
+    clean = client.redacted({"a": [f"~/{user}/x.yaml", 1, None, True], "b": ("/etc/passwd", "resnet18"), "c": 0.5})
+    assert clean == {"a": ["<path>/x.yaml", 1, None, True], "b": ["<path>/passwd", "resnet18"], "c": 0.5}
+    if len(user) > 2:
+        assert client.redacted(f"run of {user}, not of x{user}") == f"run of <user>, not of x{user}"
+    if len(host) > 2 and host != user:
+        assert client.redacted(f"on {host}.") == "on <host>."
