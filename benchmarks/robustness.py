@@ -39,10 +39,10 @@ Change = Callable[[np.random.Generator, Image, Polygons], tuple[Image, Polygons]
 def main() -> int:
     """Score the pages clean and changed, and print the table; 1 if a drop is above the limit."""
     args = arguments()
-    from ocrlab import inference
+    from ocrlab.inference.detector import Detector, threads
 
-    inference.threads(args.threads)
-    detector = inference.Detector.load(args.checkpoint)
+    threads(args.threads)
+    detector = Detector.load(args.checkpoint)
     detector.config = configs.apply(detector.config, args.settings)
     samples = reader.load(args.data, args.split, exif=detector.config.exif).samples[: args.pages]
     start, figures = time.perf_counter(), {}

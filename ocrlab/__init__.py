@@ -1,6 +1,8 @@
-"""ocrlab trains a DBNet text detector, and says why training failed.
+"""ocrlab trains a DBNet text detector, and explains why a PyTorch training failed.
 
-Importing it costs next to nothing: `Config` and `Detector` are fetched when they are first asked for.
+The public names are here and in `ocrlab.debug`, `ocrlab.data`, `ocrlab.evaluation`, `ocrlab.inference`,
+`ocrlab.training`, `ocrlab.hardware` and `ocrlab.reports`. Each is imported when it is first used: `import ocrlab`
+itself needs only the standard library.
 """
 
 from __future__ import annotations
@@ -8,24 +10,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ocrlab._version import __version__
+from ocrlab.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
-    from ocrlab.inference import Detector
+    from ocrlab.debug.instruments.step_check.checker import check as check_step
+    from ocrlab.debug.recorder.lightning_callback import Recorder
+    from ocrlab.inference.detector import Detector
 
-__all__ = ["Config", "Detector", "__version__"]
+__all__ = ["Config", "Detector", "Recorder", "__version__", "check_step"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "Config":
-        from ocrlab.config.schema import Config
-
-        return Config
-    if name == "Detector":
-        from ocrlab.inference import Detector
-
-        return Detector
-    raise AttributeError(f"module 'ocrlab' has no attribute {name!r}; it has {', '.join(__all__)}")
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Config": "ocrlab.config.schema",
+        "Detector": "ocrlab.inference.detector",
+        "Recorder": "ocrlab.debug.recorder.lightning_callback",
+        "check_step": "ocrlab.debug.instruments.step_check.checker:check",
+    },
+)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -33,7 +36,3 @@ def load_ipython_extension(shell: Any) -> None:
     from ocrlab.notebook import register
 
     register(shell)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -38,12 +38,12 @@ def open_detector(
 
     `device` is auto, cpu or cuda, and without it what `trainer.accelerator` says.
     """
-    from ocrlab import inference
+    from ocrlab.inference.detector import Detector, threads
     from ocrlab.training.auto_settings import accelerator_for
 
-    inference.threads(asked.runtime.threads)
+    threads(asked.runtime.threads)
     device, why = accelerator_for(device or asked.trainer.accelerator)
-    detector = inference.Detector.load(checkpoint, runs=asked.runs, device=device)
+    detector = Detector.load(checkpoint, runs=asked.runs, device=device)
     detector.config = configs.apply(detector.config, words)
     told = "" if why == "set in the config" else f" ({why})"
     print(f"detector: {detector.origin}, on the {device}{told}", file=sys.stderr)

@@ -109,10 +109,10 @@ def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tup
         Path(asked.data).expanduser(), split
     )  # says at once, before a network is loaded, that it is not there
     detector = detector_options.open_detector(args.checkpoint, words, asked)
-    from ocrlab import inference
+    from ocrlab.inference import scoring
 
     with progress.of_pages("evaluating") as tick:
-        scored = inference.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
+        scored = scoring.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
     return scored, {"checkpoint": str(detector.checkpoint), "data": asked.data, "split": split}
 
 

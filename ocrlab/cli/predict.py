@@ -111,14 +111,14 @@ def _files(paths: list[str]) -> list[Path]:
 
     A missing file is an error as a word, and a page that is left out as a line of a list.
     """
-    from ocrlab import inference
+    from ocrlab.inference import prediction_files
 
     named = [Path(path) for path in paths if path != "-"]
-    files = inference.collect(named) if named else []
+    files = prediction_files.collect(named) if named else []
     if "-" in paths:
         for line in os.fsdecode(sys.stdin.buffer.read()).split("\n"):
             if line:
-                files += inference.collect([Path(line)]) if Path(line).is_dir() else [Path(line)]
+                files += prediction_files.collect([Path(line)]) if Path(line).is_dir() else [Path(line)]
     if not files:
         raise DataError("No image was found", got="an empty list on stdin", need="one path a line")
     return files
@@ -128,13 +128,13 @@ def _predict(
     detector: Detector, args: argparse.Namespace, files: list[Path], out: Path | None, write: Callable[[Any], None]
 ) -> dict[str, Any]:
     """Predict file by file, write each page's line, and return the record of it all."""
-    from ocrlab import inference
+    from ocrlab.inference import prediction_files
 
     kept: list[dict[str, Any]] = []
     left_out: list[str] = []
     count = regions = 0
     formats = args.format or list(FORMATS)
-    stream = inference.predict_files(detector, files, out, formats)
+    stream = prediction_files.predict_files(detector, files, out, formats)
     with progress.of_pages("predicting") as tick, contextlib.closing(stream):
         for done, found in enumerate(stream, 1):
             write(found.record())

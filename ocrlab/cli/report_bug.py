@@ -13,7 +13,7 @@ from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
 from ocrlab.reports.bug_report import build
-from ocrlab.reports.bug_report.inputs import INCIDENT, Sources, collect
+from ocrlab.reports.bug_report.inputs import Sources, collect
 from ocrlab.reports.bug_report.reproduction import command
 
 TIMEOUT = 300.0
@@ -73,10 +73,7 @@ def _write(report: build.Report, found: Sources, out: Path | None) -> tuple[Path
     if out:
         output_paths.make(out.parent, "--out")
         return build.write(report, out.parent, _stem(out))
-    stem = f"bug-{report.id.removeprefix('OCR-')}"
-    if found.kind in ("notebook", "log"):
-        return build.write(report, found.path.parent, f"{found.path.stem}-{stem}")
-    return build.write(report, found.path if found.kind == "incident" else found.path / INCIDENT, stem)
+    return build.write_beside(report, found)
 
 
 def _verified(found: Sources, args: argparse.Namespace) -> dict[str, Any]:

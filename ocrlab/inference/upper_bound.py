@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import cv2
@@ -24,7 +25,7 @@ from ocrlab import geometry
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 from ocrlab.data import target_maps, transforms
-from ocrlab.data.formats.reader import Index, Sample
+from ocrlab.data.formats.reader import Index, Sample, load
 from ocrlab.errors import DataError
 from ocrlab.evaluation.metrics import iou
 from ocrlab.evaluation.postprocess import Regions
@@ -132,6 +133,25 @@ def sweep(
         for j, variant in enumerate(variants):
             rows.append(_row(variant, index.samples, [page[k][1][j] for page in done], losses))
     return rows
+
+
+def hmean_upper_bound(folder: Path | str, split: str = "val", config: Config | None = None) -> Row:
+    """Return what a detector could reach at best on a data folder with the settings of `config` (the defaults).
+
+    The maps are drawn from the annotations and go through post-processing, so that only what the settings lose is
+    missing: `row.hmean` by IoU threshold, and the boxes that vanish, get too thin or merge. Raises DataError where
+    the folder cannot be read or no box counts.
+    """
+    config = config or Config()
+    (row,) = sweep(
+        load(folder, split, exif=config.exif),
+        long_sides=[config.evaluate.long_side],
+        shrink_ratios=[config.targets.shrink_ratio],
+        unclips=[config.post.unclip],
+        shape=config.post.shape,
+        config=config,
+    )
+    return row
 
 
 def best(rows: Sequence[Row]) -> Row:

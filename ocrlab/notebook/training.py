@@ -28,6 +28,7 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
     """Return some pages of a split (default: the one that is learned from) with their polygons; raises DataError."""
     from ocrlab.data import image_io
     from ocrlab.data.formats import reader
+    from ocrlab.inference import Detector
     from ocrlab.training import prediction_review as reviews
 
     split = split or config.train_split
@@ -101,14 +102,13 @@ def look(run: RunResult, progress: progress_view.Live) -> Review:
 
     Raises CheckpointError, DataError.
     """
-    from ocrlab import inference
     from ocrlab.config import schema as configs
     from ocrlab.data import dataset
     from ocrlab.data.formats import reader
     from ocrlab.training import prediction_review as reviews
 
     config = configs.load(run.folder / "config.yaml")
-    detector = inference.Detector.load(run.checkpoint, device=config.trainer.accelerator)
+    detector = Detector.load(run.checkpoint, device=config.trainer.accelerator)
     samples, _ = dataset.readable(reader.load(config.data, config.val_split, exif=config.exif).samples, config)
     tick = _ticks(progress)
     return reviews.look(detector.model, detector.config, samples, bf16=detector.bf16, keep=SWEPT, tick=tick)

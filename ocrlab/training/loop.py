@@ -76,6 +76,12 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
         return _fit(config, folder, mine, resume is not None, progress if mine.first else silent)
 
 
+def resume(run: Path | str, *, progress: Progress = silent) -> RunResult:
+    """Go on with the training of a run folder, with its own config; raises ConfigError where there is no such run."""
+    folder = Path(run)
+    return fit(configuration.of_run(folder), resume=folder, progress=progress)
+
+
 def _fit(config: Config, folder: run_folder.RunFolder, mine: Ranks, again: bool, progress: Progress) -> RunResult:
     started = time.perf_counter()
     last = folder.checkpoints / "last.ckpt"

@@ -41,8 +41,8 @@ class Converted:
 
 
 def convert(
-    source: Path,
-    target: Path,
+    source: Path | str,
+    target: Path | str,
     to: str,
     *,
     splits: Sequence[str] = (),
@@ -56,7 +56,7 @@ def convert(
     name) or left where they are. With `quads` every polygon becomes one of 4 points. A page that cannot be read is a
     problem and left out. Raises DataError if the target exists or lies in the source, or if no page is left.
     """
-    source, target = source.expanduser(), target.expanduser()
+    source, target = Path(source).expanduser(), Path(target).expanduser()
     _check(source, target, to, images)
     found = list(splits) or reader.splits(source) or ["train"]
     made = Converted(target)

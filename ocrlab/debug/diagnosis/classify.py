@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from ocrlab.debug.diagnosis import (
     evidence,
     final_exception,
     first_failed_rank,
+    load_input,
     measured_facts,
     next_experiments,
     previous_verdict,
@@ -127,6 +129,14 @@ def classify(incident: Incident) -> Verdict:
         missing=[] if causes and causes[0].confidence >= SURE else unknown_cause.missing(incident, causes, texts),
     )
     return first_failed_rank.named(verdict, guilty, whole)
+
+
+def diagnose(path: str | os.PathLike[str]) -> Verdict:
+    """Name the cause of what is at a path: a log, a run folder or an executed notebook; `-` reads standard input.
+
+    Raises DataError where the path cannot be read.
+    """
+    return classify(load_input.incident(os.fspath(path)))
 
 
 def _described(hit: Hit) -> bool:

@@ -6,6 +6,8 @@ That batch must then fit in a longer training too, whose heap has had the time t
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import Any
 from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
-from ocrlab.debug.memory import memory_savers
+from ocrlab.debug.memory import memory_limit, memory_savers
 from ocrlab.debug.memory.fit_trials import Room, Say, Try
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import RunError
@@ -38,6 +40,21 @@ class Fit:
     remedies: list[Try] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     estimate: dict[str, Any] = field(default_factory=dict)
+
+
+def largest_batch(
+    config: Config, *, limit: float | None = None, margin: float = 0.1, minutes: float = 5.0, cuda: bool = False
+) -> Fit:
+    """Return the largest batch that fits a config, found by trainings of a few steps in watched children.
+
+    `limit` is in GB (10^9 bytes), by default what this process may have, on a GPU with `cuda`; `margin` is the part
+    of it that stays free. Raises RunError where the training fails of another cause than memory.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
+    try:
+        return fit(config, folder, limit=memory_limit.find(limit, cuda=cuda), margin=margin, seconds=60 * minutes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fit(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ocrlab.errors import ShapeError
+from ocrlab.errors import ConfigError, ShapeError
+from ocrlab.evaluation.metrics.dataset_scores import Scored
 from ocrlab.evaluation.metrics.page_scores import AT, COLUMNS, PageScores, widened
 
 ROUNDS = 10_000
@@ -89,6 +90,24 @@ def compare(
     ahead = (above + (rounds - above - below) / 2) / rounds
     p = min(1.0, among * 2 * (rounds - max(above, below) + 1) / (rounds + 1))
     return Paired(*plain, float(low), float(high), float(ahead), float(p), len(one))
+
+
+def compare_scores(a: Scored, b: Scored, *, iou: float = 0.5) -> Paired:
+    """Compare two detectors that were scored on the same pages by their hmean at `iou` (0.5, 0.7 or 0.8).
+
+    Raises ShapeError where the pages differ, ConfigError for another threshold.
+    """
+    at = f"@{iou:g}"
+    if at not in AT:
+        raise ConfigError("Scores cannot be compared at this IoU", got=iou, need=", ".join(one[1:] for one in AT))
+    if a.pages.keys() != b.pages.keys():
+        differing = sorted(a.pages.keys() ^ b.pages.keys())
+        raise ShapeError(
+            "The two detectors were not scored on the same pages",
+            got=f"{len(differing)} pages in one of them only, such as {differing[0]!r}",
+            need="the same page names in both",
+        )
+    return compare([counts(a.pages[name])[at] for name in a.pages], [counts(b.pages[name])[at] for name in a.pages])
 
 
 def _differences(one: Floats, other: Floats, rounds: int, rng: np.random.Generator) -> Floats:

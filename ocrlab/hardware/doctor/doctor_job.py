@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ocrlab.hardware.doctor import (
     check_cpu,
@@ -24,7 +25,7 @@ from ocrlab.hardware.doctor import (
     probe_runner,
 )
 from ocrlab.hardware.doctor import check_driver as drivers
-from ocrlab.hardware.doctor.check_spec import Answers, Ask, Options, fail, skip
+from ocrlab.hardware.doctor.check_spec import Answers, Ask, Options, fail, interpreter, skip
 from ocrlab.records import Check
 from ocrlab.redaction import clean
 
@@ -129,6 +130,15 @@ def run(
         for thread in threads:
             thread.join()
     return [check for ask in every for check in state.found[ask.name]]
+
+
+def run_doctor(python: str = sys.executable, runs: Path | str = "runs") -> list[Check]:
+    """Return the findings on a Python and its machine in ten steps; each check runs in a child with a deadline.
+
+    `python` is the interpreter to check (path or name), `runs` the folder whose disk is tried. Raises ConfigError
+    where `python` is no interpreter.
+    """
+    return run(Options(interpreter(python), Path(runs)))
 
 
 def worst(checks: Sequence[Check]) -> str:

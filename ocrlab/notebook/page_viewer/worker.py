@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ocrlab import inference
 from ocrlab.config.schema import Post
 from ocrlab.data import image_io, transforms
 from ocrlab.data.dataset import name_at
@@ -29,6 +28,7 @@ from ocrlab.data.formats import icdar, reader
 from ocrlab.evaluation.metrics import iou
 from ocrlab.evaluation.postprocess.box_scores import kernels
 from ocrlab.inference import page_inference
+from ocrlab.inference.detector import Detector, newest_checkpoint, threads
 from ocrlab.notebook.page_viewer.messages import Judged, Listed, Opened, Seen, Small, Source
 from ocrlab.notebook.page_viewer.upload import read
 from ocrlab.reports.html import page_images
@@ -72,11 +72,11 @@ class Bench:
 
     def open(self, checkpoint: str, runs: str, data: str, exif: bool) -> Opened:
         """Load a detector; raises CheckpointError. `newest` is the best of the newest successful run."""
-        inference.threads()
+        threads()
         kernels()  # compiled or loaded before the first page, whose time is shown
         if checkpoint == "newest":
-            checkpoint = str(inference.newest_checkpoint(Path(runs)))
-        self.detector = detector = inference.Detector.load(checkpoint or "receipts")
+            checkpoint = str(newest_checkpoint(Path(runs)))
+        self.detector = detector = Detector.load(checkpoint or "receipts")
         self.data, self.exif = data, exif
         config = detector.config
         told = f"{config.encoder} + {config.decoder}"

@@ -12,7 +12,7 @@ from ocrlab import redaction, run_folder
 from ocrlab.debug.diagnosis.verdict_files import REPLACED
 from ocrlab.reports.bug_report import sections
 from ocrlab.reports.bug_report.html_page import page
-from ocrlab.reports.bug_report.inputs import Sources
+from ocrlab.reports.bug_report.inputs import INCIDENT, Sources, collect
 from ocrlab.reports.bug_report.markdown import INSIDE, Block, Bullets, Checks, Code, Paragraph, Section, Table, markdown
 
 MARK = re.compile(r"\((?:secret|user|host|address)\)")
@@ -65,6 +65,24 @@ def write(report: Report, folder: Path, stem: str) -> tuple[Path, Path]:
     for path, text in zip(places, _forms(report), strict=True):
         run_folder.write_text(path, text)
     return places
+
+
+def write_bug_report(run: Path | str, out: Path | str | None = None) -> tuple[Path, Path]:
+    """Write a bug report of a run folder, incident, notebook or log as Markdown and HTML; returns the two paths.
+
+    They go into the folder `out`, by default beside what they are about; an older report stays. Secrets and names
+    are replaced. Raises DataError where there is nothing to read, OSError where nothing can be written.
+    """
+    found = collect(Path(run))
+    return write_beside(build(found), found, Path(out) if out is not None else None)
+
+
+def write_beside(report: Report, found: Sources, folder: Path | None = None) -> tuple[Path, Path]:
+    """Write both forms of a report into `folder`, by default beside what it is about."""
+    stem = f"bug-{report.id.removeprefix('OCR-')}"
+    if found.kind in ("notebook", "log"):
+        return write(report, folder or found.path.parent, f"{found.path.stem}-{stem}")
+    return write(report, folder or (found.path if found.kind == "incident" else found.path / INCIDENT), stem)
 
 
 def _forms(report: Report) -> tuple[str, str]:

@@ -49,6 +49,16 @@ def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Writte
     return written
 
 
+def notebook_to_html(path: Path | str, out: Path | str | None = None) -> Path:
+    """Write an executed notebook as one HTML page without secrets and return its path; by default beside it.
+
+    An existing page is replaced. Raises DataError where `path` is not a notebook, OSError where it cannot be written.
+    """
+    target = Path(out) if out is not None else Path(path).with_suffix(".html")
+    write(path, target)
+    return target
+
+
 def page(notebook: Any, name: str = "notebook", folder: Path | None = None) -> str:
     """Return an executed notebook as one HTML page without secrets, of at most 2 MB.
 

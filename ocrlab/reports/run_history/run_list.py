@@ -62,11 +62,13 @@ class Run:
         return self.metrics.get("hmean@0.5")
 
 
-def list_runs(places: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Return the runs below folders, newest first; a place that is itself a run folder is that run.
+def list_runs(places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = "runs") -> list[Run]:
+    """Return the runs below a folder, or several, newest first; a place that is itself a run folder is that run.
 
-    Raises RunError for a place that is no folder.
+    Raises RunError for a place that is not a folder.
     """
+    if isinstance(places, str | os.PathLike):
+        places = [places]
     found: dict[str, Run] = {}
     with uncollected():
         for place in places:

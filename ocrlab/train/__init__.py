@@ -1,0 +1,1 @@
+"""Deprecated: `ocrlab.train.recorder` is `ocrlab.record` and `ocrlab.Recorder`."""
