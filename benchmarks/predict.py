@@ -27,7 +27,8 @@ from ocrlab.data import image_io, transforms
 from ocrlab.data.formats import reader
 from ocrlab.data.synthetic import generate
 from ocrlab.errors import OcrlabError
-from ocrlab.inference import Detector, page_inference, threads
+from ocrlab.inference import Detector, page_inference
+from ocrlab.inference.detector import threads
 
 GROWTH = 16.0  # MiB between page 200 and page 1,000; one page of A4 at 300 dpi takes 26
 SAME = 0.97  # of the speed one by one that a stream has at least: reading ahead must not cost anything on two cores

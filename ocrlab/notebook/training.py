@@ -28,7 +28,6 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
     """Return some pages of a split (default: the one that is learned from) with their polygons; raises DataError."""
     from ocrlab.data import image_io
     from ocrlab.data.formats import reader
-    from ocrlab.inference import Detector
     from ocrlab.training import prediction_review as reviews
 
     split = split or config.train_split
@@ -105,6 +104,7 @@ def look(run: RunResult, progress: progress_view.Live) -> Review:
     from ocrlab.config import schema as configs
     from ocrlab.data import dataset
     from ocrlab.data.formats import reader
+    from ocrlab.inference import Detector
     from ocrlab.training import prediction_review as reviews
 
     config = configs.load(run.folder / "config.yaml")

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from ocrlab.errors import CheckpointError, ConfigError, DataError, ShapeError
-from ocrlab.inference import Detector, newest_checkpoint, pretrained, threads
+from ocrlab.inference import Detector, pretrained
 from ocrlab.inference.checkpoint import load_detector, save_detector
+from ocrlab.inference.detector import newest_checkpoint, threads
 from ocrlab.inference.release_checkpoint import pack
 
 

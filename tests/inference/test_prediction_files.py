@@ -19,7 +19,8 @@ from PIL import Image
 
 from ocrlab.data.annotations import Problem
 from ocrlab.errors import DataError
-from ocrlab.inference import FORMATS, collect, overlay, predict_files, prediction_files
+from ocrlab.inference import prediction_files
+from ocrlab.inference.prediction_files import FORMATS, collect, overlay, predict_files
 from ocrlab.records import Prediction
 
 

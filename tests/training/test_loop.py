@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.errors import CheckpointError, DataError, RunError
-from ocrlab.inference import Detector, checkpoint, newest_checkpoint
+from ocrlab.inference import Detector, checkpoint
+from ocrlab.inference.detector import newest_checkpoint
 from ocrlab.losses.db_loss import LossParts
 from ocrlab.training import lightning_module, loop, run_callback
 
