@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import ConfigError, DataError, OcrlabError
 from ocrlab.records import SCHEMA, from_json
 from ocrlab.run_folder import watcher_link
@@ -68,7 +67,7 @@ class Ranks:
 def found(environment: Mapping[str, str] | None = None) -> Ranks:
     """Return which rank a launcher has made this process, one of one where there is none; raises ConfigError."""
     given = os.environ if environment is None else environment
-    if program_info.REPLAY in given:  # one rank is replayed without the others
+    if watcher_link.REPLAY in given:  # one rank is replayed without the others
         return Ranks()
     if "TORCHELASTIC_RUN_ID" in given and "RANK" in given:
         rank, world = _number(given, "RANK"), _number(given, "WORLD_SIZE")
@@ -177,19 +176,6 @@ def read(folder: Path) -> list[dict[str, Any]]:
         with suppress(OSError, DataError, ValueError):
             records.append(from_json(path.read_bytes(), source=str(path)))
     return sorted((one for one in records if isinstance(one.get("rank"), int)), key=lambda one: int(one["rank"]))
-
-
-def places(run: Path) -> dict[int, dict[str, Any]]:
-    """Return where each process of a run was when its flight record stopped, by pid: {"step", "phase", "sample"}."""
-    found: dict[int, dict[str, Any]] = {}
-    for path in ring_reader.find(run):
-        with suppress(DataError):
-            ring = ring_reader.read(path)
-            if ring.now is not None:
-                phase, samples = ring.now.phase, ", ".join(ring.now.samples[:2])
-                sample = {"validation": ring.sample, "data": ""}.get(phase, samples)  # of data it is the batch before
-                found.setdefault(ring.pid, {"step": ring.now.number, "phase": phase, "sample": sample})
-    return found
 
 
 def title(one: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ocrlab.run_folder.atomic_files import write_bytes
 
 FOLDER = "OCRLAB_WATCH"
+REPLAY = "OCRLAB_REPLAY"  # environment: path of a job; the program is then a replay
 RUNS = "runs"  # file in it: the folder in which the program makes its run folder
 RECORD = "record"  # file in it: the folder that holds the flight record of the program, wherever that is
 RUN = "run"  # file in it: the run folder itself, and the process that owns it, where that is not the program

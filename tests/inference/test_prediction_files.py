@@ -238,7 +238,7 @@ class Dark(torch.nn.Module):
 dark = Detector(Dark(), Config(), False)
 pages.fused_once = lambda model, **_: model
 Detector.load = classmethod(lambda *_, **__: dark)
-ocrlab.inference.collect = lambda paths: list(paths) * 100_000
+files.collect = lambda paths: list(paths) * 100_000
 sys.exit(main(["predict", sys.argv[1], "--jsonl", "lines.jsonl", "--out", "out", "--device", "cpu"]))
 """
 

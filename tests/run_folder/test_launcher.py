@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import last_position, ring_writer
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.run_folder import launcher, watcher_link
 from ocrlab.run_folder.launcher import Member, Ranks, found
@@ -147,4 +147,4 @@ def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
     writer.sample("page 7")
     writer.phase(phase)
     (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"torn")
-    assert launcher.places(tmp_path) == {os.getpid(): {"step": 12, "phase": phase, "sample": sample}}
+    assert last_position.rank_positions(tmp_path) == {os.getpid(): {"step": 12, "phase": phase, "sample": sample}}

@@ -130,7 +130,7 @@ def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:
 def _ranks(run: Path) -> list[dict[str, Any]]:
     """Return the ranks by their own records: what each has said of its end, where its flight record stops, and the
     exit code that a watcher of the same processes may have left here."""
-    inside, where = run / "flight", launcher.places(run)
+    inside, where = run / "flight", last_position.rank_positions(run)
     codes = {(one.get("rank"), one.get("pid")): one.get("exit_code") for one in launcher.exits(inside)}
     rows = []
     for one in launcher.read(inside):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.flight_record.ring_reader import Flight
@@ -74,3 +76,16 @@ def _short(name: str) -> str:
     """Return a name on one line; a path stays one, so that it is redacted as one."""
     name = " ".join(name.split()).replace("`", "'")
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def rank_positions(run: Path) -> dict[int, dict[str, Any]]:
+    """Return where each process of a run was when its flight record stopped, by pid: {"step", "phase", "sample"}."""
+    positions: dict[int, dict[str, Any]] = {}
+    for path in ring_reader.find(run):
+        with suppress(DataError):
+            ring = ring_reader.read(path)
+            if ring.now is not None:
+                phase, samples = ring.now.phase, ", ".join(ring.now.samples[:2])
+                sample = {"validation": ring.sample, "data": ""}.get(phase, samples)  # of data it is the batch before
+                positions.setdefault(ring.pid, {"step": ring.now.number, "phase": phase, "sample": sample})
+    return positions

@@ -14,9 +14,9 @@ from typing import Any
 from ocrlab.errors import DataError, RunError
 from ocrlab.records import SCHEMA, from_json
 from ocrlab.run_folder.atomic_files import write_json
+from ocrlab.run_folder.watcher_link import REPLAY
 
 NAME = "program.json"
-REPLAY = "OCRLAB_REPLAY"  # environment: path of a job; the program is then a replay
 SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "PRIVATE", "DSN", "SESSION")
 SHELL = ("_", "SHLVL", "OLDPWD", "PWD", "TERM", "COLUMNS", "LINES", "PS1", "PS4", "LS_COLORS")
 OURS = ("OCRLAB_REPLAY", "OCRLAB_WATCH", "OCRLAB_HEARTBEAT")  # of this start only
