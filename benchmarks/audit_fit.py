@@ -1,4 +1,4 @@
-"""Where the weights come from by which the data doctor knows a line that nobody boxed (ocrlab/data/audit/missing_boxes.py).
+"""Where the weights of `ocrlab/data/audit/missing_boxes.py` come from: they tell a line of text that has no box.
 
     python benchmarks/audit_fit.py --data ../shared/data/sroie
 

@@ -1,1 +1,1 @@
-"""From what people write to checked settings: words and YAML, names, presets, fields. `ocrlab.config.schema` is the door."""
+"""From what people write to checked settings: words and YAML, aliases, presets, fields; `schema` is where to start."""

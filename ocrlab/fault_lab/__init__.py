@@ -1,4 +1,4 @@
-"""The fault lab: programs that really fail, as a user's would; only ever run in a child: python -m ocrlab.fault_lab NAME.
+"""The fault lab: programs that really fail, as a user's would, run in a child: `python -m ocrlab.fault_lab NAME`.
 
 Nothing here is imported by what diagnoses, and nothing of what diagnoses is known here. torch is imported inside a
 fault, where it needs it. A function is named after what its program wants to do: its name is in the stack.

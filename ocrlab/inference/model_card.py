@@ -1,7 +1,8 @@
 """The model card of a packed detector, written from measured figures.
 
     ocrlab evaluate --checkpoint ocrlab/inference/pretrained/receipts.ckpt data=DIR --json > measured.json
-    python -m ocrlab.inference.model_card ocrlab/inference/pretrained/receipts.ckpt --measured measured.json --robust robust.json
+    python -m ocrlab.inference.model_card ocrlab/inference/pretrained/receipts.ckpt
+        --measured measured.json --robust robust.json
         --command 'ocrlab train ...' --minutes 38 --machine '2-core Xeon, no GPU'
 
 `robust.json` holds hmean@0.5 by condition: {"as it is": 0.95, "blur": 0.94, ...}.

@@ -1,7 +1,8 @@
 """A best checkpoint made small and fit to be given away: half precision, nothing private, a SHA-256 beside it.
 
-python -m ocrlab.inference.release_checkpoint runs/NAME/checkpoints/best-....ckpt ocrlab/inference/pretrained/receipts.ckpt
-python -m ocrlab.inference.model_card ...          then its model card, from what was measured with the packed file
+python -m ocrlab.inference.release_checkpoint runs/NAME/checkpoints/best-....ckpt
+    ocrlab/inference/pretrained/receipts.ckpt
+python -m ocrlab.inference.model_card ...      then its model card, from what was measured with the packed file
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layout of the package as a machine can check it: layers, names in texts that lead somewhere, what needs no torch."""
+"""The layout of the package: layers, names in texts that lead somewhere, public names, what needs no torch."""
 
 from __future__ import annotations
 

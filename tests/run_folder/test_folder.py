@@ -216,7 +216,8 @@ def test_interrupts_and_exits_are_failures(tmp_path: Path, error: BaseException,
 
 
 def test_sigterm_leaves_a_failure_and_the_status_of_the_signal(tmp_path: Path) -> None:
-    code = f"import signal, ocrlab.run_folder as f\nwith f.run({str(tmp_path)!r}, 'a'): print(1, flush=True); signal.pause()"
+    code = f"import signal, ocrlab.run_folder as f\nwith f.run({str(tmp_path)!r}, 'a'):\n"
+    code += "    print(1, flush=True); signal.pause()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()

@@ -22,7 +22,8 @@ def test_this_process_lives_and_no_other_with_its_number() -> None:
 
 
 def test_a_process_that_ended_is_dead_even_before_it_is_reaped() -> None:
-    code = "import json; from ocrlab.run_folder.owner_process import identity; print(json.dumps(identity()), flush=True); input()"
+    code = "import json; from ocrlab.run_folder.owner_process import identity\n"
+    code += "print(json.dumps(identity()), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None

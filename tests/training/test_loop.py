@@ -300,8 +300,8 @@ def test_early_stopping_and_epochs(pages, tmp_path, monkeypatch):
 def test_killed_run_resumes_from_its_last_checkpoint(pages, tmp_path):
     """SIGKILL leaves no time for anything: the folder reads as died, and resuming goes on from last.ckpt."""
     script = (
-        "from ocrlab.training import loop as fit, run_callback as watcher; import sys; from ocrlab.config import schema as config; watcher.SAVE_EVERY = 0\n"
-        "fit.fit(config.load(overrides=sys.argv[1:]))"
+        "import sys; from ocrlab.config import schema; from ocrlab.training import loop, run_callback\n"
+        "run_callback.SAVE_EVERY = 0; loop.fit(schema.load(overrides=sys.argv[1:]))"
     )
     config = tiny(pages, tmp_path, "trainer.max_steps=500")
     overrides = [

@@ -36,5 +36,6 @@ def test_a_short_run_warms_up_for_a_tenth_of_it():
 
 
 def test_neither_it_nor_the_sanity_checks_load_lightning():
-    program = "import sys, ocrlab.training.optimizer, ocrlab.training.sanity.sanity_checks; sys.exit('lightning' in sys.modules)"
+    program = "import sys, ocrlab.training.optimizer, ocrlab.training.sanity.sanity_checks\n"
+    program += "sys.exit('lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

@@ -145,8 +145,8 @@ def make(
 def _readme(train: int, val: int, seed: int) -> str:
     return (
         f"{TITLE}\n\n"
-        f"{train} pages for training and {val} for validation, drawn by `ocrlab/data/synthetic/generate.py`; no real shop,\n"
-        "person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:\n"
+        f"{train} pages for training and {val} for validation, drawn by `ocrlab/data/synthetic/generate.py`; no real\n"
+        "shop, person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:\n"
         "`x1,y1,x2,y2,x3,y3,x4,y4,transcription`, whole pixels, clockwise from the top left. A row of columns is\n"
         "one box a column. Rules, barcodes, logos, stamps and pen strokes are not text and not annotated.\n\n"
         f"Made with seed {seed}: `ocrlab samples make DIR --train {train} --val {val} --seed {seed}`.\n"

@@ -1,8 +1,8 @@
 """The child's side of a check: call one function of one probe file, and send what it answers as lines of JSON.
 
-`python probe_child.py CHANNEL FILE FUNCTION ARGUMENTS ROOT` runs under any Python from 3.8 on and needs nothing of ocrlab;
-CHANNEL is a pipe of its own, so that whatever a library prints cannot spoil an answer. ROOT is where ocrlab lies, for
-the probes that need it, or empty. Nothing here may import what is probed.
+`python probe_child.py CHANNEL FILE FUNCTION ARGUMENTS ROOT` runs under any Python from 3.8 on and needs nothing of
+ocrlab; CHANNEL is a pipe of its own, so that whatever a library prints cannot spoil an answer. ROOT is where ocrlab
+lies, for the probes that need it, or empty. Nothing here may import what is probed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`python -m ocrlab.training.distributed.launch N LOGS WORDS...`: torchrun's own agent for `ocrlab train WORDS`, on this machine.
+"""torchrun's own agent for `ocrlab train WORDS` on this machine.
 
-It differs from `torchrun --standalone --nproc-per-node N -m ocrlab train WORDS` in how it ends: one line says which
-rank failed, in place of a traceback of the launcher, and its exit status is that of the rank.
+`python -m ocrlab.training.distributed.launch N LOGS WORDS...` starts N ranks. It differs from `torchrun --standalone
+--nproc-per-node N -m ocrlab train WORDS` in how it ends: one line says which rank failed, in place of a traceback of
+the launcher, and its exit status is that of the rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A short training with some things set otherwise, for `ocrlab bisect`: `python -m ocrlab.training.jobs.bisect_trial JOB.json`.
+"""A short training with some things set otherwise, for `ocrlab bisect`.
 
-The job names a config, settings over it, and what no setting says: page-locked memory, how workers are started, cuDNN,
-OpenCV's threads, which pages are seen. It ends with status 0 after so many crops; a loss that is not finite fails.
+`python -m ocrlab.training.jobs.bisect_trial JOB.json`: the job names a config, settings over it, and what no setting
+says: page-locked memory, how workers are started, cuDNN, OpenCV's threads, which pages are seen. It ends with status
+0 after so many crops; a loss that is not finite fails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What a training needs at one batch size, measured: `python -m ocrlab.training.jobs.measure_memory JOB.json`, for `ocrlab memory`.
+"""The memory that a training needs at one batch size, measured for `ocrlab memory`.
 
-It is the training itself, a few steps of it, on the pages that need most, with validation, checkpoints and the final
-measurement. What of the image cache would fill up later is held from the beginning. A training that goes over its
-limit ends with status 0 and says so: that is an answer. The job names a config, settings over it, the limit, and
-whether to train for longer: a heap that is kept goes on growing for some dozen steps, as its holes settle.
+`python -m ocrlab.training.jobs.measure_memory JOB.json`: it is the training itself, a few steps of it, on the pages
+that need most, with validation, checkpoints and the final measurement. What of the image cache would fill up later is
+held from the beginning. A training that goes over its limit ends with status 0 and says so: that is an answer. The
+job names a config, settings over it, the limit, and whether to train for longer: a heap that is kept goes on growing
+for some dozen steps, as its holes settle.
 """
 
 from __future__ import annotations

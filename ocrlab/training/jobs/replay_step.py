@@ -1,7 +1,7 @@
 """Training steps in a child process, so that what crashes, hangs or computes nonsense does so here.
 
-`python -m ocrlab.training.jobs.replay_step --device cuda` makes one on a small made-up batch and prints one JSON object;
-`python -m ocrlab.training.jobs.replay_step JOB` runs recorded steps of an `ocrlab train` run again, as the file JOB says.
+`python -m ocrlab.training.jobs.replay_step --device cuda` makes one on a small made-up batch and prints one JSON
+object; with JOB in place of the option it runs recorded steps of an `ocrlab train` run again, as that file says.
 """
 
 from __future__ import annotations

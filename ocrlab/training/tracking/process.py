@@ -1,8 +1,8 @@
 """The tracker's process: reads JSON lines from stdin and hands them to wandb or TensorBoard.
 
-`python -m ocrlab.training.tracking.process` is started by tracking.py, which says what it sends. It answers `ready` once,
-`refused` where a server does not take the run, and a `warning` that training prints. Start and finish have a deadline,
-and so has all of it once training is gone: nobody else would end this process.
+`python -m ocrlab.training.tracking.process` is started by client.py, which says what it sends. It answers `ready`
+once, `refused` where a server does not take the run, and a `warning` that training prints. Start and finish have a
+deadline, and so has all of it once training is gone: nobody else would end this process.
 """
 
 from __future__ import annotations

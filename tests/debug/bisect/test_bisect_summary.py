@@ -98,8 +98,8 @@ def test_many_factors_have_letters_so_that_the_table_fits_a_terminal() -> None:
     assert bisect_summary.legend(job) == "" and bisect_summary.table(job)[0][1:3] == ["workers", "amp"]
     job.factors = factors.of_words([f"setting_{number}=1:0" for number in range(30)])
     assert bisect_summary.legend(job).startswith("A setting_0, B setting_1, ")
-    assert bisect_summary.legend(job).endswith("Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; "
-                                        "x is as it was, - is flipped")  # fmt: skip
+    end = "Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; x is as it was, - is flipped"
+    assert bisect_summary.legend(job).endswith(end)
     assert bisect_summary.table(job)[1][:4] == ["1", "x", "x", "-"]
 
 

@@ -45,7 +45,7 @@ def test_a_replay_is_told_by_its_job(tmp_path, monkeypatch):
 
 def test_the_folder_is_the_one_of_the_start_also_where_the_program_has_left_it(tmp_path):
     """As Hydra does."""
-    program = "import os\n{}from ocrlab.debug.flight_record import program_info as record_program\n{}record_program.write('..', 'loop')\n"
+    program = "import os\n{}from ocrlab.debug.flight_record import program_info\n{}program_info.write('..', 'loop')\n"
     (tmp_path / "wd").mkdir()
     away = "os.chdir('wd')\n"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PWD": str(tmp_path)}

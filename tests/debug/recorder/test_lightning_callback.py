@@ -304,7 +304,8 @@ def test_what_training_step_calls_is_what_is_looked_at(tmp_path, factor):
 
 
 def test_an_import_of_the_recorder_draws_no_numbers():
-    code = "import random; a = random.getstate(); import ocrlab.debug.recorder.lightning_callback; print(random.getstate() == a)"
+    code = "import random; a = random.getstate(); import ocrlab.debug.recorder.lightning_callback\n"
+    code += "print(random.getstate() == a)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "True", "rich draws a number when it is imported"
 

@@ -159,7 +159,8 @@ def test_who_waits_for_another_process_is_known_by_the_stack(inner: list[str], w
 
 @pytest.mark.parametrize("several", [True, False])
 def test_a_rank_that_waits_before_its_first_operator_is_looked_into(tmp_path: Path, several: bool) -> None:
-    code = "import sys, time\nfrom ocrlab.debug.flight_record import ring_writer as ring\nwriter = ring.Writer(sys.argv[1], slots=4)\n"
+    code = "import sys, time\nfrom ocrlab.debug.flight_record import ring_writer as ring\n"
+    code += "writer = ring.Writer(sys.argv[1], slots=4)\n"
     code += "writer.begin(ring.Step(0, 0, phase='forward', time=time.time()))\ntime.sleep(60)\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     child = subprocess.Popen([sys.executable, "-c", code, tmp_path / "ring.bin"], env=environment)

@@ -50,7 +50,8 @@ def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
     passed_on = {"type": "OSError", "message": f"Caught OSError in DataLoader worker process 1.\nOriginal {inner}"}
     assert trial._original(passed_on) == "OSError: image file is truncated"
     assert trial._original({"type": "KeyError", "message": "'B'"}) == "KeyError: 'B'"
-    ours = '\n  File "/x/ocrlab/run_folder/atomic_files.py", line 41, in write_bytes'  # torch raises in a handler of signals
+    # torch raises in a handler of signals
+    ours = '\n  File "/x/ocrlab/run_folder/atomic_files.py", line 41, in write_bytes'
     assert trial.own_lines(inner + ours) == ["a.py:3 f"]
 
 

@@ -176,7 +176,8 @@ def test_a_heartbeat_is_progress(watched):
 def test_a_recorded_training_that_ends_itself_in_the_middle_is_no_success(watched, tmp_path):
     code = f"""
 from pathlib import Path
-from ocrlab.run_folder import watcher_link as handover; from ocrlab.debug.flight_record import training_findings as learned
+from ocrlab.debug.flight_record import training_findings as learned
+from ocrlab.run_folder import watcher_link as handover
 folder = Path({str(tmp_path / "mine")!r})
 (folder / "flight").mkdir(parents=True)
 handover.tell_record(folder)
@@ -383,7 +384,8 @@ stuck()
     ids=["hangs", "saves"],
 )
 def test_a_training_that_was_told_to_stop_and_does_not_move_is_ended(then, status, hangs, env, tmp_path):
-    ours = "import sys; from pathlib import Path; from ocrlab.debug.watch import lifecycle as case, supervisor as supervise\ncase.STOPS = 1.0\n"
+    ours = "import sys; from pathlib import Path; from ocrlab.debug.watch import lifecycle, supervisor as supervise\n"
+    ours += "lifecycle.STOPS = 1.0\n"
     ours += f"code = {BEATS.format(then=then)!r}\n"
     ours += "options = supervise.Options(own_folder=True, runs=Path('runs'))\n"
     ours += "sys.exit(supervise.watch([sys.executable, '-c', code], options).exit_status)"

@@ -142,8 +142,8 @@ def test_a_child_that_never_comes_to_the_line_is_told(link: Link, monkeypatch: p
 
 
 def test_the_child_leaves_when_the_kernel_is_killed(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from ocrlab.notebook.page_viewer import connection as inspect_link; inspect_link.PROGRAM = {PROGRAM!r}\n"
-    code += f"link = inspect_link.Link(('open', 1), Path({str(tmp_path)!r}))\n"
+    code = "from pathlib import Path; from ocrlab.notebook.page_viewer import connection\n"
+    code += f"connection.PROGRAM = {PROGRAM!r}\nlink = connection.Link(('open', 1), Path({str(tmp_path)!r}))\n"
     code += "print(link.ask('pid'), flush=True); import time; time.sleep(60)"
     kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert kernel.stdout is not None

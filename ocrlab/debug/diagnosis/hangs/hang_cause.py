@@ -128,7 +128,8 @@ def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> Finding:
     )
     body = next((frame for frame in main.frames[:index] if frame.function == "<module>"), None)
     inner = main.frames[:index] or main.frames
-    why = f"the import{f' of {module}' if module else ''} does not come back; it stands in {stack_patterns.place(inner[0])}"
+    what = f"the import of {module}" if module else "the import"
+    why = f"{what} does not come back; it stands in {stack_patterns.place(inner[0])}"
     if body is not None and body is not inner[0]:
         why += f", called by {stack_patterns.place(body)}"
     old, far = before.get(stack.process.pid), stack_patterns.far_end(main)

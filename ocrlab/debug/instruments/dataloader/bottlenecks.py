@@ -290,7 +290,8 @@ def _room(step: int, workers: int) -> str:
     return (
         f"and more workers have no core of their own: computing ({step} core{'' if step == 1 else 's'})"
         + (f" and {workers} worker{'' if workers == 1 else 's'} fill" if workers else " fills")
-        + f" the {cores()} core{'' if cores() == 1 else 's'}; ocrlab.debug.instruments.dataloader.loader_watch.measure says what is fastest"
+        + f" the {cores()} core{'' if cores() == 1 else 's'}; "
+        "ocrlab.debug.instruments.dataloader.tune_workers.measure says what is fastest"
     )
 
 

@@ -5,7 +5,7 @@
             ...
     print(seen.finding()); seen.table(); seen.slowest(); seen.steps()
 
-`measure` (see `ocrlab.debug.instruments.dataloader.tune_workers`) tries settings and recommends only what it has measured.
+`tune_workers.measure` tries settings and recommends only what it has measured.
 """
 
 from __future__ import annotations

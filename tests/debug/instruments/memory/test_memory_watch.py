@@ -320,7 +320,8 @@ def test_the_process_is_measured() -> None:
 
 
 def test_drawing_needs_no_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import ocrlab.debug.instruments.memory.memory_plot, ocrlab.debug.instruments.leaks.leak_report"
+    code = "import sys; sys.modules['torch'] = None; from ocrlab.debug.instruments.memory import memory_plot\n"
+    code += "from ocrlab.debug.instruments.leaks import leak_report"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
