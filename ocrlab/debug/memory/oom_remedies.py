@@ -108,7 +108,7 @@ def _freest(known: Known, busy: int | None) -> int | None:
 def _leak(known: Known) -> Remedy:
     if known.leak is not None:
         return Remedy(do=known.leak.text.rpartition(". ")[2] or known.leak.text)
-    do = "ocrlab.debug.instruments.leaks.leak_watch.watch(model) around the loop names the line that keeps it"
+    do = "ocrlab.debug.watch_leaks(model) around the loop names the line that keeps it"
     if known.cause.startswith("gpumem."):
         do += "; keep .item() or .detach(), and torch.no_grad() in validation"
     return Remedy(do=do)

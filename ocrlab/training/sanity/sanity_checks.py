@@ -6,7 +6,7 @@
 What is given takes the place of ocrlab's: `model()` returns a module whose forward gives `probability_logits` and
 `threshold_logits` (B, 1, H, W) of images (B, 3, H, W); `loss` is called as losses.db_loss; `data(samples, config)` is
 a data set as data.dataset.Crops; `order(pages, seed, stop)` a sampler as PageOrder; `optimizer(model)` an optimiser.
-For a module of any other kind there is trace.contract.check.
+For a module of any other kind there is `ocrlab.check_step`.
 """
 
 from __future__ import annotations
