@@ -25,6 +25,8 @@ from flight_pages import Net
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
+from ocrlab.debug.instruments.call_hook import CallHook
+
 AROUND = 12  # steps before a snapshot lies on the disk, in which it is taken and written
 SPIN = 0.015  # seconds that a step waits for, which makes it one of 20 ms
 NEVER = 10**9
@@ -112,14 +114,13 @@ def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
 def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
     """Take out of a program what the recorder has put into it, or put it in."""
     rec.stop()
-    scales = rec.tape.learning.scales  # hears the model too, around its stages
+    rec.tape.stages.detach()
+    scales = rec.tape.learning.scales
     scales.close()
     if on:
         rec.start()
         rec.tape.hear(model)
-        scales.undo = [scales.listen(model, rec.tape.stages)]
-    else:
-        rec.tape.stages.detach()
+        scales.handles = [model.register_forward_pre_hook(CallHook(scales._hook), with_kwargs=True)]
 
 
 class Samples(Dataset[Any]):

@@ -8,12 +8,13 @@ record, so that one that is being written, or that somebody else wrote, is not b
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 import time
 from pathlib import Path
 from typing import Any
+
+from ocrlab.run_folder import shared_file
 
 FOLDER = "OCRLAB_HEARTBEAT"
 MAGIC = b"OCRLABH1"
@@ -26,12 +27,7 @@ class Writer:
     """The heartbeat of this process, in a new file; raises OSError."""
 
     def __init__(self, path: Path | str) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, bytes(SIZE))  # so that a full disk refuses now, and not with SIGBUS at the first beat
-            self.page = mmap.mmap(descriptor, SIZE)
-        finally:
-            os.close(descriptor)
+        self.page = shared_file.create(path, SIZE)
         self.count = 0
         self.step, self.phase, self.sample = 0, b"", b""
         self.said: tuple[str, str] = ("", "")
@@ -45,7 +41,9 @@ class Writer:
         if sample is not None:  # a file name may hold any bytes
             self.sample = sample.encode(errors="backslashreplace")[-200:]
         self.count = count = self.count + 1
-        RECORD.pack_into(self.page, 0, MAGIC, count, time.monotonic(), self.step, self.phase, self.sample, count)
+        self.page[: RECORD.size] = RECORD.pack(
+            MAGIC, count, time.monotonic(), self.step, self.phase, self.sample, count
+        )
 
 
 def read(path: Path | str) -> dict[str, Any] | None:
@@ -86,7 +84,10 @@ def beat(*, step: int | None = None, phase: str | None = None, sample: str | Non
         _mine = _begin()
         writer = _mine[1]
     if writer is not None:
-        writer.beat(step=step, phase=phase, sample=sample)
+        try:
+            writer.beat(step=step, phase=phase, sample=sample)
+        except (OSError, ValueError):  # a disk that is full now, a file that was closed
+            _mine = (pid, None)
 
 
 def _begin() -> tuple[int, Writer | None]:

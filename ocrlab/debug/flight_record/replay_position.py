@@ -6,13 +6,13 @@ A place is a small JSON object; it is written beside the last one, and one byte 
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ocrlab.run_folder import shared_file
 
 MAGIC = b"OCRLABT1"
 HEAD = struct.Struct("<8sBB6x")  # magic, which side holds, whether what began there has ended
@@ -25,14 +25,9 @@ class Writer:
     """The trail of this process, in a new file; raises OSError."""
 
     def __init__(self, path: Path | str) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, bytes(SIZE))  # a full disk refuses now, and not with SIGBUS later
-            self.page = mmap.mmap(descriptor, SIZE)
-        finally:
-            os.close(descriptor)
+        self.page = shared_file.create(path, SIZE)
         self.count, self.side, self.last, self.slowest = 0, 0, 0.0, 0.0
-        HEAD.pack_into(self.page, 0, MAGIC, 0, 0)
+        self.page[: HEAD.size] = HEAD.pack(MAGIC, 0, 0)
 
     def at(self, place: dict[str, Any]) -> None:
         """Say what begins now: JSON-ready values; texts that are too long are left out, the longest first."""
@@ -46,8 +41,8 @@ class Writer:
         now = time.monotonic()
         self.slowest = max(self.slowest, now - self.last) if self.last else 0.0
         self.last = now
-        SIDE.pack_into(self.page, start, self.count, now, self.slowest, len(data))
-        self.page[start + SIDE.size : start + SIDE.size + len(data)] = data
+        data = SIDE.pack(self.count, now, self.slowest, len(data)) + data
+        self.page[start : start + len(data)] = data
         self.page[9] = 0
         self.page[8] = self.side = side
 

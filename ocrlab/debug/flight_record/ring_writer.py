@@ -1,4 +1,4 @@
-"""The flight recorder's ring: the last steps of a training in a mapped file that outlives SIGKILL; the door to it.
+"""The flight recorder's ring: the last steps of a training in a file that outlives SIGKILL.
 
 One writer, in the training process; `read` and `find` look at it from outside, at any moment.
 """
@@ -6,64 +6,55 @@ One writer, in the training process; `read` and `find` look at it from outside, 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import time
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ocrlab.debug.flight_record.ring_format import (
+    AGAIN_AT,
     BLOCK,
-    BLOCK_AT,
     BLOCK_BYTES,
     BLOCKS,
-    CHECK,
-    COUNT_AT,
     COUNTS,
+    FIGURES,
     FIRST,
     HEADER,
+    INLINE,
     LOSS,
+    LOSS_AT,
     MAGIC,
     MARGIN,
-    MICRO,
     NOW,
+    NUMBER,
     PAGE,
     PHASE_AT,
     SAVED,
     SAVED_AT,
-    SIZE,
     SLOT,
     SLOT_BYTES,
     SMALL,
     STAGE_AT,
-    SUMMED,
     TEXTS,
     WORD_BYTES,
     WORDS,
-    State,
     States,
     Step,
-    encoded,
-    fitting,
-    last_of,
+    text_of,
 )
 from ocrlab.debug.flight_record.ring_reader import Flight, Snapshot, find, name_of, read
 from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.run_folder import shared_file
 
 __all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "name_of", "read"]
 
-LARGE_BYTES = 24 * 1024  # some hundred sample ids, and two sets of random states where they are no words and rest
-TOGETHER = 16  # records whose checksums are written at a time
+LARGE_BYTES = 16 * 1024  # some hundred sample ids
 PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # the first words
 FORWARD = 1 + PHASES.index("forward")
 MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
 CHANGING = 8  # of them, which are written over where there are more
-SIDES = 16  # states that are known as they are written, of this process and its workers
-# Blocks filled since, from which on words are written again and not named any more, so that no step names a block
-# older than the newest by MARGIN steps' worth. What C has prepared may name those that are half as much older.
-OLD = BLOCKS * SIDES
+SIDES = 16  # micro-batches' worth of states that are not written again while they stay the same
+OLD = BLOCKS * SIDES  # blocks filled since, from which on a state is written again and its old block not named any more
 KEPT = 3  # rings of earlier starts of a run, this one included
 
 
@@ -76,28 +67,17 @@ class Writer:
         self.slots, self.room = slots, -(-room // PAGE) * PAGE
         self.blocks_at, self.blocks = FIRST + slots * SLOT_BYTES, (slots + MARGIN) * BLOCKS
         self.large_at = self.blocks_at + self.blocks * BLOCK_BYTES
-        self.page = mapped(path, self.large_at + slots * self.room)
-        HEADER.pack_into(self.page, 0, MAGIC, slots, self.room, os.getpid(), rank, start, time.time())
-        self.bytes = memoryview(self.page)
-        self.floats, self.wholes = self.bytes.cast("d"), self.bytes.cast("q")
-        self.told: dict[int, Told] = {}  # by the id of the states that stay
-        self.kept: dict[int, tuple[bytes, int]] = {}  # by id the words of a generator, and the block that has them
-        self.together = min(TOGETHER, slots)
+        self.page = shared_file.create(path, self.large_at + slots * self.room)
+        self.page[: HEADER.size] = HEADER.pack(MAGIC, slots, self.room, os.getpid(), rank, start, time.time())
+        self.count = self.block = 0  # records written, blocks filled
+        self.number = self.micro = -1  # of the newest record
+        self.newest_loss: float | None = None  # of the newest record, where one has come
+        self.known: dict[bytes, int] = {}  # states, and the blocks that hold them
         self.words: dict[str, int] = {"": 0}  # and their numbers
         self.turned = 0  # words that were written over others
         for name in PHASES:
             self.word(name)
         self.has_op = False
-
-    @property
-    def count(self) -> int:
-        """How many records were written; the ring itself holds it, for whoever writes into it."""
-        return self.wholes[COUNT_AT >> 3]
-
-    @property
-    def block(self) -> int:
-        """How many blocks were filled, which is the number of the newest."""
-        return self.wholes[BLOCK_AT >> 3]
 
     def word(self, name: str) -> int:
         """Return the number of a phase or a stage; of more than there is room for, the last ones change."""
@@ -114,104 +94,53 @@ class Writer:
             self.words[name] = number
         return number
 
-    def begin(self, step: Step) -> None:
-        """Write the record of the step that now begins, in place of the oldest one."""
-        made = fitting(step, self.room, self.states)
-        known = (step.lr is not None) | (step.loss_before is not None) << 1 | made.same << 2
-        numbers = step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time
-        self.put(*numbers, known, -1, made.text, made.states)
-        if step.phase and step.phase != "forward":
-            self.phase(step.phase)
-
-    def put(
-        self,
-        number: int,
-        micro: int,
-        epoch: int,
-        walk: int,
-        lr: float,
-        before: float,
-        when: float,
-        known: int,
-        position: int,
-        text: bytes,
-        states: bytes,
-    ) -> None:
-        """Write the record of a step that now begins; text and states have `room` bytes, `known` is as in a slot."""
-        page, wholes, floats = self.page, self.wholes, self.floats
-        record = wholes[COUNT_AT >> 3] + 1
-        size = len(text) + len(states)
-        i = self.slot(record)
-        wholes[i] = wholes[COUNT_AT >> 3] = record
-        start = self.payload(record, size)
-        wholes[i + CHECK] = wholes[i + LOSS] = 0
-        wholes[i + 5], wholes[i + 6], wholes[i + 7], wholes[i + 8] = number, micro, epoch, walk
-        floats[i + 9], floats[i + 10], floats[i + 11] = lr, before, when
-        wholes[i + 12], wholes[i + 13], wholes[i + 14], wholes[i + 15] = known, position, len(text), size
-        page[start : start + size] = text + states
-        wholes[i + 1] = record
-        if record - wholes[(COUNT_AT >> 3) + 1] >= self.together:
-            self._sum()
+    def begin(self, step: Step, position: int = -1) -> None:
+        """Write the record of a micro-batch that now begins, in place of the oldest one; `position` is in its walk."""
+        random = self.states(step.random)
+        same = step.loaded is step.random or step.loaded == step.random
+        text = text_of(step, self.room, random, None if same else self.states(step.loaded))
+        known = (step.lr is not None) | (step.loss_before is not None) << 1 | same << 2
+        figures = FIGURES.pack(
+            step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time, known,
+            position, len(text),
+        )  # fmt: skip
+        page, record = self.page, self.count + 1
+        at = self._slot(record)
+        # One store each: a record that was being written when the process died has two numbers.
+        page[at : at + 8] = NUMBER.pack(record)
+        start = at + SLOT.size if len(text) <= SMALL else self.large_at + (record - 1) % self.slots * self.room
+        page[start : start + len(text)] = text
+        check = NUMBER.pack(zlib.crc32(text, zlib.crc32(figures)))
+        page[at + 16 : at + SLOT.size] = check + bytes(16) + figures
+        page[at + AGAIN_AT : at + AGAIN_AT + 8] = NUMBER.pack(record)
+        self.count, self.number, self.micro, self.newest_loss = record, step.number, step.micro, None
         if self.has_op:
             self._text("op", "")
         page[STAGE_AT] = 0
-        page[PHASE_AT] = FORWARD
+        page[PHASE_AT] = FORWARD if step.phase in ("", "forward") else self.word(step.phase)
 
-    def slot(self, record: int) -> int:
-        """Return where the slot of a record begins, in eight bytes."""
-        return (FIRST + (record - 1) % self.slots * SLOT_BYTES) >> 3
+    def _slot(self, record: int) -> int:
+        """Return where the slot of a record begins."""
+        return FIRST + (record - 1) % self.slots * SLOT_BYTES
 
-    def payload(self, record: int, size: int) -> int:
-        """Return where the payload of a record lies, in bytes."""
-        if size <= SMALL:
-            return (self.slot(record) << 3) + SLOT.size
-        return self.large_at + (record - 1) % self.slots * self.room
+    def states(self, states: States) -> dict[str, int | str]:
+        """Return what stands for states in the text of a record: the number of a block, or the state in hex."""
+        there = {name: state for name, state in states.items() if len(state) <= BLOCK_BYTES - BLOCK.size}
+        return {name: s.hex() if len(s) <= INLINE else self._block(s) for name, s in there.items()}
 
-    def _sum(self) -> None:
-        """Write the checksums of the records that have none yet."""
-        wholes, summed = self.wholes, (COUNT_AT >> 3) + 1
-        for record in range(max(wholes[summed], self.count - self.together) + 1, self.count + 1):
-            i = self.slot(record)
-            numbers, size = self.bytes[(i + SUMMED) << 3 : (i << 3) + SLOT.size], wholes[i + SIZE]
-            start = self.payload(record, size)
-            wholes[i + CHECK] = zlib.crc32(self.bytes[start : start + size], zlib.crc32(numbers))
-        wholes[summed] = self.count
-
-    def states(self, states: States) -> bytes:
-        """Return the states of the generators as a record holds them."""
-        still, moving = states
-        told = self.told.get(id(still))
-        if told is None or len(moving) != told.more or self.old(told.oldest):
-            if len(self.told) >= SIDES:
-                self.told.clear()
-            self.told[id(still)] = told = self._told(still, len(moving))
-        return told.raw + moving
-
-    def _told(self, still: Mapping[str, State], more: int) -> Told:
-        parts, last, oldest = [COUNTS[len(still)]], last_of(still), self.block + 1
-        for name, state in still.items():
-            block = 0 if isinstance(state, bytes) else self.keep(state[0])
-            oldest = min(oldest, block or oldest)
-            parts.append(encoded(name, state, block, more if name == last else 0))
-        return Told(still, b"".join(parts), more, oldest)
-
-    def old(self, block: int) -> bool:
-        """Tell whether so many blocks were filled since this one that it is not to be named any more."""
-        return self.block - block >= OLD
-
-    def keep(self, words: bytes) -> int:
-        """Write the words of a generator, unless a block has them; returns the number of their block."""
-        known = self.kept.get(id(words))
-        if known is None or self.old(known[1]):
-            number = self.block + 1
-            at = self.blocks_at + number % self.blocks * BLOCK_BYTES
-            BLOCK.pack_into(self.page, at, number, len(words), zlib.crc32(words))
-            self.page[at + BLOCK.size : at + BLOCK.size + len(words)] = words
-            self.wholes[BLOCK_AT >> 3] = number
-            if len(self.kept) >= BLOCKS * SIDES:
-                self.kept.clear()
-            self.kept[id(words)] = known = words, number
-        return known[1]
+    def _block(self, state: bytes) -> int:
+        """Return the number of the block that holds a state, which is written where none does, or only an old one."""
+        known = self.known.get(state)
+        if known is not None and self.block - known < OLD:
+            return known
+        number = self.block + 1
+        at = self.blocks_at + number % self.blocks * BLOCK_BYTES
+        self.page[at : at + BLOCK.size + len(state)] = BLOCK.pack(number, len(state), zlib.crc32(state)) + state
+        self.block = number
+        if len(self.known) >= OLD:
+            self.known.clear()
+        self.known[state] = number
+        return number
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins, mostly in a word of PHASES."""
@@ -232,35 +161,23 @@ class Writer:
 
     def loss(self, value: float, micro: int | None = None) -> None:
         """Write the loss of a micro-batch, of the newest where none is named."""
-        record = self.count
-        while record and micro is not None and self.wholes[self.slot(record) + MICRO] != micro:
-            record = record - 1 if record > self.count - self.slots + 1 else 0
-        if record:
-            i = self.slot(record)
-            self.floats[i + LOSS + 1] = value
-            self.wholes[i + LOSS] = 1
-
-    def micro(self) -> int:
-        """Return the number of the newest micro-batch, -1 before the first one."""
-        return self.wholes[self.slot(self.count) + MICRO] if self.count else -1
-
-    def newest_loss(self) -> float | None:
-        """Return the loss of the newest micro-batch, None where none has come."""
-        i = self.slot(self.count) if self.count else 0
-        return self.floats[i + LOSS + 1] if i and self.wholes[i + LOSS] else None
+        back = 0 if micro is None else self.micro - micro
+        if not 0 <= back < min(self.count, self.slots):
+            return
+        at = self._slot(self.count - back) + LOSS_AT
+        self.page[at : at + LOSS.size] = LOSS.pack(1, value)
+        if not back:
+            self.newest_loss = value
 
     def saved(self, side: int, micro: int, number: int) -> None:
         """Write that snapshot a (0) or b (1) of this start is whole, and before which micro-batch it was taken."""
         at = NOW + SAVED_AT + 32 * side
-        SAVED.pack_into(self.page, at, 0, micro, number)
+        self.page[at : at + SAVED.size] = SAVED.pack(0, micro, number)
         self.page[at] = 1
 
     def close(self) -> None:
         """Give the file back; what it says stays."""
         with contextlib.suppress(BufferError, ValueError):
-            self._sum()
-            for view in (self.floats, self.wholes, self.bytes):
-                view.release()
             self.page.close()
 
     def _text(self, name: str, text: str) -> None:
@@ -271,36 +188,6 @@ class Writer:
         at = selector + 1 + side * size
         self.page[at : at + 1 + len(raw)] = COUNTS[len(raw)] + raw
         self.page[selector] = side  # one byte: either the old text or the new one holds, never a half
-
-
-@dataclass
-class Told:
-    """States of generators as records hold them."""
-
-    still: Mapping[str, State]  # what of them stays
-    raw: bytes
-    more: int  # bytes behind them that move
-    oldest: int  # of the blocks that it names
-
-
-def mapped(path: Path | str, size: int) -> mmap.mmap:
-    """Return a new file of zeros in memory, mode 0600; a full disk refuses now, and not by SIGBUS later."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        zeros, left = bytes(1 << 20), size
-        while left > 0:  # not posix_fallocate: some file systems only promise
-            left -= os.write(descriptor, zeros[:left] if left < len(zeros) else zeros)
-        page = mmap.mmap(descriptor, size)
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-    return page
 
 
 def create(folder: Path | str, *, rank: int = 0, slots: int = 256) -> tuple[Writer, int]:

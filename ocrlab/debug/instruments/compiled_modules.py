@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 SLOT = "_compiled_call_impl"  # of a module: what is called in place of it
-HEARD = "heard"  # attribute of what the flight recorder leaves there: what was there before
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -39,6 +38,6 @@ def _lives() -> bool:
 
 def itself_compiled(module: nn.Module) -> bool:
     """Tell whether this very module was given to torch.compile, or compiled in place."""
-    call = vars(module).get(SLOT)
-    call = getattr(call, HEARD) if hasattr(call, HEARD) else call
-    return call is not None or type(module).__name__ == "OptimizedModule" or hasattr(module, "_orig_mod")
+    return (
+        vars(module).get(SLOT) is not None or type(module).__name__ == "OptimizedModule" or hasattr(module, "_orig_mod")
+    )

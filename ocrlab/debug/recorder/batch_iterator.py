@@ -28,4 +28,4 @@ class Batches:
     def close(self) -> None:
         """End the walk of those that ask by `next`."""
         if self.walk is not None:
-            self.walk.close()  # type: ignore[attr-defined]  # a generator, or a walk in C
+            self.walk.close()  # type: ignore[attr-defined]  # a generator

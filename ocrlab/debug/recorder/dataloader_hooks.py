@@ -1,8 +1,10 @@
 """A look at any DataLoader from inside: which sample each worker is on, and what every batch was made of.
 
-The user's loader and data set stay as they are. Each time an iterator is made, it gets a thin proxy in place of the
-data set, which notes the sample in the page of its worker, and a collate function that sends along, with the batch, its
-indices and the random states before it (`watched.py`). From these `restored.py` makes the same batch again.
+The user's loader and data set stay as they are, but for one attribute of the loader while it is recorded:
+`_get_iterator`, which torch calls for each new iterator. The iterator that we make there is torch's own, of a copy of
+the loader, with a thin proxy in place of the data set, which notes the sample in the page of its worker, and a collate
+function that sends along, with the batch, its indices and the random states before it (`watched.py`). From these
+`restored.py` makes the same batch again.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from ocrlab.debug.flight_record.ring_format import State
-from ocrlab.debug.recorder.dataset_proxy import Begin, Collate, Loaded, Place, Tagged, Watched
+from ocrlab.debug.recorder.dataset_proxy import Begin, Collate, DatasetProxy, Loaded, Place, Tagged, Watched
 
 
 class Loader:
@@ -29,15 +31,12 @@ class Loader:
         on_batch: Callable[[Any, Loaded], Any] | None = None,
         on_walk: Callable[[int], Any] | None = None,
         on_wait: Callable[[], Any] | None = None,
-        is_nameless: Callable[[Any], bool] | None = None,
     ) -> None:
         self.loader, self.place, self.on_batch, self.on_walk = weakref.ref(loader), place, on_batch, on_walk
         self.on_wait = on_wait
-        self.is_nameless = is_nameless  # tells of which batches `on_batch` would find nothing
         self.taken: deque[Loaded] = deque()
         self.walk = -1
         self.count = 0  # of batches in this walk
-        self.stills: dict[int, Mapping[str, State]] = {}  # of each worker, as its last batch brought them
         self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
 
     def holds(self, loader: Any) -> bool:
@@ -50,14 +49,16 @@ class Loader:
 
     def start(self) -> None:
         """Put ourselves into the loader; undone by `stop`."""
-        loader = self.loader()
-        loader._get_iterator = self.iterator  # type: ignore[union-attr]  # each __iter__ of a DataLoader asks for it
+        loader: Any = self.loader()
+        loader._get_iterator = self.iterator  # each __iter__ of a DataLoader asks for it
 
     def stop(self) -> None:
-        """Take ourselves out of the loader."""
+        """Take ourselves out of the loader; an iterator that it keeps with its workers is not used again."""
         loader = self.loader()
         if loader is not None:
             loader.__dict__.pop("_get_iterator", None)
+            if isinstance(loader.__dict__.get("_iterator"), Recorded):
+                loader.__dict__["_iterator"] = None
 
     def iterator(self) -> Iterator[Any]:
         """Return what `DataLoader._get_iterator` would, made of a copy of the loader with a watched data set."""
@@ -65,8 +66,9 @@ class Loader:
         self.begin_walk()
         if self.feed is not None:
             return self.feed()
-        iterator = type(loader)._get_iterator(twin(loader, Watched(loader.dataset, self.place, loader.num_workers)))
-        self.listen(iterator)
+        kind = RecordedWorkers if loader.num_workers else RecordedProcess
+        iterator = kind(twin(loader, Watched(loader.dataset, self.place, loader.num_workers)))
+        iterator.entry = self
         return iterator
 
     def begin_walk(self) -> None:
@@ -78,57 +80,51 @@ class Loader:
         if self.on_walk is not None and isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
             self.on_walk(self.walk)
 
-    def listen(self, iterator: Any) -> None:
-        """Take our notes off each batch before anybody sees it; no reference to the iterator may keep it alive."""
-        weak = weakref.ref(iterator)
-
-        def next_data() -> Any:
-            this: Any = weak()
-            if self.on_wait is not None:
-                self.on_wait()
-            return self.untag(type(this)._next_data(this))
-
-        def reset(loader: Any, first_iter: bool = False) -> None:
-            this: Any = weak()
-            self.begin_walk()
-            type(this)._reset(this, loader, first_iter)
-
-        iterator._next_data, iterator._reset = next_data, reset
-
     def untag(self, data: Any) -> Any:
         """Return the batch itself, and keep what it was made of."""
         if type(data) is Tagged:
             data, told = data.data, data.told
-            if (worker := told.base.get("worker")) is not None:
-                still, moving = told.states
-                self.stills[worker] = still = interned(self.stills.get(worker), still)
-                told.states = still, moving
         else:
             told = Loaded()
         told.walk, told.position = self.walk, self.count
         self.count += 1
         self.taken.append(told)
-        if self.on_batch is not None and (self.is_nameless is None or not self.is_nameless(data)):
+        if self.on_batch is not None:
             self.on_batch(data, told)
         return data
 
 
-def interned(known: Mapping[str, State] | None, still: Mapping[str, State]) -> Mapping[str, State]:
-    """Return states that came from a worker as the objects that came before, in all that is equal."""
-    if not known or known == still:
-        return known or still
-    made: dict[str, State] = {}
-    for name, state in still.items():
-        old = known.get(name)
-        same = isinstance(old, tuple) and isinstance(state, tuple) and old[0] == state[0]
-        made[name] = (old[0], state[1]) if same else state  # type: ignore[index, assignment]
-    return made
+class Recorded:
+    """What a recorded iterator does besides torch's: it takes our notes off each batch before anybody sees it."""
+
+    entry: Loader | None = None
+
+    def __next__(self) -> Any:
+        entry = self.entry
+        if entry is None:
+            return super().__next__()  # type: ignore[misc]
+        if entry.on_wait is not None:
+            entry.on_wait()
+        return entry.untag(super().__next__())  # type: ignore[misc]
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and self.entry is not None:  # the workers of the last walk begin another one
+            self.entry.begin_walk()
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+
+class RecordedProcess(Recorded, _SingleProcessDataLoaderIter):
+    """An iterator that loads in this process."""
+
+
+class RecordedWorkers(Recorded, _MultiProcessingDataLoaderIter):
+    """An iterator that loads in workers."""
 
 
 def twin(loader: Any, watched: Watched) -> Any:
     """Return a copy of a loader that reads `watched` in place of its data set."""
     copied = apart(loader)
-    copied.__dict__.update(dataset=watched, collate_fn=Collate(loader.collate_fn, watched))
+    copied.__dict__.update(dataset=DatasetProxy(watched), collate_fn=Collate(loader.collate_fn, watched))
     if loader.num_workers:
         copied.worker_init_fn = Begin(loader.worker_init_fn, watched)
     return copied

@@ -1,7 +1,7 @@
 """A data set under observation, in whichever process it is asked: which sample it loads, and of what a batch is made.
 
 It takes the place of the user's own in a copy of the loader (`loading.py`); the collate function that stands beside it
-sends these notes along with the batch. Of a usual batch they are made in C (`notes.c`).
+sends these notes along with the batch.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ocrlab.debug.flight_record.ring_format import ENCODE, State, States, batch_text
-from ocrlab.debug.flight_record.worker_status import PLACES, Page
+from ocrlab.debug.flight_record.ring_format import ENCODE, States
+from ocrlab.debug.flight_record.worker_status import Page
 from ocrlab.debug.recorder import rng_state, uncollatable_samples
-from ocrlab.debug.recorder.sample_names import by_index, naming, of_batch, plain, source
+from ocrlab.debug.recorder.sample_names import naming, of_batch, plain
 
 BATCH = "batch of "  # what begins the name of a batch that failed when its samples were put together
 STREAM = "this worker's"
@@ -33,9 +31,8 @@ class Loaded:
     """One batch as it left its loader: what rebuilds it, and the random states before it was loaded."""
 
     base: dict[str, Any] = field(default_factory=dict)  # what its worker tells of it
-    states: States = ({}, b"")
+    states: States = field(default_factory=dict)
     samples: list[str] = field(default_factory=list)
-    text: str = ""  # samples and base as a record says them, where that is known already
     walk: int = 0
     position: int = -1  # in the walk; -1: nobody has seen this batch leave its loader
 
@@ -60,7 +57,7 @@ class Order:
     """A batch to be made again, in place of its indices."""
 
     indices: Any
-    states: Mapping[str, State]
+    states: Mapping[str, bytes]
 
 
 class Tagged:
@@ -72,16 +69,16 @@ class Tagged:
     def __reduce__(self) -> Any:
         """Travel as one thing: pickle would look up and fill two objects."""
         told = self.told
-        return tagged, (self.data, told.base, told.states, told.samples, told.text)
+        return tagged, (self.data, told.base, told.states, told.samples)
 
     def pin_memory(self) -> Tagged:
         """Return it with the batch in page-locked memory (called by DataLoader)."""
         return Tagged(pin_memory(self.data), self.told)
 
 
-def tagged(data: Any, base: dict[str, Any], states: States, samples: list[str], text: str) -> Tagged:
+def tagged(data: Any, base: dict[str, Any], states: States, samples: list[str]) -> Tagged:
     """Return a batch as it left its worker."""
-    return Tagged(data, Loaded(base, states, samples, text))
+    return Tagged(data, Loaded(base, states, samples))
 
 
 class Watched:
@@ -93,32 +90,24 @@ class Watched:
         self.fresh = True  # the next sample is the first one of a batch
         self.position = 0  # of an iterable data set, in this worker
         self.names: Callable[[Any], str] = str
+        self.name = ""  # of the sample, or the batch, that is being loaded
         self.page: Page | None = None
-        self.say: Callable[[str], Any] = str  # notes the sample that is being loaded
-        self.owner = 0
+        self.owner = 0  # the process that the page is of
         self.worker: int | None = None
-        self.texts: dict[bool, str] = {}  # how the orders of batches begin
-        self.notes: Any = None  # does in C what is usual
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = {"page": None, "notes": None, "say": str, "owner": 0, "names": str}
-        return {name: held for name, held in self.__dict__.items() if name != "__getitems__"} | ours
+        return self.__dict__ | {"page": None, "owner": 0, "names": str}
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: Any) -> Any:
+    def item(self, index: Any) -> Any:
+        """Return one sample, which a loader without batches asks for."""
         if isinstance(index, Order):
             rng_state.put(index.states)
             index = index.indices
         self.begin(index, single=True)
         return self.one(index, self.told.samples[0] if self.told.samples else str(index))
 
-    def __getitems__(self, indices: Any) -> Any:
-        return self.load(indices)
-
     def load(self, indices: Any) -> Any:
-        """Return the samples of a batch; where nothing is unusual the same is done in C (`Notes.fetch`)."""
+        """Return the samples of a batch."""
         if isinstance(indices, Order):
             rng_state.put(indices.states)
             indices = indices.indices
@@ -127,7 +116,7 @@ class Watched:
             names = self.told.samples
             if len(names) != len(indices):  # noting the batch has failed
                 names = [str(index) for index in indices]
-            return [self.one(index, name) for index, name in zip(indices, names, strict=True)]
+            return [self.one(index, names[at]) for at, index in enumerate(indices)]
         whole = self.whole
         self.note(f"{len(indices)} samples from {self.told.samples[0] if self.told.samples else '?'} on")
         return self.guarded(lambda: whole(indices), lambda: self.blamed(whole, indices))
@@ -139,7 +128,8 @@ class Watched:
         each = type(self.dataset) is Subset and not hasattr(self.dataset.dataset, "__getitems__")
         return None if each else whole
 
-    def __iter__(self) -> Iterator[Any]:
+    def stream(self) -> Iterator[Any]:
+        """Yield the samples of an iterable data set."""
         iterator = iter(self.dataset)
         while True:
             if self.fresh:
@@ -197,64 +187,77 @@ class Watched:
     def note(self, name: str) -> None:
         self.name = name
         if self.page is not None:
-            self.say(name)
+            self.page.sample(name)
 
     def begin(self, indices: Any, *, single: bool, kind: str = "map") -> None:
         """Note the batch that is to be loaded; what goes wrong here goes wrong without a word."""
         self.fresh, self.name, told = False, "", None
-        if self.notes is not None and type(indices) is (int if kind == "walk" else list) and single is (kind == "walk"):
-            usual = self.notes.begin(indices)
-            if usual is not None:
-                self.told = usual
-                return
         try:
             if self.owner != os.getpid():
                 self.open()
-            order = self.order(kind, single)
+            order = {"kind": kind, "single": single, "workers": self.workers, "worker": self.worker}
+            samples: list[str] = []
             if kind == "map":
-                order["indices"] = asked = repr(plain(indices if single else list(indices)))
+                order["indices"] = repr(plain(indices if single else list(indices)))
                 samples = [self.names(indices)] if single else list(map(self.names, indices))
-                if single not in self.texts:
-                    self.texts[single] = ENCODE({**order, "indices": ""})[:-3]  # all but what differs
-                text = f"{self.texts[single]}{quoted(asked)}}}"
             else:
-                order["first"], samples = self.position, []
-                text = ENCODE(order)
-            states = rng_state.parts(cuda=False)
-            told = Loaded(order, states, samples, batch_text(samples, text))
+                order["first"] = self.position
+            told = Loaded(order, rng_state.take(cuda=False), samples)
             if self.page is not None:
-                self.page.batch(text, states)
+                self.page.batch(ENCODE(order), told.states)
         except Exception:
             told = told or Loaded()
         self.told = told
-
-    def order(self, kind: str, single: bool) -> dict[str, Any]:
-        """Return what all batches of this process have in common."""
-        return {"kind": kind, "single": single, "workers": self.workers, "worker": self.worker}
 
     def open(self) -> None:
         """Open the page of this process, once."""
         if self.owner != os.getpid():
             self.owner, info, place = os.getpid(), get_worker_info(), self.place
-            self.worker, self.names, self.texts = (info.id if info else None), naming(self.dataset), {}
-            self.notes = None
+            self.worker, self.names = (info.id if info else None), naming(self.dataset)
             self.page = Page(place.folder, place.rank, place.start, place.loader, self.worker or 0)
-            self.say = self.page.sample
-            self.__dict__.pop("__getitems__", None)
-            if rng_state.quick is not None and not self.replayed:  # whose guard looks for us on the stack
-                self.hasten(self.page)
 
-    def hasten(self, page: Page) -> None:
-        """Have what is usual noted in C."""
-        marks, name = rng_state.MARKS, None if self.names is by_index else self.names
-        known = type(marks), marks, Loaded, quoted, name, source(self.names), weakref.ref(self), self.dataset
-        self.notes = page.notes = notes = rng_state.quick.Notes(page.page, PLACES, *known)
-        for number, kind, differs in ((0, "map", "indices"), (1, "walk", "first")):
-            order = self.order(kind, single=kind != "map")
-            notes.know(number, order, ENCODE({**order, differs: 0})[:-2])  # all but what differs
-        self.say = notes.sample
-        if self.whole is None:
-            self.__dict__["__getitems__"] = notes.fetch  # which torch calls
+
+class DatasetProxy:
+    """A data set in a loader's place for it, whose samples are loaded by a `Watched`.
+
+    A worker_init_fn, or the data set itself, finds it as `get_worker_info().dataset`: whatever is asked of it but its
+    samples is asked of the data set, and what is written to it is written there.
+    """
+
+    _ocrlab_watched: Watched
+
+    def __init__(self, watched: Watched) -> None:
+        object.__setattr__(self, "_ocrlab_watched", watched)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._ocrlab_watched.item(index)
+
+    def __getitems__(self, indices: Any) -> Any:
+        return self._ocrlab_watched.load(indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._ocrlab_watched.stream()
+
+    def __len__(self) -> int:
+        return len(self._ocrlab_watched.dataset)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._ocrlab_watched.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_ocrlab_watched":
+            raise AttributeError(name)
+        return getattr(self._ocrlab_watched.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._ocrlab_watched.dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._ocrlab_watched.dataset, name)
+
+    def __reduce__(self) -> Any:
+        return DatasetProxy, (self._ocrlab_watched,)
 
 
 class Collate:
@@ -274,15 +277,12 @@ class Collate:
 
 
 class Begin:
-    """The user's worker_init_fn; the data set that a worker is told of is the user's, not our proxy."""
+    """The user's worker_init_fn, before which the page of the worker is opened."""
 
     def __init__(self, begin: Callable[[int], Any] | None, watched: Watched) -> None:
         self.begin, self.watched = begin, watched
 
     def __call__(self, number: int) -> None:
-        info = get_worker_info()
-        with contextlib.suppress(Exception):
-            object.__setattr__(info, "dataset", self.watched.dataset)  # it refuses a plain assignment
         with contextlib.suppress(Exception):
             self.watched.open()
         if self.watched.replayed:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.flight_record import ring_format
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.dataset_proxy import Loaded
 from ocrlab.errors import DataError
@@ -20,7 +19,6 @@ KEPT = 32  # walks whose beginning is kept
 BEGINNING, IMPORT = -1, -2  # in place of a walk's number: where the recorder began, and where it was imported
 NAMES = {BEGINNING: "beginning", IMPORT: "import"}
 BASE = {"kind": "walk"}
-TEXT = ring_format.batch_of([], BASE)
 
 
 class Counted:
@@ -47,7 +45,7 @@ class Counted:
     def begin(self) -> Loaded:
         """Begin a walk; returns what will be told of its batches."""
         self.walk += 1
-        self.now = Loaded(BASE, text=TEXT, walk=self.walk)
+        self.now = Loaded(BASE, walk=self.walk)
         if self.on_walk is not None:
             self.on_walk(self.walk)
         return self.now
@@ -56,9 +54,7 @@ class Counted:
         now = self.begin()
         iterator = iter(self.loader)
         while True:
-            states = rng_state.MARKS.states() if rng_state.MARKS is not None else None
-            if states is None:
-                states = rng_state.parts(False)
+            states = rng_state.take(cuda=False)
             try:
                 batch = next(iterator)
             except StopIteration:

@@ -21,12 +21,12 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.debug.flight_record import program_info
-from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names, usual
+from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names
 from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
 from ocrlab.debug.recorder.fail_safe import say
 from ocrlab.debug.recorder.manual_loop import left, recording
 from ocrlab.debug.recorder.module_stages import unwrapped
-from ocrlab.debug.recorder.step_recorder import Tape
+from ocrlab.debug.recorder.step_recorder import Tape, listen
 from ocrlab.debug.recorder.training_health.monitor import Learning
 from ocrlab.debug.replay.child import batch_feed, lightning_resume
 from ocrlab.debug.replay.child.replay_session import Restored
@@ -149,9 +149,9 @@ class Recorder(lightning.Callback):
         if tape is None or not tape.on or not tape.snapshots_on:
             return
         model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
-        tape.learning = Learning(model, trainer.optimizers, stages=tape.stages, network=unwrapped(model)[1])
+        tape.learning = Learning(model, trainer.optimizers, network=unwrapped(model)[1])
         for optimizer in trainer.optimizers:
-            self.undo += usual.listen(optimizer, tape.quick, tape.stepping)
+            self.undo += listen(optimizer, tape.stepping)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
@@ -171,9 +171,7 @@ class Recorder(lightning.Callback):
         watched = None if self.several else tape.loaders.get(0)
         told = Loaded() if watched is None else watched.told()
         number = trainer.global_step
-        first = trainer.optimizers[0] if trainer.optimizers else None
-        if tape.quick is None or not tape.quick.begin(number, micro, epoch, first, told, batch):
-            tape.begin(number, micro, epoch, rate(trainer.optimizers), told, batch)
+        tape.begin(number, micro, epoch, rate(trainer.optimizers), told, batch)
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > tape.snapshots.quiet:
@@ -184,9 +182,6 @@ class Recorder(lightning.Callback):
         if (
             getattr(trainer.precision_plugin, "scaler", None) is None
         ):  # else it is the scaled one, 65536 times too large
-            quick = None if self.tape is None or scale != 1 else self.tape.quick
-            if quick is not None and quick.loss(loss):
-                return
             self._loss(loss, float(scale))
         self._phase("backward")
 
@@ -229,7 +224,7 @@ class Recorder(lightning.Callback):
         seen = Loaded() if watched is None else watched.told()
         if self.replay is not None:
             loader = watched.loader() if isinstance(watched, dataloader_hooks.Loader) else None
-            anew = lambda: batch_feed.parts(loader, seen.base, rng_state.whole(seen.states))  # noqa: E731
+            anew = lambda: batch_feed.parts(loader, seen.base, seen.states)  # noqa: E731
             named = sample_names.of_batch(batch) or seen.samples
             chosen = self.replay.validate(batch, named, self.validations, anew)
             self._hand_over(pl_module, "validation_step", batch, chosen)

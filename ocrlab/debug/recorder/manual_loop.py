@@ -26,14 +26,13 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import program_info
-from ocrlab.debug.flight_record.ring_format import States
-from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, usual
+from ocrlab.debug.recorder import dataloader_hooks, import_rng_state
 from ocrlab.debug.recorder.batch_iterator import Batches
 from ocrlab.debug.recorder.dataset_proxy import Loaded
 from ocrlab.debug.recorder.fail_safe import say
 from ocrlab.debug.recorder.iteration_log import Counted
 from ocrlab.debug.recorder.module_stages import Now
-from ocrlab.debug.recorder.step_recorder import Tape
+from ocrlab.debug.recorder.step_recorder import Tape, listen
 from ocrlab.debug.recorder.training_health.monitor import Learning
 from ocrlab.debug.recorder.training_state import Held
 from ocrlab.debug.replay.child.replay_session import Restored
@@ -70,12 +69,10 @@ class Loop:
     def _walk(self, loader: Iterable[Any]) -> Iterator[Any]:
         if self.replay is not None:
             return self.replay.batches(loader, self)
-        if self.tape is not None and self.tape.quick is not None:
-            return self.tape.quick.walk(self, loader, self.first)  # type: ignore[no-any-return]
         return self._batches(loader)
 
     def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a loader: in Python, what a walk does in C."""
+        """Yield the batches of a loader."""
         now, tape = self.now, self.tape
         told_by, taken = self._begun(loader)
         for batch in told_by if isinstance(told_by, Counted) else loader:
@@ -99,27 +96,12 @@ class Loop:
         taken = [0, length(loader)]
         told_by = self.tape.watch(loader) if self.tape is not None else None
         if self.tape is not None:
-            usual.wait(self.tape)
+            self.tape.wait()
         if isinstance(told_by, dataloader_hooks.Loader):
             told_by.on_wait = None  # a walk says by itself that it waits
         self.walking = True
         self.walks.append(taken)
         return told_by, taken
-
-    def begins(self, loader: Iterable[Any]) -> tuple[Iterator[Any], Any, str | None, list[Any], int]:
-        """Return what a walk in C is made of: its batches, what is told of them, that as a record says it where it is
-        the same for all, the list that counts them, and its number.
-        """
-        told_by, taken = self._begun(loader)
-        if isinstance(told_by, Counted) and told_by.on_batch is None:
-            told = told_by.begin()
-            return iter(told_by.loader), told, told.text, taken, told.walk
-        source = iter(told_by if isinstance(told_by, Counted) else loader)
-        return source, Loaded if told_by is None else told_by.told, None, taken, 0
-
-    def random(self) -> States:
-        """Return the random states of now."""
-        return rng_state.parts(cuda=False)
 
     def begin(self, batch: Any, told: Loaded) -> None:
         """Write the record of a micro-batch."""
@@ -158,8 +140,6 @@ class Loop:
     def loss(self, loss: Any) -> Any:
         """Note the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
         tape = self.tape
-        if tape is not None and tape.quick is not None and tape.quick.loss(loss):
-            return loss
         recorder = tape or self.replay
         if recorder is not None:
             recorder.loss(loss)
@@ -219,10 +199,9 @@ class Loop:
 
     def start(self) -> None:
         """Listen to the optimisers."""
-        tape = self.tape
+        stepping = self._stepping if self.tape is None else self.tape.stepping
         for optimizer in self.held.optimizers:
-            quick, stepping = (None, self._stepping) if tape is None else (tape.quick, tape.stepping)
-            self.undo += usual.listen(optimizer, quick, stepping)
+            self.undo += listen(optimizer, stepping)
 
     def stop(self) -> None:
         """Take every hook out."""
@@ -262,7 +241,7 @@ def recording(
             tape.hear(*held.models)
             if tape.snapshots_on:
                 whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
-                tape.learning = Learning(whole, held.optimizers, held.extra, tape.stages)
+                tape.learning = Learning(whole, held.optimizers, held.extra)
             import_rng_state.note(tape.folder, tape.rank, tape.start)
         except Exception as error:
             if dataloader_hooks.worker_ended(error):

@@ -1,7 +1,8 @@
-"""Which stage of a model was entered last: at most twenty modules are heard, for about a microsecond each."""
+"""Which stage of a model was entered last: forward pre-hooks on at most twenty modules."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from torch import nn
 
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.flight_record.ring_writer import Writer
-from ocrlab.debug.recorder import call_hooks, rng_state
 
 MOST = 18  # and two on the whole model
 ALL = MOST + 2  # of all models
@@ -19,14 +19,12 @@ FEW = 5  # models that are looked into; each of more is one stage
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 WRAPPERS = ("DataParallel", "DistributedDataParallel")
 LOSSES = ("loss", "criterion")
-Around = Callable[[Callable[..., Any]], Callable[..., Any]]
-Quick: Any = getattr(rng_state.quick, "Quick", ())  # does the same in C
 compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compiling are two
 
 
 @dataclass
 class Now:
-    """How far the micro-batch at hand is; of a usual step C keeps the same."""
+    """How far the micro-batch at hand is."""
 
     in_step: bool = False  # its record is written, its backward has not begun: what the model does is its forward
     stepped: bool = False  # an optimiser has
@@ -36,127 +34,66 @@ class Now:
     epoch: int = 0
 
 
+class Hook:
+    """A forward pre-hook that writes one byte: the number of a stage, or of a phase within a step.
+
+    Copies and pickles of the module take along a function of the standard library that does nothing in place of it.
+    """
+
+    def __init__(self, stages: Stages, at: int, number: int) -> None:
+        self.stages, self.at, self.number = stages, at, number
+
+    def __call__(self, *_: Any) -> None:
+        if compiling():  # nothing of ours goes into a compiled graph
+            return
+        stages = self.stages
+        if stages.on and (self.at != PHASE_AT or stages.now.in_step):
+            try:
+                stages.writer.page[self.at] = self.number
+            except (ValueError, OSError):  # the ring is closed, or its disk is full
+                stages.on = False
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 class Stages:
     """What writes a stage's name into the ring when its forward begins.
 
-    From the beginning of a backward on, and so in the optimiser's step, none is told but what is computed again: the
+    From the beginning of a backward on, and so in the optimizer's step, none is told but what is computed again: the
     one that was entered last is the loss's or the last layer's, while the backward goes through all of them the other
     way; no call of a module tells where it is, and a wrong name is worse than none. A replay names the module.
     """
 
-    def __init__(self, writer: Writer, now: Any = None) -> None:
+    def __init__(self, writer: Writer, now: Now | None = None) -> None:
         self.writer, self.now = writer, now or Now()
-        self.undo: list[Callable[[], Any]] = []
+        self.handles: list[Any] = []
         self.on = True
-        self.whole: nn.Module | None = None  # what is called as the model, where it is called through `_surrounds`
-        self.scales: Any = None  # hears its calls, too: a frame of its own would cost as much again
 
     def attach(self, *models: nn.Module) -> None:
         """Listen to the top modules of a model, or of several, whose stages begin with what they are."""
         self.detach()
         self.on = True
         for name, module in top(models[0]) if len(models) == 1 else shared(models):
-            self._listen(module, self._calls(name), self._entry(name))
+            if isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
+                continue
+            if _is_loss(name):
+                self._hook(module.register_forward_pre_hook, PHASE_AT, "loss")
+            self._hook(module.register_forward_pre_hook, STAGE_AT, name)
         for model in models if len(models) <= FEW else models[:1]:
             _, whole = unwrapped(model)
-            heard = self._hear(whole)
-            if model is models[0]:
-                self.whole = whole if heard else None
+            if isinstance(whole, torch.jit.ScriptModule):
+                continue
+            self._hook(whole.register_forward_pre_hook, PHASE_AT, "forward")
+            self._hook(whole.register_forward_hook, PHASE_AT, "loss")  # after the model comes the loss
 
     def detach(self) -> None:
         """Stop listening."""
-        self.whole = self.scales = None
-        while self.undo:
-            self.undo.pop()()
+        while self.handles:
+            self.handles.pop().remove()
 
-    def _hear(self, whole: nn.Module) -> bool:
-        """Listen to the calls of a whole model; tells whether without a hook."""
-        return self._listen(
-            whole, lambda inner: self._surrounds(inner, whole), self._phase("forward"), self._phase("loss")
-        )
-
-    def _listen(
-        self, module: nn.Module, around: Around, before: Callable[[], None], after: Callable[[], None] | None = None
-    ) -> bool:
-        """Have a module called through what `around` makes of its call; by hooks `before` and `after` where there is
-        no room for that. Tells whether there is.
-        """
-        undo = call_hooks.listen(module, around)
-        if undo is not None:
-            self.undo.append(undo)
-            return True
-        self.undo.append(module.register_forward_pre_hook(lambda *_: before()).remove)
-        if after is not None:
-            self.undo.append(module.register_forward_hook(lambda *_: after()).remove)
-        return False
-
-    def _calls(self, name: str) -> Around:
-        """Return what makes of a module's call one that says its name first: flat, as it is called in each step."""
-        page, number = self.writer.page, self.writer.word(name)
-        loss = self._phase("loss")
-
-        def around(inner: Callable[..., Any]) -> Callable[..., Any]:
-            if isinstance(self.now, Quick) and not _is_loss(name):
-                return self.now.stage(inner, number)  # type: ignore[no-any-return]
-
-            def called(*args: Any, **kwargs: Any) -> Any:
-                if not compiling() and self.on:  # nothing of ours goes into a compiled graph
-                    try:
-                        page[STAGE_AT] = number
-                    except ValueError:  # the ring is closed
-                        self.on = False
-                return inner(*args, **kwargs)
-
-            def called_for_a_loss(*args: Any, **kwargs: Any) -> Any:
-                loss()
-                return called(*args, **kwargs)
-
-            return called_for_a_loss if _is_loss(name) else called
-
-        return around
-
-    def _surrounds(self, inner: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-        """Return a call of the whole model: it is the forward, and then comes the loss."""
-        page, now = self.writer.page, self.now
-        forward, loss = self.writer.word("forward"), self.writer.word("loss")
-
-        def surrounded(*args: Any, **kwargs: Any) -> Any:
-            if compiling():
-                return inner(*args, **kwargs)
-            scales = self.scales
-            if scales is not None and (scales.looking or not module.training):
-                scales.entered(module, args, kwargs)
-            if not (now.in_step and self.on):
-                return inner(*args, **kwargs)
-            try:
-                page[PHASE_AT] = forward
-            except ValueError:  # the ring is closed
-                self.on = False
-            output = inner(*args, **kwargs)
-            try:
-                if now.in_step and self.on:
-                    page[PHASE_AT] = loss
-            except ValueError:
-                self.on = False
-            return output
-
-        return surrounded
-
-    def _entry(self, name: str) -> Callable[[], None]:
-        """Return what a hook on a stage does."""
-        return self._calls(name)(lambda: None)
-
-    def _phase(self, name: str) -> Callable[[], None]:
-        page, number = self.writer.page, self.writer.word(name)
-
-        def moved() -> None:
-            if self.now.in_step and self.on and not compiling():
-                try:
-                    page[PHASE_AT] = number
-                except ValueError:
-                    self.on = False
-
-        return moved
+    def _hook(self, register: Callable[[Any], Any], at: int, word: str) -> None:
+        self.handles.append(register(Hook(self, at, self.writer.word(word))))
 
 
 def _is_loss(name: str) -> bool:

@@ -134,11 +134,6 @@ def by_index(index: Any) -> str:
     return str(index)[:LONGEST]
 
 
-def source(name: Callable[[Any], str]) -> Any:
-    """Return the list that what `naming` returned takes its names from, None where it has none."""
-    return name.args[0] if isinstance(name, partial) and name.func is _listed else None
-
-
 def _listed(held: Sequence[Any], index: Any) -> str:
     return _safely(lambda: _name(held[index]), index)
 

@@ -11,14 +11,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.flight_record import program_info, ring_format, ring_writer, training_findings
+from ocrlab.debug.flight_record import program_info, ring_writer, training_findings
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.debug.recorder import (
@@ -28,7 +27,6 @@ from ocrlab.debug.recorder import (
     iteration_log,
     rng_state,
     sample_names,
-    usual,
 )
 from ocrlab.debug.recorder.batch_store import Raw
 from ocrlab.debug.recorder.dataloader_hooks import Loader
@@ -71,8 +69,7 @@ class Tape:
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
         self.memory = Memory()
-        self.quick = usual.made(self.writer, self.stepping, self.stepped, self.memory)  # or None
-        self.stages = Stages(self.writer, self.quick)
+        self.stages = Stages(self.writer)
         self.now = self.stages.now
         self.learning: Learning | None = None
         training_findings.forget(self.folder, rank)
@@ -84,7 +81,7 @@ class Tape:
     @property
     def micro(self) -> int:
         """The number of the micro-batch at hand."""
-        return self.writer.micro()
+        return self.writer.micro
 
     @harmless
     def hear(self, *models: nn.Module) -> None:
@@ -102,9 +99,8 @@ class Tape:
         on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
         if dataloader_hooks.can_be_watched(loader):
             place = Place(self.folder.absolute(), self.rank, self.start, number)
-            on_wait = partial(usual.wait, self) if number == 0 else None
-            nameless = self.quick.nameless if self.quick is not None and self.raw is None else None
-            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait, nameless)
+            on_wait = self.wait if number == 0 else None
+            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait)
             entry.start()
         else:
             entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)
@@ -125,48 +121,34 @@ class Tape:
             return
         try:
             found = sample_names.of_batch(data)
-            if found and found != told.samples:
-                told.samples, told.text = found, ring_format.batch_of(found, told.base)
+            told.samples = found or told.samples
             if self.raw is not None and (kept := self.raw.keep(data)):
                 told.base = {**told.base, "raw": kept}
-                told.text = ring_format.batch_of(told.samples, told.base)
         except Exception as error:
             self.give_up(error)
 
     def begin(self, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
-        """Write the record of a step whose batch is there, before anything is computed with it.
+        """Write the record of a micro-batch whose batch is there, before anything is computed with it.
 
-        Of a usual step `quick.begin` does the same, and is asked first.
+        What belongs to an optimizer step, its memory and its learning rate, is in the record of its first one.
         """
         if not self.on:
             return
         self.now.in_step, self.now.stepped = True, False
         try:
-            if self.quick is not None:
-                self.drain()
-                self.quick.pause()
             self.settle()
-            if unseen := told.position < 0 or told.base is iteration_log.BASE:  # nobody has looked into this batch
+            if told.position < 0 or told.base is iteration_log.BASE:  # nobody has looked into this batch
                 told.samples = sample_names.of_batch(batch)
             cuda = self.cuda and torch.cuda.is_initialized()
-            random = rng_state.parts(cuda)
-            when, writer, loaded = time.time(), self.writer, told.states
-            before = writer.newest_loss() if self.late_loss is None else self.late_loss
-            memory = self.memory.at(when, cuda)
-            states, same = ring_format.both(random, loaded, writer.states)
-            text = ("" if unseen and told.samples else told.text) or ring_format.batch_of(told.samples, told.base)
-            raw = f"{ring_format.head_of(memory)}{text}}}".encode()
-            if len(raw) + len(states) > writer.room:
-                step = ring_writer.Step(number, micro, epoch, samples=told.samples, memory=memory, order=told.base)
-                step.random, step.loaded = rng_state.whole(random), rng_state.whole(loaded)
-                made = ring_format.fitting(step, writer.room)
-                raw, states, same = made.text, made.states, made.same
+            when, writer = time.time(), self.writer
+            step = ring_writer.Step(number, micro, epoch, told.walk, told.samples, order=told.base, time=when)
+            step.random, step.loaded = rng_state.take(cuda=cuda, every=micro > self.snapshots.quiet), told.states
+            step.loss_before = writer.newest_loss if self.late_loss is None else self.late_loss
+            if number != writer.number:
+                step.lr, step.memory = lr, self.memory.at(when, cuda)
             self.learn_batch(micro, batch, told)
-            figures = lr or 0.0, before or 0.0, when, (lr is not None) | (before is not None) << 1 | same << 2
-            writer.put(number, micro, epoch, told.walk, *figures, told.position, raw, states)
+            writer.begin(step, told.position)
             self.late_loss = None
-            if self.cuda and not cuda:
-                usual.prepare(self.quick, writer, random, self.memory, self.learning)
         except Exception as error:
             self.give_up(error)
 
@@ -184,15 +166,9 @@ class Tape:
         if told.base is not iteration_log.BASE:
             learning.drawn.note(told.base.get("indices", ""))
 
-    def unusual(self) -> None:
-        """Have every step from here on noted in Python, if at all."""
-        if self.quick is not None:
-            self.quick.off()
-            self.quick = None
-
-    def drain(self) -> None:
-        """Take over what was noted of usual steps."""
-        usual.drain(self.quick, self.learning)
+    def wait(self) -> None:
+        """Note that the next batch is waited for."""
+        self.phase("data")
 
     def over(self, waits: bool) -> bool:
         """Note that a micro-batch is over, and the next one waited for or not; tells if an optimiser has stepped."""
@@ -212,8 +188,6 @@ class Tape:
         except Exception as error:
             self.give_up(error)
         self.now.in_step = name == "forward"  # the model may be run again in a backward
-        if name == "validation" and self.quick is not None:
-            self.quick.pause()
         learning = self.learning
         if learning is not None and learning.validating != (name == "validation"):
             self.learn("validate", name == "validation")
@@ -242,7 +216,6 @@ class Tape:
                 return
             value = float(value) * scale
             self.writer.loss(value)
-            self.drain()
             learning = self.learning
             if learning is None or not self.cuda:
                 return
@@ -265,7 +238,7 @@ class Tape:
 
     def has_loss(self) -> bool:
         """Tell whether this micro-batch has a loss, or one on its way from a device."""
-        return bool(self.late) or self.writer.newest_loss() is not None
+        return bool(self.late) or self.writer.newest_loss is not None
 
     def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Note that an optimiser is about to step, called with what its hook is given.
@@ -286,7 +259,6 @@ class Tape:
                 learning.stepping(optimizer)
                 self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove
             else:
-                self.drain()
                 learning.stepped(optimizer, self.micro)
         except Exception as error:
             self.unlearn(error)
@@ -301,7 +273,6 @@ class Tape:
         if self.learning is None or not (self.on and self.cuda):
             return
         try:
-            self.drain()
             getattr(self.learning, method)(*args)
         except Exception as error:
             self.unlearn(error)
@@ -313,8 +284,6 @@ class Tape:
         if self.learning is not None:
             self.learning.close()
             self.learning = None
-        if self.quick is not None:
-            self.quick.pause()
         self.failed(error)
         say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
 
@@ -334,10 +303,10 @@ class Tape:
         """Take a snapshot of the state before this micro-batch, where it is time for one."""
         try:
             if self.on and self.snapshots_on and self.snapshots.due(self.micro):
-                random = rng_state.parts(cuda=self.cuda)
+                random = rng_state.take(cuda=self.cuda)
                 self.snapshots.take(content(), micro=self.micro, number=number)
-                if rng_state.parts(cuda=self.cuda) != random:  # a hook of the user has drawn
-                    rng_state.put(rng_state.whole(random))
+                if rng_state.take(cuda=self.cuda) != random:  # a hook of the user has drawn
+                    rng_state.put(random)
         except Exception as error:
             if dataloader_hooks.worker_ended(error):
                 raise
@@ -357,7 +326,6 @@ class Tape:
             self.phase("data")  # it may come up in any part of a step; what failed is loading
         if self.cuda and cuda_sticky_errors.of_cuda(error):
             self.cuda = False
-            self.unusual()
             if self.learning is not None:
                 self.learning.close()  # its hooks in the model ask for the stream
             cuda_sticky_errors.keep([*self.late, *self.snapshots.abandon()])
@@ -380,8 +348,6 @@ class Tape:
             say(str(error))
         if self.on:
             self.on = False
-            if self.quick is not None:
-                self.quick.close()
             self.writer.close()
             self.memory.close()
 
@@ -390,7 +356,6 @@ class Tape:
         if dataloader_hooks.worker_ended(error):
             raise error
         self.on = False
-        self.unusual()
         self.failed(error)
         self.stages.detach()
         for entry in self.loaders.values():
@@ -398,11 +363,16 @@ class Tape:
         say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
 
 
+def listen(optimizer: Any, stepping: Callable[..., Any]) -> list[Callable[[], Any]]:
+    """Hear an optimizer's steps by `stepping`; returns what undoes it, nothing for one of another make."""
+    register = getattr(optimizer, "register_step_pre_hook", None)
+    return [] if register is None else [register(stepping).remove]
+
+
 def silence() -> None:
     """Switch all tapes off in a forked child, which must not write its parent's record."""
     for tape in LIVING:
         tape.on = tape.stages.on = tape.cuda = False
-        tape.unusual()
         cuda_sticky_errors.keep([*tape.late, *tape.snapshots.abandon()])  # CUDA does not live on in a fork
         tape.late.clear()
 

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ocrlab.debug.flight_record.ring_format import State
 from ocrlab.debug.recorder import rng_state
 
 REFERENCES = 3  # samples with which each other one is put together: of a majority that fits, one is soon met
@@ -26,7 +25,7 @@ def unfit(collate: Callable[[Any], Any], samples: Sequence[Any]) -> list[int]:
     return []
 
 
-def _takes(collate: Callable[[Any], Any], chosen: list[Any], states: Mapping[str, State]) -> bool:
+def _takes(collate: Callable[[Any], Any], chosen: list[Any], states: Mapping[str, bytes]) -> bool:
     rng_state.put(states)  # it may draw
     with contextlib.suppress(Exception):
         collate(chosen)

@@ -1,4 +1,4 @@
-"""What C notes of batches and samples in a worker's page is what Python notes there, byte for byte."""
+"""A data set under observation: what its page says, and that nobody who asks it notices a difference."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
 from ocrlab.debug.flight_record import worker_status
-from ocrlab.debug.recorder import rng_state, sample_names
-from ocrlab.debug.recorder.dataset_proxy import Loaded, Order, Place, Watched
-
-pytestmark = pytest.mark.skipif(
-    rng_state.quick is None, reason="the recorder's part in C was not built: make setup, with cc"
-)
-TIMES = [*range(24, 32)]  # of the page's beginning; and of each sample
-for _side in (0, 1):
-    _at = worker_status.SAMPLE_AT + 8 + _side * worker_status.SAMPLE.size
-    TIMES += range(_at, _at + 8)
+from ocrlab.debug.recorder import rng_state
+from ocrlab.debug.recorder.dataset_proxy import DatasetProxy, Order, Place, Watched
+from ocrlab.debug.recorder.manual_loop import recording
 
 
 class Data(Dataset):
@@ -70,66 +64,37 @@ LOADED = {
 }
 
 
-def opened(folder: Path, dataset, *, quick: bool = True, workers: int = 0) -> Watched:
-    """Return a watched data set, which notes in C or in Python."""
-    folder.mkdir()
+def opened(folder: Path, dataset, *, workers: int = 0) -> Watched:
+    """Return a watched data set that has its page."""
+    folder.mkdir(exist_ok=True)
     looked = Watched(dataset, Place(folder), workers)
-    with pytest.MonkeyPatch.context() as patched:
-        if not quick:
-            patched.setattr(rng_state, "quick", None)
-        looked.open()
-    assert (looked.notes is not None) is quick
+    looked.open()
     return looked
 
 
-def page_of(looked: Watched) -> bytes:
-    """Return the bytes of a page but for the times in it."""
-    page = bytearray(looked.page.page)
-    for place in TIMES:
-        page[place] = 0
-    return bytes(page)
-
-
-@pytest.mark.parametrize("draws", ["nothing", "torch", "much of torch", "NumPy"])
 @pytest.mark.parametrize("case", LOADED)
-def test_the_same_bytes_lie_in_the_page(case, draws, tmp_path):
+def test_each_batch_is_in_the_page_while_it_is_loaded(case, tmp_path):
     make, batches = LOADED[case]
-    in_c, in_python = opened(tmp_path / "c", make()), opened(tmp_path / "python", make(), quick=False)
-    for batch in batches * 3:
-        torch.rand({"torch": 20, "much of torch": 700}.get(draws, 0))
-        np.random.rand(int(draws == "NumPy"))  # noqa: NPY002
-        for looked in (in_c, in_python):
-            looked.fresh = True
-            assert len(looked.__getitems__(batch)) == len(batch.indices if isinstance(batch, Order) else batch)
-            assert looked.fresh is False
-        assert in_c.told == in_python.told
-        assert in_c.told.base == {} or [*in_c.told.base] == ["kind", "single", "workers", "worker", "indices"]
-        a, b = page_of(in_c), page_of(in_python)
-        assert [i for i in range(len(a)) if a[i] != b[i]] == []
-    (found,) = worker_status.workers(tmp_path / "c", 0, 0)
-    assert found.order in (in_c.told.base, {"left_out": True})
+    looked = opened(tmp_path, make())
+    for batch in batches:
+        torch.rand(7)
+        before = rng_state.take(cuda=False)
+        looked.fresh = True
+        wanted = batch.indices if isinstance(batch, Order) else batch
+        assert len(looked.load(batch)) == len(wanted) and looked.fresh is False
+        (found,) = worker_status.workers(tmp_path, 0, 0)
+        if looked.told.base:
+            assert found.order in (looked.told.base, {"left_out": True})
+            assert [*looked.told.base] == ["kind", "single", "workers", "worker", "indices"]
+            assert looked.told.states == before == found.loaded
 
 
-def test_usual_batches_are_done_in_c(tmp_path, monkeypatch):
-    calls, real = [], Watched.load
-    monkeypatch.setattr(Watched, "load", lambda self, indices: calls.append(1) or real(self, indices))
-    looked = opened(tmp_path / "a", Listed())
-    for i in range(50):
-        torch.rand(100 * i)
-        looked.__getitems__([1, 2])
-    assert len(calls) <= 1, "the first one, at the most"
-
-
-def test_a_stream_is_noted_alike(tmp_path):
-    data = [torch.rand(3) for _ in range(7)]
-    both = [opened(tmp_path / str(quick), data, quick=quick, workers=2) for quick in (True, False)]
-    for _ in zip(*both, strict=True):
-        assert both[0].told == both[1].told and both[0].name == both[1].name
-        assert page_of(both[0]) == page_of(both[1])
-        torch.rand(5)
-        for looked in both:
-            looked.fresh = looked.position % 3 == 0
-    assert both[0].told.base == {"kind": "walk", "single": True, "workers": 2, "worker": None, "first": 6}
+def test_a_stream_is_noted(tmp_path):
+    looked = opened(tmp_path, [torch.rand(3) for _ in range(7)], workers=2)
+    for _ in looked.stream():
+        looked.fresh = looked.position % 3 == 0
+    assert looked.told.base == {"kind": "walk", "single": True, "workers": 2, "worker": None, "first": 6}
+    assert looked.name == "sample 7 of the stream", "which was asked for, and was not there"
 
 
 class Bad(Data):
@@ -145,11 +110,11 @@ class Bad(Data):
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), StopIteration("x"), SystemExit(3)])
 def test_the_sample_that_could_not_be_loaded_stays(tmp_path, error):
     looked = opened(tmp_path / "a", Bad(error))
-    looked.__getitems__([1, 2])
+    looked.load([1, 2])
     with pytest.raises(type(error)) as raised:
-        looked.__getitems__([3, 5, 4])
+        looked.load([3, 5, 4])
     assert raised.value is error
-    looked.__getitems__([6, 7])
+    looked.load([6, 7])
     (found,) = worker_status.workers(tmp_path / "a", 0, 0)
     assert found.failed == ("" if isinstance(error, StopIteration) else "5")
     assert found.order["indices"] == ("[6, 7]" if isinstance(error, StopIteration) else "[3, 5, 4]")
@@ -163,7 +128,7 @@ class Interrupted(Data):
 
 def test_an_interrupt_while_a_name_is_asked_for_is_not_lost(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        opened(tmp_path / "a", Interrupted()).__getitems__([1, 2])
+        opened(tmp_path / "a", Interrupted()).load([1, 2])
 
 
 class Emptying(Data):
@@ -181,16 +146,16 @@ def test_a_data_set_that_changes_the_list_of_indices_ends_nobody(tmp_path):
     looked = opened(tmp_path / "a", data := Emptying())
     for _ in range(3):
         data.asked = [1, 2, 3]
-        assert looked.__getitems__(data.asked) == [1]
+        assert looked.load(data.asked) == [1]
 
 
 def test_it_goes_with_its_iterator_and_can_be_sent_to_a_worker(tmp_path):
     looked = opened(tmp_path / "a", Listed())
-    looked.__getitems__([1, 2])
+    looked.load([1, 2])
     (copy,) = pickle.loads(pickle.dumps([looked]))
-    assert copy.page is None and copy.notes is None and "__getitems__" not in vars(copy)
+    assert copy.page is None and looked.page is not None
     copy.place = Place(tmp_path / "a", loader=1)
-    copy.__getitems__([4])
+    copy.load([4])
     assert {worker.sample for worker in worker_status.workers(tmp_path / "a", 0, 0)} == {"2.png", "4.png"}
     gone, was_on = weakref.ref(looked), gc.isenabled()
     gc.disable()
@@ -204,47 +169,46 @@ def test_it_goes_with_its_iterator_and_can_be_sent_to_a_worker(tmp_path):
 
 def test_the_copy_of_a_forked_process_writes_into_a_page_of_its_own(tmp_path):
     looked = opened(tmp_path / "a", Data())
-    looked.__getitems__([1, 2])
+    looked.load([1, 2])
     if (child := os.fork()) == 0:
         looked.place = Place(tmp_path / "a", loader=1)
-        looked.__getitems__([5, 6])
+        looked.load([5, 6])
         os._exit(0)
     os.waitpid(child, 0)
     found = {worker.pid: worker.order["indices"] for worker in worker_status.workers(tmp_path / "a", 0, 0)}
     assert found == {os.getpid(): "[1, 2]", child: "[5, 6]"}
 
 
-def test_wrong_arguments_are_refused():
-    marks, kinds = rng_state.MARKS, (type(rng_state.MARKS), rng_state.MARKS)
-    known = (*kinds, Loaded, str, None, None, lambda: None, [])
-    with pytest.raises(ValueError, match="too small"):
-        rng_state.quick.Notes(bytearray(1000), worker_status.PLACES, *known)
-    with pytest.raises(TypeError, match="no Marks"):
-        rng_state.quick.Notes(bytearray(worker_status.SIZE), worker_status.PLACES, type(marks), 5, *known[2:])
-    with pytest.raises(BufferError):
-        rng_state.quick.Notes(bytes(worker_status.SIZE), worker_status.PLACES, *known)
-    notes = rng_state.quick.Notes(bytearray(worker_status.SIZE), worker_status.PLACES, *known)
-    assert notes.begin([1, 2]) is None, "nobody has said what batches have in common"
-    for wrong in ((2, {}, ""), (0, [], ""), (0, {}, 5)):
-        with pytest.raises((ValueError, TypeError)):
-            notes.know(*wrong)
-    with pytest.raises(ValueError, match="two sides"):
-        notes.wrote(2, {}, 0, 0)
-    notes.know(0, {}, "")
-    for odd in ([], [None], [1.5], "ab", None, [1, "a"], (1, 2), {}):
-        assert notes.begin(odd) is None
-    notes.sample(5), notes.sample("\udcff" * 400)
-    del notes
-    bare = rng_state.quick.Notes.__new__(rng_state.quick.Notes)
-    assert bare.begin([1]) is None and bare.sample("a") is None
-    with pytest.raises(RuntimeError):
-        bare.fetch([1])
+class Sharded(IterableDataset):
+    """Takes its part in a worker_init_fn, as torch's documentation shows."""
+
+    def __init__(self):
+        self.first, self.last, self.name = 0, 12, "mine"
+
+    def open(self):
+        return "opened"
+
+    def __iter__(self):
+        return iter(range(self.first, self.last))
+
+
+def take_a_part(number):
+    data = get_worker_info().dataset
+    assert isinstance(data, Sharded) and isinstance(data, IterableDataset)
+    assert (data.open(), data.name) == ("opened", "mine")
+    data.first, data.last = 6 * number, 6 * number + 6
+
+
+def test_a_worker_finds_its_data_set_and_what_it_writes_to_it_counts(tmp_path):
+    loader = DataLoader(Sharded(), 3, num_workers=2, worker_init_fn=take_a_part)
+    net = nn.Linear(1, 1)
+    with recording(tmp_path, net) as rec:
+        seen = [batch.tolist() for batch in rec.batches(loader)]
+    assert sorted(index for batch in seen for index in batch) == list(range(12))
+    assert loader.dataset.first == 0 and not vars(loader).keys() & {"_get_iterator"}
 
 
 def test_a_loader_gives_what_it_gave(tmp_path):
-    assert (
-        sample_names.source(sample_names.naming(Listed())) is Listed.samples
-        and sample_names.source(sample_names.naming(Data())) is None
-    )
-    copied = DataLoader(looked := Watched(Listed(), Place(tmp_path), 0), 4, collate_fn=list)
+    looked = Watched(Listed(), Place(tmp_path), 0)
+    copied = DataLoader(DatasetProxy(looked), 4, collate_fn=list)
     assert [len(batch) for batch in copied] == [4] * 25 and looked.told.samples == ["96", "97", "98", "99"]

@@ -1,4 +1,4 @@
-"""A walk over the batches in C does what the generator in Python does, also where a loop is left or goes wrong."""
+"""A walk over the batches, also where a loop is left or goes wrong."""
 
 from __future__ import annotations
 
@@ -12,26 +12,16 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.manual_loop import recording
 
-SIDES = [
-    pytest.param("c", marks=pytest.mark.skipif(rng_state.quick is None, reason="not built: make setup, with cc")),
-    "python",
-]
 
-
-@pytest.fixture(params=SIDES)
-def loop(request, tmp_path, monkeypatch):
+@pytest.fixture
+def loop(tmp_path):
     """A loop whose model is one weight."""
-    if request.param == "python":
-        monkeypatch.setattr(rng_state, "quick", None)
-        monkeypatch.setattr(rng_state, "MARKS", None)
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
         rec.folder, rec.net, rec.optimizer = tmp_path, net, optimizer
-        assert (rec.tape.quick is not None) == (request.param == "c")
         yield rec
 
 

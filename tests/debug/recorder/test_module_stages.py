@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.debug.recorder.module_stages import Stages, shared, top
 from ocrlab.model.dbnet import Detector
-
-needed = pytest.mark.skipif(
-    rng_state.quick is None, reason="the recorder's part in C was not built: make setup, with cc"
-)
 
 
 def test_the_detectors_stages():
@@ -39,7 +37,7 @@ def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(3))
     stages = Stages(writer)
     stages.attach(net)
-    assert len(stages.undo) <= 20
+    assert len(stages.handles) <= 20
     writer.begin(ring_writer.Step(0, 0))
     stages.now.in_step = True
     with pytest.raises(RuntimeError):
@@ -47,23 +45,31 @@ def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
     now = ring_writer.read(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("1", "forward")
     stages.detach()
-    assert not any(m._forward_hooks or m._forward_pre_hooks or m._compiled_call_impl for m in net.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+LOADS = "import io, sys, torch; net = torch.load(io.BytesIO(sys.stdin.buffer.read()), weights_only=False); "
+LOADS += "net(torch.ones(1, 2)); sys.exit(any(name.startswith('ocrlab') for name in sys.modules))"
 
 
 def test_copies_and_pickles_of_a_model_are_not_listened_to(tmp_path):
-    """An average of the weights is a copy; what it called would be the model that it was made of."""
+    """An average of the weights is a copy; a whole model that was saved is loaded where there is no ocrlab."""
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     stages = Stages(writer)
     stages.attach(net)
-    others = copy.deepcopy(net), copy.copy(net), pickle.loads(pickle.dumps(net))
-    with torch.no_grad():
-        net[0].weight.zero_()
-        net[0].bias.fill_(5)
-    assert not any(m._compiled_call_impl for other in (others[0], others[2]) for m in other.modules())
-    assert others[1]._compiled_call_impl is None  # its layers are those of net
-    assert (net(torch.ones(1, 2)) == 5).all() and not (others[0](torch.ones(1, 2)) == 5).all()
+    writer.begin(ring_writer.Step(0, 0))
+    stages.now.in_step = True
+    file = io.BytesIO()
+    torch.save(net, file)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        other(torch.ones(1, 2))
+        assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == ""
+    done = subprocess.run([sys.executable, "-c", LOADS], input=file.getvalue(), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shallow = copy.copy(net)
     stages.detach()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in shallow.modules())
 
 
 def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
@@ -80,25 +86,11 @@ def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
     ours = net._compiled_call_impl
     stages.detach()
     assert net._compiled_call_impl is ours, "what the user has compiled stays"
-    assert not any(m._compiled_call_impl for m in net)
-
-
-def test_what_is_compiled_already_is_listened_to_and_given_back(tmp_path):
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
-    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    net[1].compile(backend="eager")
-    compiled = net[1]._compiled_call_impl
-    stages = Stages(writer)
-    stages.attach(net)
-    writer.begin(ring_writer.Step(0, 0))
     net(torch.ones(4, 2))
-    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == "1"
-    stages.detach()
-    assert net[1]._compiled_call_impl is compiled
 
 
-@pytest.mark.parametrize("kind", ["own call", "compiled", "several cards"])
-def test_where_a_module_is_not_called_in_the_usual_way_hooks_listen(tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize("kind", ["own call", "compiled", "compiled in place"])
+def test_a_module_that_is_not_called_in_the_usual_way_is_listened_to(tmp_path, kind):
     class Own(nn.Linear):
         def __call__(self, *args):
             return super().__call__(*args) + 1
@@ -106,30 +98,29 @@ def test_where_a_module_is_not_called_in_the_usual_way_hooks_listen(tmp_path, mo
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     inner = Own(2, 2) if kind == "own call" else nn.Linear(2, 2)
     net = torch.compile(inner, backend="eager") if kind == "compiled" else nn.Sequential(inner, nn.ReLU())
-    if kind == "several cards":  # DataParallel's replicas would call what the first card's module left
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    if kind == "compiled in place":
+        net[1].compile(backend="eager")
     stages = Stages(writer)
     stages.attach(net)
     writer.begin(ring_writer.Step(0, 0))
     net(torch.ones(4, 2))
-    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == ("model" if kind == "compiled" else "1")
-    heard = [net if kind == "compiled" else net[0]]
-    assert all(m._forward_pre_hooks for m in heard)
+    expected = {"compiled": "model", "own call": "1", "compiled in place": "0"}
+    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == expected[kind]
     stages.detach()
-    assert not any(m._forward_pre_hooks or m._compiled_call_impl for m in net.modules())
+    assert not any(m._forward_pre_hooks for m in net.modules())
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-def test_a_scripted_model_takes_no_hooks_and_is_heard(tmp_path):
+def test_a_scripted_model_takes_no_hooks_and_is_recorded_without_stages(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     stages = Stages(writer)
     stages.attach(net)
     writer.begin(ring_writer.Step(0, 0))
     net(torch.ones(4, 2))
-    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == "model"
+    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    assert (now.stage, now.phase) == ("", "forward")
     stages.detach()
-    assert net._compiled_call_impl is None
 
 
 class Up(nn.Module):
@@ -162,17 +153,16 @@ def test_all_of_several_models_are_heard_on_twenty_hooks_in_all(tmp_path):
         judge(made)
     now = ring_writer.read(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("Judge.stem", "forward")
-    assert stages.whole is generator
     stages.detach()
-    assert not any(m._compiled_call_impl for net in (generator, judge) for m in net.modules())
+    assert not any(m._forward_pre_hooks or m._forward_hooks for net in (generator, judge) for m in net.modules())
     large = [Detector(width=32), Detector(width=32), nn.DataParallel(Up())]
     stages.attach(*large)
-    assert 14 <= len(stages.undo) <= 20
+    assert 14 <= len(stages.handles) <= 20
     names = [name for name, _ in shared(large)]
     assert len(names) == 14 and len([name for name in names if name.startswith("Detector[1].")]) == 6
     assert "Up.stem" in names and "Detector[0].encoder" in names
     stages.attach(*[nn.Linear(1, 1) for _ in range(30)])
-    assert len(stages.undo) <= 20
+    assert len(stages.handles) <= 20
     stages.detach()
 
 
@@ -198,15 +188,13 @@ def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(
     assert (found.now.micro, found.now.stage, found.now.phase) == (4, "Judge.stem", "forward")
 
 
-@needed
 @pytest.mark.parametrize("how", ["before", "after", "in place", "a function", "not looked at"])
-def test_a_compiled_model_stays_whole_beside_stages_in_c(tmp_path, how):
+def test_a_compiled_model_stays_whole_while_it_is_recorded(tmp_path, how):
     torch._dynamo.reset()  # other tests have compiled what calls a module as often as it may be
     net = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
     called = torch.compile(net, backend="eager", fullgraph=True) if how == "before" else net
     with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
-        assert isinstance(net[0][0]._compiled_call_impl, rng_state.quick.Stage)
         if how == "not looked at":
             rec.tape.learning.close()
         if how in ("after", "not looked at"):
@@ -218,25 +206,4 @@ def test_a_compiled_model_stays_whole_beside_stages_in_c(tmp_path, how):
         for batch in rec.batches([torch.ones(2, 4)] * 70):
             rec.loss(called(batch).sum()).backward()
             optimizer.step()
-    assert not any(isinstance(m._compiled_call_impl, rng_state.quick.Stage) for m in net.modules())
-
-
-@needed
-def test_a_stage_in_c_is_told_and_left_in_copies(tmp_path):
-    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    seen = []
-    net[1][1].register_forward_hook(lambda *_: seen.append(ring_writer.read(ring_writer.find(tmp_path)[0]).now.stage))
-    with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
-        for batch in rec.batches([torch.ones(1, 2)] * 3):
-            rec.loss(net(batch).sum()).backward()
-            optimizer.step()
-        copied = copy.deepcopy(net)
-        assert copied[0].__dict__.get("_compiled_call_impl") is None
-        stage = net[0]._compiled_call_impl
-        with pytest.raises(TypeError):
-            type(stage)()
-    assert seen[:3] == ["1.1"] * 3
-    assert torch.equal(stage(torch.ones(1, 2)), net[0](torch.ones(1, 2))), "the ring is closed, and it still calls"
-    with pytest.raises(ValueError, match="a stage is"):
-        rec.tape.quick.stage(None, 1)
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in net.modules())

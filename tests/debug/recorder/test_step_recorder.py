@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ocrlab.debug.flight_record import ring_format, ring_writer
+from ocrlab.debug.flight_record import ring_writer
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import name_of
 from ocrlab.debug.recorder import async_losses, dataloader_hooks, dataset_proxy, iteration_log, rng_state
@@ -95,9 +95,7 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
         with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
             target = {"begin": rec.tape.writer, "loss": rec.tape.writer, "snapshot": rec.tape.snapshots}
             owner = target.get(where, rec.tape.learning)
-            monkeypatch.setattr(
-                owner, {"begin": "put", "snapshot": "take", "learning": "begin"}.get(where, where), interrupted
-            )
+            monkeypatch.setattr(owner, {"snapshot": "take", "learning": "begin"}.get(where, where), interrupted)
             with pytest.raises(RuntimeError, match="pid 7") if wanted else contextlib.nullcontext():
                 for batch in rec.batches([torch.ones(1, 2)]):
                     rec.loss(net(batch).sum())
@@ -109,17 +107,30 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
             )
 
 
-def test_a_batch_that_is_known_behind_one_that_is_not_is_written_whole(tmp_path):
-    """Within the same look at memory, of which each record has the same words."""
+def test_a_batch_that_is_known_after_one_that_is_not_is_written_whole(tmp_path):
     tape = Tape(tmp_path, "loop")
     begin(tape, 0)
-    order = {"kind": "map", "indices": "[3]"}
-    told = dataset_proxy.Loaded(order, samples=["3"], text=ring_format.batch_of(["3"], order))
+    told = dataset_proxy.Loaded({"kind": "map", "indices": "[3]"}, samples=["3"])
     told.position = 4
     tape.begin(1, 1, 0, None, told, None)
     found = ring_writer.read(ring_writer.find(tape.folder)[0])
     assert found.torn == 0 and found.steps[0].memory == found.steps[1].memory != {}
     assert found.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
+    tape.finish()
+
+
+def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_path):
+    """The samples and the loss of each micro-batch are there, also where the process dies in the third one."""
+    tape = Tape(tmp_path, "loop")
+    for micro in range(7):
+        told = dataset_proxy.Loaded({"kind": "map", "indices": f"[{micro}]"}, samples=[f"page {micro}"], position=micro)
+        tape.begin(micro // 4, micro, 0, 0.1, told)
+        tape.loss(micro / 10)
+    steps = ring_writer.read(ring_writer.find(tape.folder)[0]).steps  # while it goes on
+    assert [(s.number, s.micro, s.samples, s.loss) for s in steps] == [
+        (micro // 4, micro, [f"page {micro}"], micro / 10) for micro in range(7)
+    ]
+    assert [(s.lr, bool(s.memory)) for s in steps] == [(0.1, True) if m in (0, 4) else (None, False) for m in range(7)]
     tape.finish()
 
 
@@ -176,7 +187,7 @@ class Calls:
         told = {"is_available": True, "is_initialized": True, "is_current_stream_capturing": False}
         told |= {
             "memory_stats_as_nested_dict": {},
-            "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
+            "get_rng_state": torch.zeros(16, dtype=torch.uint8),
             "device_count": 1,
         }
         return told.get(name, 0)
@@ -213,7 +224,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
         tape.over(waits=True)
 
     step(0)
-    assert {"is_initialized", "get_rng_state_all", "Event"} <= set(cuda.made), "with a living context they are asked"
+    assert {"is_initialized", "get_rng_state", "Event"} <= set(cuda.made), "with a living context they are asked"
     assert tape.on and tape.late and tape.learning is not None
     tape.failed(error)
     cuda.made.clear()
@@ -327,9 +338,8 @@ def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, 
 
             optimizer.step(closure)
             optimizer.zero_grad()
-            rec.tape.drain()
             assert rec.tape.learning.told.steps == rec.micro + 1
-            assert len(optimizer._optimizer_step_post_hooks) == (rec.tape.quick is not None)
+            assert not optimizer._optimizer_step_post_hooks
         assert rec.tape.learning.told.steps == 12 and rec.tape.learning.told.bare == 0
     assert "found a gradient" not in capsys.readouterr().err
     assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
@@ -346,5 +356,5 @@ def test_a_step_that_failed_leaves_no_hook_and_is_not_counted_twice(tmp_path):
             optimizer.step()
         assert rec.tape.learning.told.steps == 4
         optimizer.step(lambda: torch.ones(()))
-        assert len(optimizer._optimizer_step_post_hooks) == (rec.tape.quick is not None)
+        assert not optimizer._optimizer_step_post_hooks
     assert not optimizer._optimizer_step_post_hooks

@@ -20,7 +20,6 @@ from torch.nn.parameter import is_lazy
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
 from ocrlab.debug.instruments.step_check.findings import entries, leaves, plain
 from ocrlab.debug.instruments.step_check.shared_weights import untrained
-from ocrlab.debug.recorder.module_stages import Stages
 from ocrlab.debug.recorder.training_health import rules, sampler_coverage
 from ocrlab.debug.recorder.training_health.collapsed_outputs import Answers
 from ocrlab.debug.recorder.training_health.constant_baseline import Baseline
@@ -45,7 +44,6 @@ class Learning:
     model: nn.Module
     optimizers: Sequence[Any] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
-    stages: Stages | None = None  # what is called around the model already
     network: nn.Module | None = None  # what is called in place of the model
 
     def __post_init__(self) -> None:

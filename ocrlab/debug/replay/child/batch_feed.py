@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.flight_record.ring_format import State
 from ocrlab.debug.flight_record.ring_writer import Step
 from ocrlab.debug.recorder import batch_store, iteration_log, rng_state, sample_names
 from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched, twin
@@ -161,7 +160,7 @@ class Feed:
                 yield batch
 
 
-def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) -> Parts | None:
+def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, bytes]) -> Parts | None:
     """Return the names of the samples of a batch that was loaded by its indices, and what puts a batch together of some
     of them. All are loaded here, once, as they were; the random states are those of before then.
     """
@@ -189,7 +188,7 @@ def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, State]) ->
 
 
 @contextlib.contextmanager
-def _states(states: Mapping[str, State]) -> Iterator[None]:
+def _states(states: Mapping[str, bytes]) -> Iterator[None]:
     """Put the random states to others for a block."""
     before = rng_state.take(cuda=False)
     rng_state.put(states)

@@ -257,7 +257,7 @@ class Restored:
         try:
             for number, batch in enumerate(loader):
                 told = Loaded() if watched is None else watched.told()
-                anew = partial(parts, loader, told.base, rng_state.whole(told.states))
+                anew = partial(parts, loader, told.base, told.states)
                 yield self.validate(batch, sample_names.of_batch(batch) or told.samples, number, anew)
         finally:
             if watched is not None:
