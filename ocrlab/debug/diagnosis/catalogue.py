@@ -50,12 +50,13 @@ class Sign:
 
 @dataclass(frozen=True)
 class Form:
-    """One form of a cause: what mends it, and what tells it, where the evidence has a line like `line`."""
+    """One form of a cause: its fix, experiment and title, where the evidence has a line like `line`."""
 
     line: re.Pattern[str]
     fix: str
     experiment: str = ""
     example: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class Entry:
         found = (form for form in self.forms if any(form.line.search(line) for line in shown))
         form = next(found, None)
         if form is None:
-            return Form(re.compile(""), self.fix, self.experiment)
-        return replace(form, experiment=form.experiment or self.experiment)
+            return Form(re.compile(""), self.fix, self.experiment, title=self.title)
+        return replace(form, experiment=form.experiment or self.experiment, title=form.title or self.title)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         every, none = ([re.compile(p, FLAGS) for p in rule.get(key, ())] for key in ("all", "none"))
         signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("said", False)))
     forms = [
-        Form(re.compile(form["line"]), form["fix"], form.get("experiment", ""), form.get("example", ""))
+        Form(re.compile(form["line"]), form["fix"], *(form.get(key, "") for key in ("experiment", "example", "title")))
         for form in row.get("form", ())
     ]
     return Entry(

@@ -39,6 +39,7 @@ MOST_CAUSES, MOST_LINES = 5, 4
 LOOKALIKES = (0.3, 0.24, 0.18, 0.14)  # of the causes that look the same, in the catalogue's order
 STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
 EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
+BUSY = re.compile(r"busy (?:at|in) ")  # a thread that uses the CPU is neither stopped nor asleep: no look-alikes
 SLOW = 0.3  # of what the stacks show of a program that still moved
 NEAR = 0.05  # lines that say as much as the best one choose the form of the fix
 FOLLOWS = 0.75  # what is left of an error after an earlier one that is not sure
@@ -287,7 +288,7 @@ def _causes(ranked: list[Candidate], messengers: list[Candidate], ruled: set[str
     """
     sure = bool(ranked) and ranked[0].confidence >= SURE
     rows = [(one.id, one.confidence, one) for one in ranked if not sure or one is ranked[0] or one.confidence >= 0.2]
-    if rows and not sure:
+    if rows and not sure and not any(map(BUSY.match, (hit.evidence.text for hit in rows[0][2].hits))):
         others = [one for one in messengers if one is not ranked[0] and _best(one).strength == "wrapper"]
         spoken = {row[0] for row in rows}
         rows = [row for row in _with_lookalikes(rows, others) if row[0] not in ruled]

@@ -27,6 +27,7 @@ PRINTED = 60  # characters of a message that are looked for in the output
 UNBOUND = re.compile(r"\bname '(\w+)' is not defined|local variable '(\w+)'")
 UNMADE = ("FileNotFoundError", "NotADirectoryError")
 EMPTY = ("ZeroDivisionError", "IndexError", "KeyError", "AttributeError", "TypeError", "ValueError", "StatisticsError")
+COUNTED = 1000  # times up to which `watch.inside` counts each
 MANY = 3  # times from which an error that any handler takes is worth a word at a good end
 ENDS = ("exit", "uncaught")
 TRIES = {"OSError", "LookupError", "ImportError"}
@@ -74,7 +75,8 @@ def swallowed(records: Sequence[Record]) -> str:
         return ""
     count, link, by = max(rows, key=lambda row: row[0])
     error = _words(link).partition("\n")[0][:160]
-    return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {count} errors: {error}"
+    many = f"at least {count}" if count >= COUNTED else f"{count}"
+    return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {many} errors: {error}"
 
 
 def suspected(records: Sequence[Record], log: str, main: int) -> str:

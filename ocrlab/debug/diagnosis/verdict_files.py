@@ -44,7 +44,7 @@ def sentence(verdict: Verdict) -> str:
     first = verdict.causes[0]
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
-    told = f"{_within(_title(first.id))} ({first.id}, {first.confidence:.2f}{line})"
+    told = f"{_within(_title(first))} ({first.id}, {first.confidence:.2f}{line})"
     where = _where(verdict)
     if rank:
         place = "" if not where or where.startswith(":") else f", {where}"
@@ -99,7 +99,7 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
         ]
         if not first.evidence:
             parts[-1] = "- none of its own; it looks the same as what was seen"
-    others = [f"- {cause.id} ({cause.confidence:.2f}): {_title(cause.id)}" for cause in verdict.causes[1:]]
+    others = [f"- {cause.id} ({cause.confidence:.2f}): {_title(cause)}" for cause in verdict.causes[1:]]
     if others:
         parts += ["## Or else", "\n".join(others)]
     if verdict.ruled_out:
@@ -165,9 +165,9 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
     run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **told_besides(incident.facts)}))
 
 
-def _title(name: str) -> str:
-    entry = catalogue.load().entries.get(name)
-    return entry.title if entry else name
+def _title(cause: Cause) -> str:
+    entry = catalogue.load().entries.get(cause.id)
+    return entry.form(line.text for line in cause.evidence).title if entry else cause.id
 
 
 def _within(title: str) -> str:

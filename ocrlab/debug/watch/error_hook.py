@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.hardware.processes import signal_names
+from ocrlab.run_folder import own_errors
 
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
@@ -28,7 +29,13 @@ if sys.version_info >= (3, 10) and "{MODULE}" not in sys.modules:
     try:
         import {MODULE}
     except Exception:
-        pass
+        try:
+            import time, traceback
+            _line = {{"kind": "failed", "pid": os.getpid(), "time": time.time(), "where": "import"}}
+            with open(os.path.join(os.environ["OCRLAB_WATCH"], "%d{ENDING}" % os.getpid()), "a") as _file:
+                _file.write(repr(dict(_line, says=traceback.format_exc())) + chr(10))
+        except Exception:
+            pass
 sys.path[:] = [_place for _place in sys.path if os.path.abspath(_place or os.curdir) != _here]
 _ours = sys.modules.pop("sitecustomize", None)
 try:
@@ -63,9 +70,17 @@ def read(scratch: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: float(one["time"]))
 
 
-def texts(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, str]:
+def keep_failures(records: Sequence[dict[str, Any]], home: Path | None) -> None:
+    """Write what our own code inside of the program failed at into ocrlab-errors.log of the run; never raises."""
+    for one in records:
+        if one["kind"] == "failed":
+            where = f"inside of process {one['pid']}, {one.get('where')}"
+            own_errors.append_own_error(home, where, str(one.get("says")))
+
+
+def texts(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
     """Return errors.txt, where a program that failed has hidden its first error; else nothing. Never raises."""
-    with contextlib.suppress(Exception):  # records of a torn file may lack anything
+    with own_errors.guarded(home, "watch: hidden errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         text = hidden_errors.told(records, log, main)
@@ -73,9 +88,9 @@ def texts(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, s
     return {}
 
 
-def suspected(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, str]:
+def suspected(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
     """Return the fact `silent`: which handler may have taken the first error, by the source; never raises."""
-    with contextlib.suppress(Exception):
+    with own_errors.guarded(home, "watch: suspected handlers"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         told = hidden_errors.suspected(records, log, main)
@@ -91,9 +106,9 @@ def hid(incident: Path) -> str:
     return ""
 
 
-def swallowed(records: Sequence[dict[str, Any]]) -> str:
+def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> str:
     """Return a sentence about errors that a program which did well has swallowed again and again; never raises."""
-    with contextlib.suppress(Exception):
+    with own_errors.guarded(home, "watch: swallowed errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         return hidden_errors.swallowed(records)

@@ -24,6 +24,7 @@ from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, st
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean
 from ocrlab.run_folder import heartbeat
+from ocrlab.run_folder.own_errors import append_own_error, guarded
 
 STACK_SECONDS = 1.0
 EXIT_OF_SIGNAL = 128  # what a shell adds to the number of the signal
@@ -33,8 +34,13 @@ ISA = ("avx", "amx", "fma", "sse4", "f16c", "bmi", "asimd", "sve")  # what an il
 LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
 
 
-def gather(child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ended_by: str | None) -> Incident:
-    """Return everything that is known of a failure; with the stacks of all that lives where it hangs."""
+def gather(
+    child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ended_by: str | None, home: Path | None = None
+) -> Incident:
+    """Return everything that is known of a failure; with the stacks of all that lives where it hangs.
+
+    `home` is the run folder, for what our own code fails at.
+    """
     texts, facts = {LOG: log}, _facts(child, quiet, ended_by)
     counted = kills.count()
     if status in ("hung", "suspected") and child.code is None:
@@ -43,9 +49,9 @@ def gather(child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ende
         texts[STACKS] = stack_dumps.text(taken)
         for stack in taken:
             kills.note(stack.process.pid)  # the groups that are its own, for the kernel log
-        hang = _hang(taken, {**facts, "stacks_before": quiet.before, "log": log}, texts[STACKS])
+        hang = _hang(taken, {**facts, "stacks_before": quiet.before, "log": log}, texts[STACKS], home)
         facts |= {"hang": hang} if hang else {}
-    kernel_lines = _kernel_log(child, quiet, log, kills.own())
+    kernel_lines = _kernel_log(child, quiet, log, kills.own(), home)
     if kernel_lines:
         texts[KERNEL] = kernel_lines
         facts["oom_pids"] = sorted({event.pid for event in kernel_log.events(kernel_lines.splitlines()) if event.pid})
@@ -60,13 +66,13 @@ def gather(child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ende
 
 def record(run: Path | None) -> dict[str, str]:
     """Return the fact `record`: where the flight record of a run ends; empty where there is none."""
-    with contextlib.suppress(Exception):  # a damaged record must not cost the verdict
+    with guarded(run, "watch: the end of the flight record"):
         told = last_position.told(run) if run else ""
         return {"record": told} if told else {}
     return {}
 
 
-def judge(incident: Incident) -> Verdict:
+def judge(incident: Incident, home: Path | None = None) -> Verdict:
     """Return the verdict; where judging fails the failure is still told, without causes and with the reason."""
     try:
         from ocrlab.debug.diagnosis.classify import classify
@@ -76,6 +82,7 @@ def judge(incident: Incident) -> Verdict:
             raise TypeError(f"classify returned {type(verdict).__name__}")
         return verdict
     except Exception as error:
+        append_own_error(home, "watch: the diagnosis", error)
         reason = f"the diagnosis itself failed: {type(error).__name__}: {error}"
         return Verdict(None, incident.status, incident.exit_code, incident.signal, None, missing=[reason])
 
@@ -89,6 +96,7 @@ def write(place: Path, verdict: Verdict, incident: Incident) -> None:
     except OSError:
         raise
     except Exception as error:  # the words may fail, the verdict and its evidence must not
+        append_own_error(place.parent, "watch: the words of the verdict", error)
         for name, text in incident.texts.items():
             run_folder.write_text(place / name, clean(text))
         run_folder.write_json(place / "verdict.json", clean(to_json(verdict)))
@@ -100,17 +108,20 @@ def outline(verdict: Verdict, place: Path | None = None) -> str:
     if not verdict.causes:
         return _unknown(verdict, place)
     best = verdict.causes[0]
-    return f"{best.id}, {100 * best.confidence:.0f} % sure"
+    sure = f"{best.id}, {100 * best.confidence:.0f} % sure"
+    busy = next((line.text for line in best.evidence if line.text.startswith("busy ")), "")
+    return f"{busy} ({sure})" if busy else sure
 
 
 def _unknown(verdict: Verdict, place: Path | None = None) -> str:
     """Return what is said where no cause is known: the error of the program itself, or what would tell more."""
-    with contextlib.suppress(Exception):
+    home = place.parent if place else None
+    with guarded(home, "watch: the error of the program itself"):
         from ocrlab.debug.diagnosis import unknown_cause
 
         own = unknown_cause.own(verdict)
         if own:
-            told = (unknown_cause.OWN, rank_of(verdict) or unknown_cause.OWN)
+            told = (unknown_cause.OWN, rank_of(verdict, home) or unknown_cause.OWN)
             more = [thing for thing in verdict.missing if not thing.startswith(told)]
             return "; ".join([f"the program's own error, {_above(own, place)}", *more])
     return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
@@ -131,7 +142,7 @@ def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None
 
     `folder` is that of the program's flight record, where that is not the run folder.
     """
-    rank = rank_of(verdict)
+    rank = rank_of(verdict, place.parent)
     lines = [
         f"ocrlab watch: {what}",
         *([f"  rank     {rank}"] if rank else []),
@@ -139,11 +150,12 @@ def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None
     ]
     best = verdict.causes[0] if verdict.causes else None
     evidence = [line for line in best.evidence if line.text != rank] if best else []
+    evidence = [line for line in evidence if line.text not in lines[-1]]
     if best and evidence:
         found = evidence[0]
         where = found.file if found.line is None else f"{found.file}:{found.line}"
         lines.append(f"  evidence {where}: {found.text.strip()[:LONGEST]}")
-        own = _own(best)
+        own = _own(best, place.parent)
         lines += [f"  in       {own}"] if own else []
     run = experiment_commands.recorded(place.parent, folder)
     ends = record(run).get("record", "")
@@ -159,18 +171,18 @@ def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None
     return clean("\n".join(lines))
 
 
-def rank_of(verdict: Verdict) -> str:
+def rank_of(verdict: Verdict, home: Path | None = None) -> str:
     """Return what is said of the rank to look at; empty where there is only one."""
-    with contextlib.suppress(Exception):
+    with guarded(home, "watch: the rank to look at"):
         from ocrlab.debug.diagnosis.first_failed_rank import said
 
         return said(verdict)
     return ""
 
 
-def _own(best: Cause) -> str:
+def _own(best: Cause, home: Path) -> str:
     """Return the module that was called, and the program's own frame, where the evidence shows them; else nothing."""
-    with contextlib.suppress(Exception):
+    with guarded(home, "watch: the program's own frame"):
         from ocrlab.debug.diagnosis import module_path
         from ocrlab.debug.diagnosis.user_frame import frame
 
@@ -208,9 +220,11 @@ def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _hang(taken: Sequence[stack_dumps.Stack], facts: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+def _hang(
+    taken: Sequence[stack_dumps.Stack], facts: Mapping[str, Any], text: str, home: Path | None
+) -> dict[str, Any] | None:
     """Return the fact `hang`: what is waited for, in the most probable reading of the stacks."""
-    with contextlib.suppress(Exception):  # no word on the hang is better than no verdict
+    with guarded(home, "watch: the kind of hang"):  # no word on the hang is better than no verdict
         from ocrlab.debug.diagnosis.hangs import hang_cause
 
         return hang_cause.fact(taken, facts, text)
@@ -227,11 +241,11 @@ def _killed(child: Child, quiet: Quiet, log: str) -> bool:
     )
 
 
-def _kernel_log(child: Child, quiet: Quiet, log: str, groups: Sequence[Path]) -> str | None:
+def _kernel_log(child: Child, quiet: Quiet, log: str, groups: Sequence[Path], home: Path | None) -> str | None:
     pids = {child.pid, *quiet.roles, *(int(ended["pid"]) for ended in child.exits)}
     died = child.code is None or child.code < 0 or child.code > EXIT_OF_SIGNAL or "signal" in log or "Kill" in log
     names = quiet.names if died or any(ended["signal"] for ended in child.exits) else ()  # else nobody can be ours
-    with contextlib.suppress(Exception):  # a log that cannot be read is one piece of evidence less
+    with guarded(home, "watch: the kernel log"):  # a log that cannot be read is one piece of evidence less
         return kernel_log_filter.lines(child.started, child.ended or time.monotonic(), pids, names, log, groups)
     return None
 

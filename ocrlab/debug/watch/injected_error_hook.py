@@ -6,8 +6,13 @@ knows nothing of ocrlab, keeps no exception alive, prints nothing and raises not
     uncaught   what ended it, with everything that it came from, also behind `raise ... from None` (at exit)
     exit       sys.exit() inside of a handler, with what was being handled
     handled    an error that a handler of the program's own code took, the first of each kind (from Python 3.12 on)
-    times      how often that was, at each power of ten and at exit
+    times      how often that was at least, at each power of ten and at exit
     children   with which exit codes its multiprocessing children ended (at exit)
+    failed     what this file itself failed at, for ocrlab-errors.log of the run
+
+From Python 3.12 on it hears all that from sys.monitoring and changes nothing; an older Python gets another sys.exit. A
+program that handles more than MANY errors within BUSY seconds is left alone until it calls something that it has not
+called since, so that it loses little time.
 """
 
 from __future__ import annotations
@@ -24,17 +29,22 @@ if TYPE_CHECKING:
 
 FOLDER = os.environ.get("OCRLAB_WATCH", "")
 ENDING = "-errors.txt"  # of the files, one for each process
+FAILURES = 5  # of our own code that are written down
 MOST, LONGEST, LINKS = 200, 2000, 8  # errors of a process, characters of a message, errors that came one from another
 OUTER, INNER = 12, 28  # frames of a traceback
 FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<")
 PLAIN = (str, int, float, bool, bytes, type(None), tuple)
 FLOW = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit", "CancelledError")
-TOOLS = (4, 3)  # numbers that sys.monitoring leaves to anybody
+TOOL, TOOLS = "ocrlab", (4, 3)  # numbers that sys.monitoring leaves to anybody
+MANY, BUSY, PAUSE = 1000, 0.02, 0.05  # errors, seconds: each costs about a microsecond
 
+monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
 leave = sys.exit
 known: dict[str, bool] = {}  # whether a file is the program's own
 times: dict[tuple[str, int, str], int] = {}  # how often a handler began, by its file, its place, and what it handles
 told: set[tuple[str, int, str]] = set()  # by file and line of what failed
+problems: list[str] = []  # where our own code failed
+rate = [0, 0.0]  # errors since the second, which is a time of the monotonic clock
 
 
 def write(kind: str, **values: Any) -> None:
@@ -99,6 +109,9 @@ def own(file: str) -> bool:
 
 def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
     """Note an error that a handler begins to handle; called by Python, also for `finally` and `with`."""
+    rate[0] += 1
+    if rate[0] >= MANY:
+        slow_down()
     file = code.co_filename
     ours = known.get(file)
     if ours is None:
@@ -117,8 +130,57 @@ def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
                 write("handled", key=key, chain=chain(error))
         elif count in (10, 100, 1000, 10000, 100000):
             write("times", key=key, count=count)
+    except Exception as problem:
+        failed("on_handled", problem)
+
+
+def failed(where: str, problem: Exception) -> None:
+    """Write down, a few times, what our own code failed at; it never reaches the program."""
+    problems.append(where)
+    if len(problems) > FAILURES:
+        return
+    try:
+        import traceback
+
+        write("failed", where=where, says="".join(traceback.format_exception(problem)))
     except Exception:
         return
+
+
+def slow_down() -> None:
+    """Stop listening for a while where errors come so fast that to count them would take the program's time."""
+    now = time.monotonic()
+    if now - rate[1] < BUSY:
+        listen(monitoring.events.CALL)
+    rate[:] = [0, now]
+
+
+def on_call(code: CodeType, offset: int, function: object, first: object) -> object:
+    """Listen again when something is called that was not called in this pause; called once for each place."""
+    if time.monotonic() - rate[1] < PAUSE:
+        return monitoring.DISABLE
+    rate[:] = [0, time.monotonic()]
+    listen(monitoring.events.EXCEPTION_HANDLED | monitoring.events.RAISE)
+    return None
+
+
+def on_raise(code: CodeType, offset: int, error: BaseException) -> None:
+    """Note what is being handled where the program leaves; called by Python in each frame that an error passes."""
+    if type(error) is not SystemExit:
+        return
+    try:
+        trace, cause = error.__traceback__, sys.exc_info()[1]
+        if cause is not None and (trace is None or trace.tb_next is None):
+            status = error.code
+            write("exit", status=status if isinstance(status, int | str) else None, chain=chain(cause))
+    except Exception as problem:
+        failed("on_raise", problem)
+
+
+def listen(events: int) -> None:
+    """Ask Python for some events, and no others."""
+    tool = next(number for number in TOOLS if monitoring.get_tool(number) == TOOL)
+    monitoring.set_events(tool, events)
 
 
 def at_exit() -> None:
@@ -135,17 +197,18 @@ def at_exit() -> None:
         ended = [(one.pid, one.returncode) for one in started if getattr(one, "returncode", None)]
         if ended:
             write("children", ended=ended)
-    except Exception:
-        return
+    except Exception as problem:
+        failed("at_exit", problem)
 
 
 def leaves(status: object = None, /) -> NoReturn:
-    """Exit the interpreter, as sys.exit does; what is being handled just now is written down first."""
+    """Exit the interpreter, as sys.exit does before Python 3.12; what is being handled is written down first."""
     error = sys.exc_info()[1]
     if error is not None:
         try:
             write("exit", status=status if isinstance(status, int | str) else None, chain=chain(error))
-        except Exception:
+        except Exception as problem:
+            failed("leaves", problem)
             error = None
     leave(status)  # type: ignore[arg-type]
 
@@ -154,6 +217,7 @@ def forget() -> None:
     """Begin anew in a forked child."""
     times.clear()
     told.clear()
+    rate[:] = [0, 0.0]
 
 
 def begin() -> None:
@@ -162,15 +226,19 @@ def begin() -> None:
         return
     atexit.register(at_exit)
     os.register_at_fork(after_in_child=forget)
-    leaves.__module__, leaves.__name__, leaves.__qualname__, leaves.__doc__ = "sys", "exit", "exit", sys.exit.__doc__
-    sys.exit = leaves  # type: ignore[assignment]  # pickled by that name
-    monitoring: Any = getattr(sys, "monitoring", None)
-    for tool in TOOLS if monitoring else ():
-        if monitoring.get_tool(tool) is None:
-            monitoring.use_tool_id(tool, "ocrlab")
-            monitoring.register_callback(tool, monitoring.events.EXCEPTION_HANDLED, on_handled)
-            monitoring.set_events(tool, monitoring.events.EXCEPTION_HANDLED)
-            return
+    if monitoring is None:
+        leaves.__module__, leaves.__name__, leaves.__qualname__ = "sys", "exit", "exit"  # pickled by that name
+        leaves.__doc__ = sys.exit.__doc__
+        sys.exit = leaves
+        return
+    events = monitoring.events
+    tool = next((number for number in TOOLS if monitoring.get_tool(number) is None), None)
+    if tool is not None:
+        monitoring.use_tool_id(tool, TOOL)
+        monitoring.register_callback(tool, events.EXCEPTION_HANDLED, on_handled)
+        monitoring.register_callback(tool, events.RAISE, on_raise)
+        monitoring.register_callback(tool, events.CALL, on_call)
+        listen(events.EXCEPTION_HANDLED | events.RAISE)
 
 
 begin()

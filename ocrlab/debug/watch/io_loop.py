@@ -32,8 +32,8 @@ PIPE_SIZE = 1 << 20
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
 OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
 VAIN, AGAIN = 1.0, 10.0  # seconds: until a Ctrl-C was in vain, which is said; then within which another one ends it
-LITTLE, RECENT = 1024, 0.1  # bytes, seconds: a program that says little, and often, is read a few lines at a time,
-NAP, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
+LITTLE, RECENT = 1024, 0.1  # bytes, seconds: output that comes often and in small pieces is read in batches,
+BATCH, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
 
 
@@ -50,6 +50,7 @@ class Session:
     sinks: dict[int, Sink | Call] = field(default_factory=dict)  # by stream: 1 and 2
     sources: dict[int, int] = field(default_factory=dict)  # of the program's output: descriptor -> stream
     paused: set[int] = field(default_factory=set)
+    batched: dict[int, float] = field(default_factory=dict)  # descriptors that are read again at this monotonic time
     keys: bytearray = field(default_factory=bytearray)  # typed, and not yet taken by the program
     came: list[int] = field(default_factory=list)  # signals
     handlers: dict[int, Any] = field(default_factory=dict)
@@ -91,8 +92,11 @@ class Session:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
         if self.doubted is not None:
             wait = min(wait, max(0.0, self.doubted - time.monotonic()))
+        if self.batched:
+            wait = min(wait, max(0.0, min(self.batched.values()) - time.monotonic()))
         ready = [key.data for key, _mask in self.selector.select(wait)]
-        streams = sorted((one for one in ready if isinstance(one, int)), key=lambda one: self.sources.get(one, 0))
+        streams = [descriptor for descriptor in ready if isinstance(descriptor, int)]
+        streams = sorted({*streams, *self._end_batches(bool(streams))}, key=lambda one: self.sources.get(one, 0))
         for descriptor in streams:
             self._read(descriptor)
             if descriptor is not streams[-1]:
@@ -227,9 +231,24 @@ class Session:
             self.terminal.note(data)
         now = time.monotonic()
         if len(data) < LITTLE and now - self.quiet.since < RECENT:
-            time.sleep(TYPED if self.terminal else NAP)
+            if descriptor not in self.batched:
+                self.selector.unregister(descriptor)
+            self.batched[descriptor] = now + (TYPED if self.terminal else BATCH)
         self.quiet.moved(now, "output")
         self.sinks[stream].put(data)
+
+    def _end_batches(self, now_all: bool) -> list[int]:
+        """Listen again to the streams whose time has come, or to all; returns those that can be read at once.
+
+        All of them where another stream is read, so that lines stay in their order, and once the program has ended.
+        """
+        now_all |= self.child is not None and self.child.empty
+        now = time.monotonic()
+        due = [descriptor for descriptor, at in self.batched.items() if now_all or at <= now]
+        for descriptor in due:
+            del self.batched[descriptor]
+            self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
+        return [descriptor for descriptor in due if holds(descriptor)]
 
     def _catch_up(self, descriptor: int) -> None:
         """Read what has heaped up in stdout before stderr is read: what was printed first stands first."""
@@ -243,6 +262,7 @@ class Session:
         with contextlib.suppress(KeyError):
             self.selector.unregister(descriptor)
         self.paused.discard(descriptor)
+        self.batched.pop(descriptor, None)
         self.sources.pop(descriptor)
         if not self.terminal or descriptor != self.terminal.master:
             os.close(descriptor)
@@ -258,7 +278,8 @@ class Session:
                 self.selector.unregister(sink.descriptor)
             for source in [source for source, of in self.sources.items() if of == stream]:
                 if sink.full and source not in self.paused:
-                    self.selector.unregister(source)
+                    if self.batched.pop(source, None) is None:
+                        self.selector.unregister(source)
                     self.paused.add(source)
                 elif source in self.paused and not sink.full:
                     self.selector.register(source, selectors.EVENT_READ, source)

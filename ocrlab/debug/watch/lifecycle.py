@@ -124,7 +124,7 @@ class Case:
             return Ended("failed", refused.status, None, None, None, refused.status)
         told = {"type": "Refused", "message": str(refused), "where": None}
         status = Incident("failed", refused.status, texts={incident.LOG: f"{refused}\n"})
-        verdict = incident.judge(status)
+        verdict = incident.judge(status, self.folder.path)
         self._write(self.folder, verdict, status)
         self.folder.fail(told, verdict=cause(verdict))
         return Ended("failed", refused.status, None, verdict, self.folder.path, refused.status)
@@ -190,7 +190,9 @@ class Case:
 
     def _did_well(self, exit_status: int) -> Ended:
         log = self.session.ring.text()
-        swallowed = error_hook.swallowed(error_hook.read(self.scratch))
+        records, home = error_hook.read(self.scratch), self.folder.path if self.folder else None
+        error_hook.keep_failures(records, home)
+        swallowed = error_hook.swallowed(records, home)
         for hidden in filter(
             None, (clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed)
         ):
@@ -263,7 +265,7 @@ class Case:
         record = experiment_commands.recorded(folder.path, watcher_link.record_told(self.scratch))
         ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
         return experiment_commands.fitted(
-            incident.judge(found), () if ours else self.command, incident.short(record) if record else ""
+            incident.judge(found, folder.path), () if ours else self.command, incident.short(record) if record else ""
         )
 
     def _say(self, what: str, verdict: Verdict, place: Path) -> None:
@@ -290,17 +292,17 @@ class Case:
         session = self.session
         by = "limit" if self.hung else session.ended_by
         log, family = session.ring.text(), process_tree.descendants(self.child.pid)
-        found = incident.gather(self.child, session.quiet, self.kills, log, status, by)
+        home = self._home().path
+        found = incident.gather(self.child, session.quiet, self.kills, log, status, by, home)
         known, texts = {**found.facts, **session.memory.facts()}, {**self.stuck, **found.texts}
-        known |= incident.record(
-            experiment_commands.recorded(self._home().path, watcher_link.record_told(self.scratch))
-        )
+        known |= incident.record(experiment_commands.recorded(home, watcher_link.record_told(self.scratch)))
         several = rank_status.gather(self.scratch, session.quiet.heartbeats, family, log)
         if status == "failed":
             records = error_hook.read(self.scratch)
-            told = error_hook.texts(records, log, self.child.pid)
+            error_hook.keep_failures(records, home)
+            told = error_hook.texts(records, log, self.child.pid, home)
             texts |= told
-            known |= {} if told else error_hook.suspected(records, log, self.child.pid)
+            known |= {} if told else error_hook.suspected(records, log, self.child.pid, home)
             known["exits"] = [*known.get("exits", []), *error_hook.exits(records, log)]
         if several:
             known["ranks"], texts[rank_status.FILE] = several, rank_status.table(several)

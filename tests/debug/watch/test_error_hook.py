@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,3 +97,35 @@ def test_a_worker_that_left_while_its_tensors_were_fetched_is_told_by_its_signal
     ended = [(11, -9), (12, -15), (13, 1)]  # 12 was ended by whoever left, 13 may have failed of the same
     children = [{"kind": "children", "pid": 10, "time": 1.0, "ended": ended}]
     assert [(one["pid"], one["signal"]) for one in error_hook.exits(children, log)] == [(11, "SIGKILL")]
+
+
+ODD = """
+import sys
+class Odd(Exception):
+    args = property(lambda self: 1 / 0)
+try:
+    raise Odd
+except Odd:
+    sys.exit(3)
+"""
+
+
+def test_what_our_own_code_fails_at_inside_is_logged_and_the_program_never_sees_it(watched) -> None:
+    done = watched(ODD)
+    assert (done.status, done.out, "ZeroDivisionError" in done.err) == (3, b"", False)
+    log = done.folder / "flight" / "ocrlab-errors.log"
+    text = log.read_text()
+    assert "inside of process" in text and "Traceback" in text and "ZeroDivisionError" in text
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_an_inside_that_cannot_be_imported_is_logged(tmp_path: Path) -> None:
+    env = {**os.environ, "OCRLAB_WATCH": str(tmp_path), **error_hook.environment(tmp_path, {})}
+    (tmp_path / "hook" / f"{error_hook.MODULE}.py").write_text("import no_such_module_at_all")
+    done = subprocess.run(
+        [sys.executable, "-c", "print('as ever')"], env=env, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("as ever\n", "")
+    (tmp_path / "run" / "flight").mkdir(parents=True)
+    error_hook.keep_failures(error_hook.read(tmp_path), tmp_path / "run")
+    assert "no_such_module_at_all" in (tmp_path / "run" / "flight" / "ocrlab-errors.log").read_text()

@@ -105,3 +105,15 @@ def test_a_sentence_of_ocrlab_that_stands_above_is_not_said_twice(tmp_path):
     assert "  cause    the program's own error, as it says above (log_tail.txt line 2)" in text and said not in text
     (tmp_path / "log_tail.txt").write_text(f"ocrlab: {said}\nmore\n")
     assert said in incident.summary("python ended", verdict, tmp_path)
+
+
+def test_a_diagnosis_that_fails_is_told_and_logged(tmp_path, monkeypatch):
+    def broken(_incident):
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr("ocrlab.debug.diagnosis.classify.classify", broken)
+    (tmp_path / "flight").mkdir()
+    verdict = incident.judge(Incident("failed", 1, texts={"log_tail.txt": "x"}), tmp_path)
+    assert verdict.causes == [] and "ZeroDivisionError: of ours" in verdict.missing[0]
+    text = (tmp_path / "flight" / "ocrlab-errors.log").read_text()
+    assert "watch: the diagnosis" in text and "in broken" in text

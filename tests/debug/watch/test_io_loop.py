@@ -6,8 +6,11 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import selectors
 import shutil
+import signal
+import subprocess
 import sys
 import time
 
@@ -97,6 +100,55 @@ def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
         os.close(descriptor)
     session.close()
     assert session.ring.text().endswith("step 1\nTraceback (most recent call last):\n")
+
+
+TRICKLE = """
+import signal, sys, time
+def answer(*_):
+    print("%.6f got it" % time.monotonic(), file=sys.stderr, flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGUSR1, answer)
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    print("a line", flush=True)
+    time.sleep(0.002)
+"""
+
+
+def test_a_signal_is_not_late_while_output_trickles(env, tmp_path, left):
+    late = []
+    for number in range(7):
+        command = ["-m", "ocrlab", "watch", "--run-dir", f"out{number}", "--", sys.executable, "-c", TRICKLE]
+        with subprocess.Popen(
+            [sys.executable, *command], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        ) as watcher:
+            seen = b""
+            while len(seen) < 700:
+                seen += watcher.stdout.read(100)
+            time.sleep(0.007 * number)  # anywhere within a batch of 50 ms
+            sent = time.monotonic()
+            watcher.send_signal(signal.SIGUSR1)
+            out, err = watcher.communicate(timeout=60)
+        assert watcher.returncode == 7 and out.endswith(b"a line\n")
+        late.append(float(re.search(rb"([\d.]+) got it", err)[1]) - sent)
+    assert sorted(late)[3] < 0.015, late
+
+
+ALTERNATE = """
+import os, time
+for number in range(300):
+    os.write(1 + number % 2, b"%d\\n" % number)
+    time.sleep(0.001)
+os._exit(3)
+"""
+
+
+def test_no_line_is_lost_or_out_of_order_where_output_is_read_in_batches(watched):
+    done = watched(ALTERNATE.replace("\\\\", "\\"))
+    assert [int(line) for line in done.out.split()] == [*range(0, 300, 2)]
+    assert [int(line) for line in done.err.split()[:150]] == [*range(1, 300, 2)]
+    log = (done.folder / "incident" / "log_tail.txt").read_text().split()
+    assert sorted(map(int, log)) == [*range(300)]
 
 
 def test_nobody_waits_for_ever():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -129,13 +130,50 @@ def test_a_slow_epoch_in_python_is_no_hang(watched):
 
 
 @pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
-@pytest.mark.parametrize(("code", "sure"), [(SAME, True), ("n = 0\nwhile True: n += 1", False)], ids=["same", "counts"])
-def test_a_loop_that_may_only_be_slow_is_called_so(code, sure, watched):
-    done = watched(code, "--silence", "2", "--on-hang", "kill")
-    (best, *_), told = done.verdict["causes"], "though it may only be slow" in done.err
-    assert (done.status, best["id"], told) == (124, "hang.deadlock", not sure)
-    assert ("endless loop" if sure else "it may only be slow") in best["evidence"][0]["text"]
-    assert best["confidence"] == 0.7 if sure else best["confidence"] <= 0.4
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (SAME, 3),
+        ("n = 0\nwhile True: n += 1", 2),
+        ("import re\nprint('begin')\nre.match('(a+)+$', 'a' * 60 + 'b')", 3),  # in C, with the GIL
+        ("import zlib\ndata = bytes(1 << 30)\nwhile zlib.crc32(data): pass", 3),  # in C, without it
+    ],
+    ids=["nothing changes", "counts", "regular expression", "checksum"],
+)
+def test_a_program_that_uses_the_cpu_is_busy_and_a_suspicion_at_most(code, line, watched, tmp_path):
+    (tmp_path / "loop.py").write_text(code)
+    done = watched([sys.executable, "-u", "loop.py"], "--silence", "2", "--timeout", "4")
+    first = done.err.partition("is over its limit")[0]
+    assert re.search(rf"cause    busy at \S*loop\.py:{line} for \d+ s", first), done.err
+    assert "the program goes on" in first
+    (best, *others) = done.verdict["causes"]
+    assert (best["id"], best["confidence"] <= 0.45, others) == ("hang.deadlock", True, [])
+    assert "deadlock or" not in (done.folder / "incident" / "verdict.md").read_text()
+
+
+TWO_LOCKS = """
+import threading, time
+one, two = threading.Lock(), threading.Lock()
+def other():
+    with two:
+        with one: pass
+one.acquire(); two.acquire()
+threading.Thread(target=other, daemon=True).start()
+two.release(); time.sleep(0.5)
+with two: pass
+"""
+
+
+@pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [(TWO_LOCKS, "hang.deadlock"), ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", "hang.stopped")],
+    ids=["deadlock", "stopped"],
+)
+def test_a_deadlock_and_a_stopped_program_keep_their_names(code, cause, watched):
+    done = watched(code, "--silence", "2", "--timeout", "4")
+    best = done.verdict["causes"][0]
+    assert (best["id"], best["confidence"] >= 0.7, "busy" in done.err) == (cause, True, False)
 
 
 def test_secrets_of_the_command_line_are_in_no_text_of_the_incident(watched):

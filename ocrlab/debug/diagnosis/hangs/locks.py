@@ -25,7 +25,7 @@ FETCHES = re.compile(
     r"(^|/)(http/client|urllib/request|ftplib|torch/hub)\.py|(^|/)(urllib3|requests|httpx|httpcore|aiohttp|botocore|"
     r"huggingface_hub|fsspec|gdown)/"
 )
-SAME_VALUES = 0.7  # a loop in which no variable changes; what it does to objects and files cannot be seen
+SAME_VALUES = 0.45  # a loop in which no variable changes; what it does to objects and files cannot be seen
 MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no stack tells it from a long computation
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
 EVENT_LOOP = re.compile(r"(^|/)(asyncio/base_events|trio/_core/_run)\.py$")
@@ -159,21 +159,27 @@ def _waits_for_a_child(frame: Frame) -> bool:
 
 
 def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None) -> list[Finding]:
-    """Return an endless loop where not one variable has changed between two samples, else one that may only be slow."""
+    """Return where the main thread uses the CPU: a suspicion at most, for a long computation looks the same."""
     pid, at = stack.process.pid, stack_patterns.place(stack_patterns.best(main.frames))
     if stack_patterns.synchronises(stack_patterns.own(main.frames)) and not main.gil and _has_gpu(stack):
         return [Finding("hang.gpu_kernel", 0.7, pid, f"it waits for the GPU in {at}", main.frames[:6])]
     if main.gil and not main.active:
         confidence = {None: 0.55, False: 0.75, True: 0.45}[stack_patterns.moved(main, old)]
         why = f"the main thread sleeps with Python's lock in its hand in {at}"
-    elif main.gil and stack_patterns.still(main, old):
-        confidence, why = SAME_VALUES, f"the main thread is busy in an endless loop in {at}: no variable changes there"
     else:
-        code = "" if main.gil else "in native code called "
-        span = f" for {seconds:.0f} s" if seconds else ""
-        why = f"the main thread is busy {code}in {at}{span}; it may only be slow, or in an endless loop"
-        confidence = MAYBE_SLOW
+        still = main.gil and stack_patterns.still(main, old)
+        confidence = SAME_VALUES if still else MAYBE_SLOW
+        why = _busy(stack_patterns.best(main.frames), seconds) + ("" if main.gil else ", in native code called there")
+        why += ": no variable changes in that loop" if still else "; it may be at work, or in a loop without end"
     return [Finding("hang.deadlock", confidence, pid, why, main.frames[:6])]
+
+
+def _busy(frame: Frame | None, seconds: float | None) -> str:
+    """Return where a thread uses the CPU: `busy at train.py:12 for 30 s, in fit`."""
+    span = f" for {seconds:.0f} s" if seconds else ""
+    if frame is None or not frame.line:
+        return f"busy in native code{span}"
+    return f"busy at {short(frame.file)}:{frame.line}{span}, in {frame.function}"
 
 
 def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Finding | None:
@@ -189,9 +195,8 @@ def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Fi
     for thread in others:
         if thread.active or thread.gil:
             same = thread.gil and stack_patterns.still(thread, old)
-            why = f"the main thread waits, and thread {thread.name or thread.id} is busy "
-            why += f"{'without end ' if same else ''}in {stack_patterns.place(stack_patterns.best(thread.frames))}"
-            why += "" if same else "; it may only be slow"
+            why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {_called(thread)}; the main thread waits for it"
+            why += ": no variable changes in that loop" if same else "; it may be at work, or in a loop without end"
             return Finding("hang.deadlock", SAME_VALUES if same else MAYBE_SLOW, pid, why, thread.frames[:6])
     return None
 
