@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import ensurepip
+import importlib
 import importlib.metadata
 import os
 import re
@@ -19,6 +20,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from ocrlab.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -161,6 +164,25 @@ def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
     assert wheel.name.endswith("py3-none-any.whl"), "pure Python: one wheel for every Python and every machine"
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if name.split("/")[0] in ("tests", "benchmarks")]
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Return the words of every command and subcommand, and none at all."""
+    found: list[tuple[str, ...]] = [()]
+    for name in COMMANDS:
+        words = getattr(importlib.import_module(f"ocrlab.cli.{name}"), "WORDS", ())
+        found += [(name,), *((name, word) for word in words)]
+    return found
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_help_needs_the_standard_library_alone(words: tuple[str, ...]) -> None:
+    """What a base install has: no package is within reach of an interpreter that reads no site-packages."""
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ocrlab.cli import main; sys.exit(main())"
+    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT), *words, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {' '.join(('ocrlab', *words))}")
 
 
 @pytest.mark.timeout(900)  # torch and lightning from a cold disk, on a busy machine

@@ -9,19 +9,18 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ocrlab import run_folder
 from ocrlab.cli.parser import Answer, Parser, add_json, table
-from ocrlab.debug.bisect import bisect_summary, command_trials, config_diff, factors, sample_search
-from ocrlab.debug.bisect import sample_lists as lists
-from ocrlab.debug.bisect.bisect_job import Hunt, Limits, Outcome, hunt, key, stamps
-from ocrlab.debug.bisect.sample_search import Guilt
-from ocrlab.debug.trials import trial
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
 from ocrlab.redaction import clean
 from ocrlab.redaction import record as redacted
+
+if TYPE_CHECKING:  # they need NumPy, and the help does not
+    from ocrlab.debug.bisect.bisect_job import Hunt, Limits, Outcome
+    from ocrlab.debug.bisect.sample_search import Guilt
 
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
 FOLDER, RECORD = "bisect", "bisect.json"
@@ -91,6 +90,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Answer:
     from ocrlab.config import schema as configs
     from ocrlab.debug.bisect import training_trials
+    from ocrlab.debug.bisect.bisect_job import Hunt, key, stamps
 
     file = folder / "config.yaml" if folder else next((Path(word) for word in rest if "=" not in word), None)
     if folder and not (folder / "config.yaml").is_file():
@@ -115,6 +115,10 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
 
 
 def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Hunt:
+    from ocrlab.debug.bisect import command_trials, config_diff, factors
+    from ocrlab.debug.bisect import sample_lists as lists
+    from ocrlab.debug.bisect.bisect_job import Hunt, key, stamps
+
     if rest or args.against or args.steps:
         raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
     if not (args.factor or args.samples):
@@ -142,6 +146,10 @@ def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
 
 def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequence[str]) -> Answer:
     """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
+    from ocrlab.debug.bisect import bisect_summary, factors
+    from ocrlab.debug.bisect.bisect_job import hunt
+    from ocrlab.debug.trials import trial
+
     verdict = None
     if folder:
         job.wanted, job.told = trial.recorded(folder) or (None, "")
@@ -163,6 +171,8 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
 
 def _row(job: Hunt, row: dict[str, Any]) -> None:
     """Say how a run ended, and after the first what it has told of all of them."""
+    from ocrlab.debug.bisect import bisect_summary
+
     _say(bisect_summary.line(len(job.rows), row, job.unit))
     if len(job.rows) == 1 and row["ended"] == "failed":
         _say(bisect_summary.first(job))
@@ -170,6 +180,8 @@ def _row(job: Hunt, row: dict[str, Any]) -> None:
 
 def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence[str]) -> Guilt | None:
     """Look for the samples that fail, where the data is guilty or where a program's samples were named."""
+    from ocrlab.debug.bisect import bisect_summary, factors, sample_search
+
     guilty_names = [job.factors[index].name for index in outcome.found.factors]
     asked = bool(job.names) and outcome.status in ("found", "none")
     if not asked and (outcome.status != "found" or factors.DATA not in guilty_names or len(names) < 2):
@@ -181,6 +193,8 @@ def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence
 
 
 def _limits(args: argparse.Namespace) -> Limits:
+    from ocrlab.debug.bisect.bisect_job import Limits
+
     rules: list[tuple[str, float | None, bool, str]] = [
         ("--runs", args.runs, args.runs >= 1, "at least 1"),
         ("--error", args.error, 0 < args.error < 0.5, "a probability between 0 and 0.5"),

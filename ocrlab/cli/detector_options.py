@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ocrlab.config import schema as configs
 from ocrlab.config.aliases import resolve
 from ocrlab.config.overrides import from_lines
 from ocrlab.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ocrlab.config.schema import Config
     from ocrlab.inference import Detector
 
 OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
@@ -20,8 +20,10 @@ CHECKPOINT = "a .ckpt file, or receipts for the shipped one"
 NEWEST = f"{CHECKPOINT}; without it the newest run's best, else the shipped one"
 
 
-def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
+def check(words: Sequence[str], also: Sequence[str] = ()) -> Config:
     """Return the settings of `words` over the defaults; raises ConfigError for those that training has fixed."""
+    from ocrlab.config import schema as configs
+
     said = resolve(from_lines(words), configs.keys())
     for key, setting in said.items():
         if key not in also and not key.startswith(OPEN):
@@ -31,13 +33,12 @@ def check(words: Sequence[str], also: Sequence[str] = ()) -> configs.Config:
     return configs.apply(configs.Config(), words)
 
 
-def open_detector(
-    checkpoint: Path | None, words: Sequence[str], asked: configs.Config, device: str | None = None
-) -> Detector:
+def open_detector(checkpoint: Path | None, words: Sequence[str], asked: Config, device: str | None = None) -> Detector:
     """Load a checkpoint, lay `words` over its settings and say on stderr which one it is; `asked` is what `check` made.
 
     `device` is auto, cpu or cuda, and without it what `trainer.accelerator` says.
     """
+    from ocrlab.config import schema as configs
     from ocrlab.inference.detector import Detector, threads
     from ocrlab.training.auto_settings import accelerator_for
 

@@ -13,9 +13,7 @@ from ocrlab.cli import train_preflight
 from ocrlab.cli.memory_fit import add_settings, on_cuda, say
 from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.cli.train import loaded
-from ocrlab.config import schema as configs
-from ocrlab.debug.memory import largest_batch, memory_limit
-from ocrlab.debug.memory.fit_trials import Room
+from ocrlab.debug.memory import memory_limit
 from ocrlab.records import SCHEMA
 
 SECONDS = 120.0
@@ -33,6 +31,10 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Answer with the parts in bytes; a child imports torch, takes fake tensors, and trains nothing."""
+    from ocrlab.config import schema as configs
+    from ocrlab.debug.memory import largest_batch
+    from ocrlab.debug.memory.fit_trials import Room
+
     config = loaded(args)
     train_preflight.look_at(config)
     limit = memory_limit.find(None, cuda=on_cuda(config))

@@ -9,17 +9,19 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import train_preflight
 from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.cli.train import loaded
-from ocrlab.config.schema import Config
-from ocrlab.debug.memory import largest_batch, memory_limit
-from ocrlab.debug.memory.fit_trials import Try
-from ocrlab.debug.memory.largest_batch import Fit
+from ocrlab.debug.memory import memory_limit
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
+
+if TYPE_CHECKING:
+    from ocrlab.config.schema import Config
+    from ocrlab.debug.memory.fit_trials import Try
+    from ocrlab.debug.memory.largest_batch import Fit
 
 MIB = memory_limit.MIB
 EXAMPLES = """
@@ -46,6 +48,8 @@ def add_settings(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Find the largest batch, and answer with the settings, the evidence, and what to change where nothing fits."""
+    from ocrlab.debug.memory import largest_batch
+
     if not 0 <= args.margin < 1:
         raise ConfigError("--margin is a part of the limit", got=args.margin, need="0 or more, less than 1")
     if not args.minutes > 0:

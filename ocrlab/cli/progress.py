@@ -6,13 +6,13 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli.parser import harmless
 from ocrlab.reports.progress_view import duration
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINE_EVERY = 30.0  # seconds between two lines of a log
 FIGURES = {"loss": "loss {:.3f}", "hmean@0.5": "hmean@0.5 {:.3f}", "images_per_second": "{:.1f} images/s"}
@@ -31,6 +31,16 @@ def of_pages(label: str) -> Iterator[Callable[[int, int], None]]:
 @contextlib.contextmanager
 def of_training() -> Iterator[Callable[[Event], None]]:
     """Yield `show(event)` for events {"kind", "step", "total", figures...} and {"kind": "warning", "text"}."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())

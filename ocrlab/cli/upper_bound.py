@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ocrlab.cli import output_paths, progress
 from ocrlab.cli.parser import Answer, Parser, table
-from ocrlab.config import schema as configs
 from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Sweep, and answer with every row, the best, that of the config, and what is lost where."""
+    from ocrlab.config import schema as configs
+
     words = list(getattr(args, "settings", None) or [])
     splits = [word.removeprefix("split=") for word in words if word.startswith("split=")]  # as evaluate takes it
     split = [args.split, *splits][-1]

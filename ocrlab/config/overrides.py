@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from ocrlab.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
 
 WORD = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 NOTHING = ("", "~", "null", "none")
@@ -67,6 +68,8 @@ def _from_word(text: str, where: str) -> list[Setting]:
     key, value = match["key"], match["value"]
     if not value.startswith(("[", "{", "'", '"')):
         return [Setting(key, value, value or "nothing", where)]
+    import yaml
+
     try:
         node = yaml.compose(value, Loader=yaml.SafeLoader)
         assert node is not None, "a text that starts with a bracket or a quote is never empty YAML"
@@ -77,6 +80,8 @@ def _from_word(text: str, where: str) -> list[Setting]:
 
 def from_yaml(path: Path) -> list[Setting]:
     """Return the settings of a YAML file in order; raises ConfigError that names file and line."""
+    import yaml
+
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -111,6 +116,8 @@ def from_yaml(path: Path) -> list[Setting]:
 
 def _flatten(node: yaml.Node, key: str, *, where: str, file: Path | None, depth: int = 0) -> Iterator[Setting]:
     """Walk a YAML node and yield a Setting for each leaf; `file` is None for a value on the command line."""
+    import yaml
+
     here = f"{file}, line {node.start_mark.line + 1}" if file else where
     if isinstance(node, yaml.ScalarNode) and node.tag in CORE_TAGS:
         yield Setting(key, node.value, node.value or "nothing", here, quoted=node.style is not None)
@@ -127,6 +134,8 @@ def _flatten(node: yaml.Node, key: str, *, where: str, file: Path | None, depth:
 
 
 def _pairs(node: yaml.MappingNode, here: str, file: Path | None) -> Iterator[tuple[str, yaml.Node]]:
+    import yaml
+
     first: dict[str, int] = {}
     for name, child in node.value:
         line = name.start_mark.line + 1
