@@ -16,7 +16,8 @@ from ocrlab.run_folder import heartbeat, shared_file
 
 FULL = """
 import os, sys
-from ocrlab.run_folder import heartbeat; from ocrlab.debug.flight_record import ring_writer as ring, worker_status as ring_worker, replay_position as trail
+from ocrlab.debug.flight_record import replay_position as trail, ring_writer as ring, worker_status as ring_worker
+from ocrlab.run_folder import heartbeat
 folder = sys.argv[1]
 made = heartbeat.Writer(os.path.join(folder, "beat")), trail.Writer(os.path.join(folder, "trail"))
 refused = []

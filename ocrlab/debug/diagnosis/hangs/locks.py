@@ -195,7 +195,8 @@ def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Fi
     for thread in others:
         if thread.active or thread.gil:
             same = thread.gil and stack_patterns.still(thread, old)
-            why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {_called(thread)}; the main thread waits for it"
+            why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {_called(thread)}"
+            why += "; the main thread waits for it"
             why += ": no variable changes in that loop" if same else "; it may be at work, or in a loop without end"
             return Finding("hang.deadlock", SAME_VALUES if same else MAYBE_SLOW, pid, why, thread.frames[:6])
     return None

@@ -1,4 +1,4 @@
-"""Waiting for data against computing, and why: any loader, watched from inside its workers, unchanged.
+"""Waiting for data against computing, and why: any loader, watched from inside its workers.
 
     with loader.watch(train_loader) as seen:
         for batch in seen:                 # or in train_loader itself, also inside lightning.Trainer.fit
@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections import deque
@@ -34,6 +33,7 @@ from ocrlab.debug.instruments.dataloader import worker_log as journal
 from ocrlab.debug.instruments.dataloader.tune_workers import Measured, Setting, Trial, measure, rebuilt
 from ocrlab.debug.instruments.dataloader.worker_locks import Locks, call
 from ocrlab.debug.instruments.dataloader.worker_log import Death, Step
+from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.signal_errors import by_a_signal
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Seen:
         self.logs: list[journal.Log] = []
         self.deaths: list[Death] = []
         self.error: BaseException | None = None
-        self.epochs, self.on = 0, True
+        self.epochs, self.guard = 0, InstrumentGuard("loader.watch")
         self.workers = int(getattr(source, "num_workers", 0) or 0)
         self.processes: dict[int, Any] = {}
         self.schedule: int | None = None
@@ -63,11 +63,12 @@ class Seen:
         self._timing = 0.0  # seconds that timing samples had taken in this process by then
         self.locks = Locks()
         self._mark: Any = None  # a CUDA event behind everything that the last step asked of the device
-        self._own: Any = None  # the class of the loader, while it is watched
+        self.from_loader = False  # the loader itself makes timed iterators
 
     def __iter__(self) -> Iterator[Any]:
-        source, own = self.source, self._own
-        return _Watched(self, (lambda: iter(source)) if own is None else lambda: own.__iter__(source))
+        before = self.epochs
+        iterator = _Watched(self, lambda: iter(self.source), outside=True)
+        return iterator if self.epochs == before else iterator._below  # the loader has made a timed one
 
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]
@@ -135,15 +136,10 @@ class Seen:
         """Take note that a batch came."""
         idle = None if self._mark is None else bool(self._mark.query())
         self._mark = None
-        timing = samples.own()  # in the training process it is no waiting of the program's own
+        timing = samples.own(self.folder)  # in the training process it is no waiting of the program's own
         self.kept.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
         self._timing = timing
         self._delay, self._cpu = journal.waited(self.schedule), time.process_time()
-
-    def fail(self, error: BaseException) -> None:
-        """Switch the instrument off after an error of its own; the training goes on."""
-        self.on = False
-        print(f"ocrlab: the loader is not watched any more: {type(error).__name__}: {error}", file=sys.stderr)
 
     def started(self, before: set[Any]) -> None:
         """Take note of the processes that the loader started, and which thread takes the batches."""
@@ -176,18 +172,43 @@ class Seen:
 
 
 class _Watched(Iterator[Any]):
-    """An iterator over batches that takes the time; everything else is that of the loader's own iterator."""
+    """An iterator over batches that takes the time; everything else is that of the loader's own iterator.
 
-    def __init__(self, seen: Seen, begin: Callable[[], Iterator[Any]]) -> None:
-        self._seen, self._first = seen, True
-        self._entered = time.monotonic()
-        before = {process.pid for process in multiprocessing.active_children()}
+    `outside` is one around a loader whose own iterator may be timed, too: then that one counts.
+    """
+
+    def __init__(self, seen: Seen, begin: Callable[[], Iterator[Any]], outside: bool = False) -> None:
+        self._seen, self._outside = seen, outside
+        self._below = self._begin(begin)
+
+    @classmethod
+    def around(cls, seen: Seen, iterator: Iterator[Any]) -> _Watched:
+        """Return one around an iterator that is there already."""
+        watched = cls.__new__(cls)
+        watched._seen, watched._outside, watched._below = seen, False, iterator
+        watched._first, watched._entered = True, time.monotonic()
+        return watched
+
+    def _begin(self, begin: Callable[[], Any]) -> Any:
+        seen = self._seen
+        self._first, self._entered = True, time.monotonic()
+        self._before = {process.pid for process in multiprocessing.active_children()}
+        seen.from_loader |= not self._outside
         try:
-            self._below = begin()
+            begun = begin()
         except Exception as error:
             seen.ended(error)
             raise
-        self._tell(seen.started, before)
+        if not self._outside:
+            self._tell(seen.started, self._before)
+        return begun
+
+    def _reset(self, *args: Any, **kwargs: Any) -> None:
+        """Begin another epoch with the workers of a persistent loader, which calls this."""
+        self._begin(lambda: self._below._reset(*args, **kwargs))
+
+    def __len__(self) -> int:
+        return len(self._below)
 
     def __next__(self) -> Any:
         seen = self._seen
@@ -201,6 +222,8 @@ class _Watched(Iterator[Any]):
         except BaseException as error:
             self._tell(seen.ended, error)
             raise
+        if self._first and self._outside:
+            self._tell(seen.started, self._before)
         self._tell(seen.came, now, time.monotonic(), self._first)
         self._first = False
         return batch
@@ -211,32 +234,33 @@ class _Watched(Iterator[Any]):
         return getattr(self._below, name)
 
     def _tell(self, method: Any, *args: Any) -> None:
-        if self._seen.on:
+        if not self._seen.guard.problem and not (self._outside and self._seen.from_loader):
             try:
                 method(*args)
             except Exception as error:
-                if by_a_signal(error):
+                if by_a_signal(error):  # a worker died just now, and torch says so from its handler
                     self._seen.error = error
-                    raise  # a worker died just now, and torch says so from its handler
-                self._seen.fail(error)
+                self._seen.guard.handle(error)
 
 
 @contextlib.contextmanager
 def watch(source: Iterable[Any]) -> Iterator[Seen]:
-    """Watch a loader until the block ends: any torch DataLoader, or any iterable (then only waiting and computing).
+    """Measure inside the block how long each step waits for its batch, which samples are slow, and what workers do.
 
-    Batches, their order and every random state stay what they are. Begin before the workers start: those of a
-    persistent loader that was used before are not looked into. What was seen can be asked inside the block and after.
+    source     a torch DataLoader, over which the program iterates as ever, also inside of Lightning; of any other
+               iterable only waiting and computing are measured, by iterating over what this returns
+
+    Batches, their order and every random state stay what they are; all times are in seconds. Begin before the workers
+    start: those of a persistent loader that was used before are not looked into. What was measured can be asked inside
+    the block and after. Raises OSError where no temporary folder can be made.
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
     seen = Seen(source, folder)
     undo: list[Any] = []
     try:
         if isinstance(source, DataLoader):
-            try:
+            with seen.guard():
                 _attach(source, seen, undo)
-            except Exception as error:
-                seen.fail(error)
         yield seen
     except Exception:
         with contextlib.suppress(Exception):  # torch tells a death wherever the program is, also in its own step
@@ -252,29 +276,40 @@ def watch(source: Iterable[Any]) -> Iterator[Seen]:
 
 
 def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
-    """Put the timing hooks into a loader and into `undo` what takes them out."""
-    inner = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)  # accelerate
-    start, collate = inner.worker_init_fn, inner.collate_fn
-    if inner.num_workers:
-        inner.worker_init_fn = samples.Start(seen.folder, start)
-        undo.append(lambda: setattr(inner, "worker_init_fn", start))
-    else:
-        samples.begin(seen.folder, inner.dataset, MAIN)
-        undo.append(samples.end)
-    if collate is not None:
-        inner.collate_fn = samples.Collate(collate)
-        undo.append(lambda: setattr(inner, "collate_fn", collate))
-    kind: Any = type(loader)
-    maker: Any = type(kind)
+    """Let a loader make timed iterators by an attribute of its own, and put into `undo` what takes it away.
 
-    def __iter__(self: Any) -> Iterator[Any]:
-        return iter(seen) if self is loader else kind.__iter__(self)
+    DataLoader has no public hook for that. `__iter__` of it, and of most of its subclasses, calls `_get_iterator`; of
+    one that does not, only who iterates over `seen` is timed.
+    """
+    inner: Any = loader if issubclass(type(loader), DataLoader) else getattr(loader, "base_dataloader", loader)
+    attributes, make = vars(inner), inner._get_iterator
+    before = attributes.get("_get_iterator")
 
-    with contextlib.suppress(TypeError):  # a loader of another make: then only who iterates over `seen` is timed
-        become = object.__dict__["__class__"].__set__  # a wrapper may say that it is of another class
-        become(loader, maker(kind.__name__, (kind,), {"__iter__": __iter__, "__module__": kind.__module__}))
-        seen._own = kind
-        undo.append(lambda: become(loader, kind))
+    def get_iterator() -> Iterator[Any]:
+        places: dict[str, tuple[Any, Any]] = {}
+        with contextlib.ExitStack() as stack:
+            with seen.guard():
+                places = stack.enter_context(samples.timed(inner, seen.folder))
+            iterator = _Watched(seen, make)
+        if inner.num_workers:  # they have got theirs
+            below = getattr(iterator._below, "__dict__", {})
+            below.update({f"_{name}": own for name, (ours, own) in places.items() if below.get(f"_{name}") is ours})
+        return iterator
+
+    def leave() -> None:
+        if attributes.get("_get_iterator") is get_iterator:
+            del attributes["_get_iterator"]
+            attributes.update({} if before is None else {"_get_iterator": before})
+        if isinstance(attributes.get("_iterator"), _Watched):  # of a persistent loader, whose workers live on
+            attributes["_iterator"] = attributes["_iterator"]._below
+
+    undo.append(leave)
+    if not inner.num_workers:
+        samples.begin(seen.folder, MAIN)
+        undo.append(lambda: samples.end(seen.folder))
+    if (iterator := attributes.get("_iterator")) is not None:  # workers that were there before: only waits are timed
+        attributes["_iterator"] = _Watched.around(seen, iterator)
+    attributes["_get_iterator"] = get_iterator
 
 
 def _close(seen: Seen) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch.utils.data import ConcatDataset, Subset
 
 KEYS = (
     "name", "path", "file", "filename", "file_name", "image_path", "img_path", "image_file", "page", "url", "__key__",
@@ -49,15 +52,29 @@ def of_index(dataset: Any, index: Any) -> str | None:
     return None
 
 
+def leaf(dataset: Any, index: Any) -> tuple[Any, Any]:
+    """Return the data set inside Subsets and ConcatDatasets that a sample comes from, and its index there."""
+    while isinstance(index, int):
+        kind = type(dataset)
+        if getattr(kind, "__getitem__", None) is Subset.__getitem__:
+            inside = dataset.indices
+            if not isinstance(inside, list | tuple | range) or not -len(inside) <= index < len(inside):
+                break
+            dataset, index = dataset.dataset, inside[index]
+        elif getattr(kind, "__getitem__", None) is ConcatDataset.__getitem__:
+            ends = dataset.cumulative_sizes
+            at = bisect.bisect_right(ends, index)
+            if not index >= 0 or at >= len(ends):
+                break
+            dataset, index = dataset.datasets[at], index - (ends[at - 1] if at else 0)
+        else:
+            break
+    return dataset, index
+
+
 def called(dataset: Any, index: str) -> str:
     """Return what the sample of an index is called: `page.png (index 7)`, `index 7` where nothing has its name."""
-    position: Any = int(index) if index.isdigit() else None
-    while position is not None and hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # a Subset
-        inside = dataset.indices
-        if not isinstance(inside, list | tuple | range) or position >= len(inside):
-            return numbered(index)
-        dataset, position = dataset.dataset, inside[position]
-    name = of_index(dataset, position) if position is not None else None
+    name = of_index(*leaf(dataset, int(index))) if index.isdigit() else None
     return f"{name} (index {index})" if name else numbered(index)
 
 

@@ -1,14 +1,12 @@
 """Timing each sample where it is loaded: in the loader's workers, or in the training process where it has none.
 
-The data set keeps its identity, order and random numbers: its class is replaced, for the while, by a subclass that
-takes the time. A list, or whatever else allows no such thing, is timed by the batch.
+While an iterator of the loader is made, its data set is a `TimedDataset`, which loads what the user's own does and
+takes the time. The user's data set and its class stay as they are.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copyreg
-import functools
 import hashlib
 import os
 import sys
@@ -17,43 +15,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 
 from ocrlab.debug.instruments.dataloader import sample_names as names
 from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Journal
+from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
 from ocrlab.debug.instruments.signal_errors import by_a_signal
 
 BYTES = 1 << 16  # of a tensor or text that are compared
 MARKED = 16  # first items of a stream whose content is compared with that of the other workers
-DEPTH = 4  # data sets inside data sets (Subset, ConcatDataset) that are looked into
-_here: list[Watching] = []  # the journal of this process; none in a process that loads nothing
-
-
-class Watching:
-    """A journal with the data sets that write into it, until `stop`."""
-
-    def __init__(self, folder: Path, dataset: Any, worker: int) -> None:
-        self.journal = Journal(folder, worker)
-        self.undo = [undo for each in nested(dataset) if (undo := observe(each, self.journal))]
-
-    @property
-    def ended(self) -> bool:
-        """Tell whether this is another process's, inherited by a fork, or the journal is closed."""
-        return self.journal.pid != os.getpid() or self.journal.lines is None
-
-    def stop(self) -> None:
-        """Give every data set its class back and close the journal."""
-        for undo in self.undo:
-            undo()
-        self.undo = []
-        self.journal.flush()
-        self.journal.summed = 0.0  # once more in full
-        self.journal.look()
-        self.journal.close()
+_journals: dict[Path, Journal] = {}  # of this process, by the folder of the instrument
 
 
 class Start:
-    """The loader's `worker_init_fn`: the one of the user first, then the journal of the worker."""
+    """The loader's `worker_init_fn`: the user's own first, then the journal of the worker."""
 
     def __init__(self, folder: Path, then: Callable[[int], None] | None) -> None:
         self.folder, self.then = folder, then
@@ -61,145 +36,113 @@ class Start:
     def __call__(self, worker: int) -> None:
         if self.then is not None:
             self.then(worker)
-        info = get_worker_info()
-        if info is not None:
-            begin(self.folder, info.dataset, worker)
+        begin(self.folder, worker)
 
 
 class Collate:
     """The loader's `collate_fn`, timed."""
 
-    def __init__(self, then: Callable[[Any], Any]) -> None:
-        self.then = then
+    def __init__(self, folder: Path, then: Callable[[Any], Any]) -> None:
+        self.folder, self.then = folder, then
 
     def __call__(self, items: Any) -> Any:
         began = time.perf_counter()
         try:
             batch = self.then(items)
         except Exception:
-            if _here and not _here[0].ended:
-                _here[0].journal.failed("", COLLATE)
+            if journal := journal_of(self.folder):
+                journal.failed("", COLLATE)
             raise
-        if _here:
-            if _here[0].ended:
-                end()
-            else:
-                _here[0].journal.collated(time.perf_counter() - began)
+        if journal := journal_of(self.folder):
+            journal.collated(time.perf_counter() - began)
         return batch
 
 
-def begin(folder: Path, dataset: Any, worker: int) -> None:
-    """Begin to time the samples that this process loads; what goes wrong is said once and changes nothing."""
-    end()
+@contextlib.contextmanager
+def timed(loader: DataLoader[Any], folder: Path) -> Iterator[dict[str, tuple[Any, Any]]]:
+    """Let the iterators that are made of a loader in this block time their samples, by attributes of the loader.
+
+    Yields each attribute with (what stands there, the user's own).
+    """
+    attributes = vars(loader)
+    ours: dict[str, Any] = {}
+    if "dataset" in attributes and not isinstance(attributes["dataset"], IterDataPipe | MapDataPipe):
+        ours["dataset"] = TimedDataset(attributes["dataset"], folder)
+    if attributes.get("collate_fn") is not None:
+        ours["collate_fn"] = Collate(folder, attributes["collate_fn"])
+    if attributes.get("num_workers") and "worker_init_fn" in attributes:
+        ours["worker_init_fn"] = Start(folder, attributes["worker_init_fn"])
+    own = {name: attributes[name] for name in ours}
+    attributes.update(ours)
     try:
-        _here[:] = [Watching(folder, dataset, worker)]
+        yield {name: (value, own[name]) for name, value in ours.items()}
+    finally:
+        attributes.update(own)
+
+
+def begin(folder: Path, worker: int) -> None:
+    """Begin to time the samples that this process loads; what goes wrong is said once and changes nothing."""
+    end(folder)
+    try:
+        _journals[folder] = Journal(folder, worker)
     except Exception as error:  # an instrument must not end what it looks at
         print(f"ocrlab: loading is not timed in process {os.getpid()}: {error}", file=sys.stderr)
 
 
-def end() -> None:
-    """End it; a data set that a forked process inherited in its timed class gets its own back as well."""
-    while _here:
-        watching = _here.pop()
-        if watching.journal.pid == os.getpid():
-            watching.stop()
-        else:
-            for undo in watching.undo:
-                undo()
+def end(folder: Path) -> None:
+    """End it, and close the journal of this process; one that was inherited by a fork is only dropped."""
+    journal = _journals.pop(folder, None)
+    if journal is not None and journal.pid == os.getpid():
+        journal.flush()
+        journal.summed = 0.0  # once more in full
+        journal.look()
+        journal.close()
 
 
-def nested(dataset: Any, depth: int = DEPTH) -> list[Any]:
-    """Return a data set and those inside it (`dataset`, `datasets`), each once."""
-    found: list[Any] = []
-    line: list[tuple[Any, int]] = [(dataset, 0)]
-    while line:
-        each, level = line.pop(0)
-        if any(each is other for other in found):
-            continue
-        found.append(each)
-        kept = getattr(each, "__dict__", None)
-        if level < depth and isinstance(kept, dict):
-            inner = [kept.get("dataset"), *(kept["datasets"] if isinstance(kept.get("datasets"), list | tuple) else ())]
-            line += [(one, level + 1) for one in inner if isinstance(one, Dataset)]
-    return found
+def journal_of(folder: Path) -> Journal | None:
+    """Return the open journal of this process, None where there is none or it was inherited by a fork."""
+    journal = _journals.get(folder)
+    return journal if journal is not None and journal.lines is not None and journal.pid == os.getpid() else None
 
 
-def observe(dataset: Any, journal: Journal) -> Callable[[], None] | None:
-    """Let a data set time its samples and return what undoes it; None where its class cannot be replaced."""
-    kind: Any = type(dataset)
-    maker: Any = type(kind)
-    if not isinstance(dataset, Dataset) and not hasattr(kind, "__getitem__"):
-        return None
-    if any(base.__name__ == "IterDataPipe" for base in kind.__mro__):
-        return None  # its class keeps count of every instance
-    members: dict[str, Any] = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    if isinstance(dataset, IterableDataset):
-        members["__iter__"] = _iterating(kind, journal)
-    else:
-        members["__getitem__"] = _getting(kind, journal)
-        if callable(getattr(kind, "__getitems__", None)) and len(nested(dataset, 1)) == 1:
-            members["__getitems__"] = _getting_many(kind, journal)
-    try:
-        timed = maker(kind.__name__, (kind,), members)
-        timed.__reduce_ex__ = _reducing(kind, timed)
-        dataset.__class__ = timed
-    except Exception:  # a list, a final class, slots, a metaclass with rules of its own
-        return None
+class TimedDataset(DatasetProxy):
+    """The user's data set, timed; it loads the same samples in the same order with the same random numbers."""
 
-    def undo() -> None:
-        with contextlib.suppress(Exception):
-            dataset.__class__ = kind
+    def __init__(self, dataset: Any, folder: Path) -> None:
+        super().__init__(dataset)
+        object.__setattr__(self, "ocrlab_folder", folder)
 
-    return undo
+    def __reduce__(self) -> Any:
+        return TimedDataset, (self.ocrlab_dataset, self.ocrlab_folder)
 
-
-def _getting(kind: Any, journal: Journal) -> Callable[[Any, Any], Any]:
-    def __getitem__(self: Any, index: Any) -> Any:
-        local = journal.local
-        if getattr(local, "inside", False) or _elsewhere(journal):
-            local.leaf = (self, index)  # the innermost data set knows best what a sample is called
-            return kind.__getitem__(self, index)
-        local.inside, local.leaf = True, (self, index)
+    def __getitem__(self, index: Any) -> Any:
+        dataset, journal = self.ocrlab_dataset, journal_of(self.ocrlab_folder)
+        if journal is None:
+            return dataset[index]
         began, cpu = _started(journal, index)
         try:
-            item = kind.__getitem__(self, index)
+            item = dataset[index]
         except Exception:
-            _failed(journal, self, index)
+            _failed(journal, dataset, index)
             raise
-        finally:
-            local.inside = False
-        _done(journal, self, index, item, began, cpu)
+        _done(journal, dataset, index, item, began, cpu)
         return item
 
-    return __getitem__
-
-
-def _getting_many(kind: Any, journal: Journal) -> Callable[[Any, Any], Any]:
-    def __getitems__(self: Any, indices: Any) -> Any:
-        local = journal.local
-        if getattr(local, "inside", False) or _elsewhere(journal):
-            return kind.__getitems__(self, indices)
-        local.inside, local.leaf = True, (self, None)
+    def load_batch(self, indices: Any) -> Any:
+        dataset, journal = self.ocrlab_dataset, journal_of(self.ocrlab_folder)
+        if journal is None:
+            return dataset.__getitems__(indices)
         began, cpu = _started(journal, indices)
-        try:
-            items = kind.__getitems__(self, indices)
-        finally:
-            local.inside = False
+        items = dataset.__getitems__(indices)
         many = len(indices) if hasattr(indices, "__len__") else 1
-        _done(journal, self, indices, None, began, cpu, many)
+        _done(journal, dataset, indices, None, began, cpu, many)
         return items
 
-    return __getitems__
-
-
-def _iterating(kind: Any, journal: Journal) -> Callable[[Any], Any]:
-    def __iter__(self: Any) -> Any:
-        iterator = iter(kind.__iter__(self))
-        if getattr(journal.local, "inside", False) or _elsewhere(journal):
-            return iterator
-        return _Timed(iterator, self, journal)
-
-    return __iter__
+    def __iter__(self) -> Iterator[Any]:
+        dataset, journal = self.ocrlab_dataset, journal_of(self.ocrlab_folder)
+        if journal is None or not isinstance(dataset, IterableDataset):
+            return iter(dataset)
+        return _Timed(iter(dataset), dataset, journal)
 
 
 class _Timed(Iterator[Any]):
@@ -213,7 +156,6 @@ class _Timed(Iterator[Any]):
         if journal.lines is None:
             return next(self._below)
         began, cpu = _started(journal, self._number)
-        journal.local.inside, journal.local.leaf = True, (self._dataset, None)
         try:
             item = next(self._below)
         except StopIteration:
@@ -222,8 +164,6 @@ class _Timed(Iterator[Any]):
         except Exception:
             _failed(journal, self._dataset, self._number)
             raise
-        finally:
-            journal.local.inside = False
         _done(journal, self._dataset, self._number, item, began, cpu)
         if self._number < MARKED and journal.worker >= 0 and journal.lines is not None:
             _mark(journal, item)
@@ -259,14 +199,10 @@ def _digest(item: Any, take: Callable[[bytes], object], depth: int = 4) -> bool:
     return False
 
 
-def _elsewhere(journal: Journal) -> bool:
-    """Tell whether the journal is closed, or was inherited by a fork and is not this process's."""
-    return journal.lines is None or journal.pid != os.getpid()
-
-
-def own() -> float:
+def own(folder: Path) -> float:
     """Return the seconds that timing samples took in this process so far."""
-    return _here[0].journal.own if _here else 0.0
+    journal = _journals.get(folder)
+    return journal.own if journal is not None else 0.0
 
 
 def _started(journal: Journal, index: Any) -> tuple[float, float]:
@@ -280,8 +216,7 @@ def _started(journal: Journal, index: Any) -> tuple[float, float]:
 def _failed(journal: Journal, dataset: Any, index: Any) -> None:
     """Write down a sample that raised, under its name; the exception goes on to the one who loads."""
     with contextlib.suppress(Exception):
-        leaf, at = journal.local.leaf
-        name = names.of_index(leaf, at) or names.of_index(dataset, index)
+        name = names.of_index(*names.leaf(dataset, index)) or names.of_index(dataset, index)
         journal.failed(index, f"{name} (index {index})" if name else f"index {index}")
 
 
@@ -290,8 +225,7 @@ def _done(journal: Journal, dataset: Any, index: Any, item: Any, began: float, c
     ended = time.monotonic()
     spent, busy = ended - began, time.thread_time() - cpu
     try:
-        leaf, at = journal.local.leaf
-        name = names.of_item(item) or names.of_index(leaf, at) or names.of_index(dataset, index)
+        name = names.of_item(item) or names.of_index(*names.leaf(dataset, index)) or names.of_index(dataset, index)
         text = f"{many} samples: {str(list(index))[:60]}" if many > 1 else f"index {index}"
         journal.end(index, name or text, began, spent, busy, many)
     except Exception as error:
@@ -300,23 +234,4 @@ def _done(journal: Journal, dataset: Any, index: Any, item: Any, began: float, c
         print(f"ocrlab: loading is not timed any more: {error}", file=sys.stderr)
         journal.close()
     finally:
-        journal.local.leaf = (None, None)
         journal.own += time.monotonic() - ended
-
-
-def _reducing(kind: Any, timed: Any) -> Callable[[Any, Any], Any]:
-    """Let a copy, or a pickle for a spawned worker, be of the data set's own class."""
-
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        reduced = kind.__reduce_ex__(self, protocol)
-        if not isinstance(reduced, tuple) or len(reduced) < 2:
-            return reduced
-        first, arguments, *rest = reduced
-        arguments = tuple(kind if part is timed else part for part in arguments)
-        if first is copyreg.__newobj__:  # type: ignore[attr-defined]  # pickle would insist on the timed class
-            return (kind.__new__, arguments, *rest)
-        if first is copyreg.__newobj_ex__:  # type: ignore[attr-defined]
-            return (functools.partial(kind.__new__, kind, *arguments[1], **arguments[2]), (), *rest)
-        return (kind if first is timed else first, arguments, *rest)
-
-    return __reduce_ex__

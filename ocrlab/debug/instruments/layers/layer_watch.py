@@ -28,9 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.debug.instruments.compiled_modules import is_compiled
+from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.layers import module_selection as names
 from ocrlab.debug.instruments.layers import table as rows
 from ocrlab.debug.instruments.layers.nested_tensors import inside
@@ -51,10 +53,15 @@ MOST_SHOWN = 60  # modules that are printed
 
 
 def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> Seen:
-    """Return what watches modules of `model` inside its `with` block: names, globs, modules, classes, or several.
+    """Watch what modules compute inside the block: shapes, statistics, gradients, time, and the first NaN or Inf.
 
-    Statistics are taken in each `every`-th step; `backward=False` leaves gradients alone. Raises ConfigError with the
-    nearest right names.
+    model      any nn.Module; where it is compiled, the steps that are looked at run eagerly
+    which      module names, globs ("encoder.*", "*" for all), modules, classes, or a list of these
+    every      statistics are taken in each `every`-th step; in the others hooks return at once
+    backward   False: gradients are not looked at
+
+    Times are in milliseconds, memory in bytes. Raises ConfigError for a name that no module has, with the nearest right
+    ones, and for an `every` below 1.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("Only a torch module can be watched", got=type(model).__name__, need="an nn.Module")
@@ -68,7 +75,8 @@ class Seen:
 
     def __init__(self, model: nn.Module, named: list[names.Named], every: int, backward: bool) -> None:
         self.modules = [(one.name, type(one.module).__name__) for one in named]
-        self.fault = ""  # why nothing is looked at any more, if so
+        self._guard = InstrumentGuard("layers.watch", self._stop)
+        self._ended_by = ""  # what of the program's own ended it early
         self.unfinished: tuple[str, ...] = ()  # modules that an exception left, the outermost first
         self._keeper = Keeper()
         self._steps = Steps(weakref.ref(model), every, self._ended, self._began, self._joined)
@@ -93,7 +101,7 @@ class Seen:
             self._hook(module, name)
         if all(module is not names.unwrapped(model) for _, module in watched):
             self._hook(names.unwrapped(model), "")  # only to count its calls
-        self._handles.append(self._steps.listen())
+        self._handles.append(register_optimizer_step_post_hook(self._stepped))
         self._began()
         if self._compiled:
             print("ocrlab: the model is compiled; steps that are looked at run eagerly meanwhile", file=sys.stderr)
@@ -110,7 +118,7 @@ class Seen:
         self.unfinished = tuple(call.module for _, call in stack if call.phase != "recompute") if error else ()
         stack.clear()
         if cuda_sticky_errors.of_cuda(error):
-            self.fault = self.fault or "a CUDA error ended the block, after which no device may be asked"
+            self._ended_by = "a CUDA error ended the block, after which no device may be asked"
             self._keeper.lose()
         self._guarded(self._keeper.flush)
         if self._blind and not self._keeper.rows and error is None and not self.fault:
@@ -119,6 +127,11 @@ class Seen:
     def step(self) -> None:
         """End this step by hand, where no torch optimiser does; from then on only this counts steps, and optimisers."""
         self._guarded(self._steps.by_hand)
+
+    @property
+    def fault(self) -> str:
+        """Why nothing is looked at any more; "" where all is well."""
+        return self._guard.problem or self._ended_by
 
     @property
     def first_nonfinite(self) -> First | None:
@@ -242,6 +255,10 @@ class Seen:
         elif live and self._compiled and self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")
 
+    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and not self.fault:
+            self._guarded(lambda: self._steps.stepped(optimizer))
+
     def _joined(self) -> None:
         for row in self._keeper.rows:
             row.call.step = 0
@@ -267,18 +284,12 @@ class Seen:
         return self._keeper.clock.cuda and torch.cuda.is_current_stream_capturing()
 
     def _guarded(self, act: Callable[[], object]) -> None:
-        try:
+        with self._guard():
             act()
-        except Exception as error:
-            self._switch_off(error)
 
-    def _switch_off(self, error: Exception) -> None:
-        """Look at nothing any more: an instrument must not break the training that it looks at."""
-        first, self._live = not self.fault, False
-        self.fault = self.fault or f"{type(error).__name__}: {error}".partition("\n")[0]
+    def _stop(self, error: BaseException) -> None:
+        self._live = False
         self._keeper.lose() if cuda_sticky_errors.of_cuda(error) else self._keeper.forget()
-        if first:
-            print(f"ocrlab: layers are not watched any more; {self.fault}", file=sys.stderr)
 
 
 class _Before:
@@ -293,7 +304,7 @@ class _Before:
         try:
             self.seen._entered(self, module, args, kwargs)
         except Exception as error:
-            self.seen._switch_off(error)
+            self.seen._guard.handle(error)
 
     def __deepcopy__(self, _: object) -> Callable[..., None]:
         return _rest
@@ -314,7 +325,7 @@ class _After:
         try:
             self.seen._left(self.before, output)
         except Exception as error:
-            self.seen._switch_off(error)
+            self.seen._guard.handle(error)
 
     __deepcopy__ = _Before.__deepcopy__
     __reduce__ = _Before.__reduce__

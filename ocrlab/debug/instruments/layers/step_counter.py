@@ -5,11 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
 
 @dataclass
@@ -60,13 +59,9 @@ class Steps:
         self.number += 1
         self.began()
 
-    def listen(self) -> Any:
-        """Return the handle of a hook on all optimisers; remove it."""
-        return register_optimizer_step_post_hook(self.stepped)
-
-    def stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def stepped(self, optimizer: Optimizer) -> None:
         """Note that an optimiser has stepped; of several the first one counts."""
-        if torch.compiler.is_compiling() or not self._holds(optimizer):
+        if not self._holds(optimizer):
             return
         leader = self._leader() if self._leader else None
         if leader is None:

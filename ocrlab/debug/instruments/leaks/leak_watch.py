@@ -13,7 +13,6 @@ what levels off, are no leaks.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.compiled_modules import itself_compiled, of_jit
+from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.leaks import autograd_graph, growth_lines
 from ocrlab.debug.instruments.leaks.growth_lines import Line
 from ocrlab.debug.instruments.leaks.growth_slope import Slope, slope, still_grows
@@ -47,9 +48,13 @@ CALLS = 4  # of the model for each step of the optimiser, that count as one step
 
 @contextlib.contextmanager
 def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[Seen]:
-    """Look for leaks in everything that runs inside; with a loader also in its workers, from its next iteration on.
+    """Look inside the block for memory that grows step by step, what holds it, and the line that lets it grow.
 
-    A step is a call of the model, else a step of an optimiser, else what `seen.step()` says. Raises ConfigError.
+    model      any nn.Module: each of its calls is a step; without one each step of an optimizer is, or `seen.step()`
+    loader     a DataLoader whose workers are looked at, too, from its next iteration on
+
+    Growth is in MiB a step, with the interval in which it lies and how sure that is. Raises ConfigError for a model
+    that is no nn.Module.
     """
     if model is not None and not isinstance(model, nn.Module):
         raise ConfigError("leaks.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module, or None")
@@ -99,7 +104,7 @@ class Seen:
         self._handles: list[Any] = []
         self._started = time.perf_counter()
         self._known: set[str] = set()
-        self._off = False
+        self._guard = InstrumentGuard("leaks.watch", self._stop)
 
     # What a reader asks for.
 
@@ -134,16 +139,17 @@ class Seen:
         model = self._model() if self._model else None
         compiled = model is not None and (itself_compiled(model) or of_jit(model))
         if model is not None and not compiled:  # a hook on a compiled model would be compiled with it
-            self._handles.append(model.register_forward_pre_hook(self._on_forward, prepend=True))
+            self._handles.append(model.register_forward_pre_hook(CallHook(self._on_forward), prepend=True))
         self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))
-        self._workers.begin()
-        host_memory.in_use()  # finds malloc, which takes longer once
+        with self._guard():
+            self._workers.begin()
+            host_memory.in_use()  # finds malloc, which takes longer once
 
     def _end(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        with self._guarded():
+        with self._guard():
             if self._probe is not None and self._probe.ripe(self.ticks + 1, wait=3):
                 self._judge()
             self._add(self._workers.judge(self.ticks))
@@ -165,24 +171,17 @@ class Seen:
             self._source = "optimizer"
             self._tick()
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Let no error of this instrument reach the training; the first one switches it off and is said."""
-        try:
-            yield
-        except Exception as error:
-            self._off = True
-            if self._probe is not None:
-                self._probe.close()
-                self._probe = None
-            print(f"ocrlab: leaks are no longer looked for ({type(error).__name__}: {error})", file=sys.stderr)
+    def _stop(self, _error: BaseException) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.close()
 
     def _tick(self) -> None:
         self.ticks += 1
-        if self._off:
+        if self._guard.problem:
             return
-        self._workers.tick(self.ticks)
-        with self._guarded():
+        with self._guard():
+            self._workers.tick(self.ticks)
             began = time.perf_counter()
             if self._probe is not None:
                 self._look()

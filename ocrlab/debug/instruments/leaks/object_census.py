@@ -86,7 +86,7 @@ class Probe:
             self.live.__exit__(None, None, None)
             self.following = False
         elif self.following:
-            self.live.fail(RuntimeError("another dispatch mode was opened meanwhile"))
+            self.live.guard.fail(RuntimeError("another dispatch mode was opened meanwhile"))
 
     def ripe(self, tick: int, wait: int = WAIT) -> bool:
         """Tell whether enough steps have gone by to judge."""

@@ -43,9 +43,13 @@ DEEP = 4  # of what an optimiser's state may be nested in
 
 @contextlib.contextmanager
 def watch(model: nn.Module, optimizer: Any = None) -> Iterator[Seen]:
-    """Follow the memory of everything that runs inside; a step takes about twice as long meanwhile.
+    """Measure inside the block where the memory of each training step goes, by module, in bytes.
 
-    An optimiser that is not named is found when it makes its first step. Raises ConfigError in another watch.
+    model      any nn.Module, on the CPU or on CUDA
+    optimizer  one or several; one that is not given is found when it makes its first step
+
+    A step takes about twice as long meanwhile. Raises ConfigError for a model that is no nn.Module, and inside of
+    another watch.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("memory.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module")
@@ -105,8 +109,13 @@ class Seen:
         told = f"{memory_text.table(self.table())}\n\n" if self.highest else ""
         return told + self.finding()
 
-    def step(self) -> Step:
-        """End the step, and return what it held."""
+    def step(self) -> Step | None:
+        """End the step and return what it held, in bytes; None after an error of this instrument, which ends it."""
+        with self._live.guard():
+            return None if self._live.guard.problem else self._step()
+        return None
+
+    def _step(self) -> Step:
         self._classify()
         live, modules = self._live, self._modules
         blocks = [*live.blocks.values(), *live.dead]
@@ -133,7 +142,8 @@ class Seen:
 
     @contextlib.contextmanager
     def _following(self) -> Iterator[None]:
-        self._baseline()
+        with self._live.guard():
+            self._baseline()
         pre = register_optimizer_step_pre_hook(self._before_optimizer)
         post = register_optimizer_step_post_hook(self._after_optimizer)
         self._modules.attach()
@@ -174,14 +184,17 @@ class Seen:
         return str(self.device) if self._cuda else "cpu"
 
     def _pack(self, tensor: Tensor) -> Any:
-        try:
+        with self._live.guard():
             return self._live.saved(tensor, self._modules.where()[0])
-        except Exception as error:
-            self._live.fail(error)
-            return tensor, tensor._version, []
+        return tensor, tensor._version, []
 
     def _edge(self, name: str, entered: bool) -> None:
         """Note what the process holds where a module begins or ends, and find the border between two steps."""
+        if not self._live.off:
+            with self._live.guard():
+                self._find_border(name, entered)
+
+    def _find_border(self, name: str, entered: bool) -> None:
         if entered and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
             alone = not self._optimizers and self._backward  # nobody steps: each backward pass is a step's
             if torch.is_grad_enabled() and (self._stepped or alone):
@@ -193,16 +206,21 @@ class Seen:
             self._high, self._high_at = high, name
 
     def _before_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        with self._live.guard():
+            self._begin_optimizer(optimizer)
+
+    def _begin_optimizer(self, optimizer: Any) -> None:
         if self._is_ours(optimizer):
             self._optimizers.add(optimizer)
             self._classify()
             self._modules.optimising = True
 
     def _after_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._modules.optimising = False
-        self._stepped = self._stepped or optimizer in self._optimizers
-        if self._stepped and of_jit(self.model):  # nobody tells where its next forward pass begins
-            self.step()
+        with self._live.guard():
+            self._modules.optimising = False
+            self._stepped = self._stepped or optimizer in self._optimizers
+            if self._stepped and of_jit(self.model):  # nobody tells where its next forward pass begins
+                self.step()
 
     def _classify(self) -> None:
         """Find out whose the storages are: parameters, buffers, gradients, optimiser state."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.compiled_modules import of_jit
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE
 
@@ -38,7 +39,7 @@ class Modules:
         for name, module in self.names.items():
             if of_jit(module):
                 continue
-            enter, leave = partial(self._enter, name), partial(self._leave, name)
+            enter, leave = CallHook(partial(self._enter, name)), CallHook(partial(self._leave, name))
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
             self._handles.append(module.register_forward_hook(leave, always_call=True))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Block
 
 ROUNDED = {"cuda": 512, "cpu": 64}  # bytes that each device's allocator rounds up to
@@ -34,7 +34,8 @@ class Live(TorchDispatchMode):
         self.dead: list[Block] = []
         self.event = 0
         self.step = 0
-        self.off = False
+        self.ended = False
+        self.guard = InstrumentGuard("memory.watch")
         self._refs: dict[int, weakref.ref[Any]] = {}
         self._made: dict[int, weakref.ref[Tensor]] = {}
 
@@ -42,17 +43,14 @@ class Live(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if not self.off:
-            try:
+            with self.guard():
                 self._note(func, args, kwargs, out)
-            except Exception as error:
-                self.fail(error)
         return out
 
-    def fail(self, error: Exception) -> None:
-        """Say once that the figures end here; the program goes on."""
-        if not self.off:
-            self.off = True
-            print(f"ocrlab: memory is no longer followed ({type(error).__name__}: {error})", file=sys.stderr)
+    @property
+    def off(self) -> bool:
+        """Whether nothing is followed any more: it has ended, or failed."""
+        return self.ended or bool(self.guard.problem)
 
     def know(self, tensor: Tensor, kind: str, owner: str = "", op: str = "") -> Block | None:
         """Return the block of a tensor, which is added where it is not known yet; None where it holds no memory."""
@@ -79,7 +77,7 @@ class Live(TorchDispatchMode):
 
     def end(self) -> None:
         """Stop following; what is alive stays as it is."""
-        self.off = True
+        self.ended = True
         self._refs.clear()
         self._made.clear()
 

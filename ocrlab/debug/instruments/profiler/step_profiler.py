@@ -337,10 +337,15 @@ class Seen:
 def steps(
     skip: int = 2, steps: int = 3, folder: Path | str | None = None, model: torch.nn.Module | None = None
 ) -> Iterator[Seen]:
-    """Profile `steps` steps after `skip` others, and one more by source line; then nothing is touched any more.
+    """Profile training steps with torch.profiler, and find the lines at which the host waits for the device.
 
-    `folder` gets the Chrome trace (gz); `model` gives modules the names that they have in it, else they have those of
-    the outermost module that is called. Raises ConfigError for numbers that make no sense.
+    skip       steps that run before, without the profiler
+    steps      steps that are profiled; one more is looked at by source line, and after it nothing is touched any more
+    folder     gets the Chrome trace (.json.gz, opens in ui.perfetto.dev); None: none is written
+    model      modules get the names that they have in it; None: those in the outermost module that is called
+
+    Call `step()` of what this returns at the end of each step. Times are in seconds, in tables in milliseconds. Raises
+    ConfigError for a `skip` below 0 or `steps` below 1.
     """
     if not (isinstance(skip, int) and isinstance(steps, int) and skip >= 0 and steps >= 1):
         need = "whole numbers, skip 0 or more and steps 1 or more"

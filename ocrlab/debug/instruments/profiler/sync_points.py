@@ -95,13 +95,15 @@ class Lines(TorchDispatchMode):
         self.seconds: dict[Place, float] = {}
         self.flops: Counter[str] = Counter()  # by dtype
         self.made: set[int] = set()  # where the tensors lie that the step computed
-        self.last = ""
         self.stack = contextlib.ExitStack()
+        self.warned = WarnedWaits()
 
     def start(self) -> None:
         """Begin; raises what torch raises."""
         if self.cuda:
-            self._listen()
+            self.stack.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
+            self.stack.enter_context(self.warned)
+            torch.cuda.set_sync_debug_mode("warn")
         if self.dispatch:
             self.stack.enter_context(self)
             if not self.cuda:
@@ -110,13 +112,17 @@ class Lines(TorchDispatchMode):
     def stop(self) -> None:
         """End; everything is as it was."""
         self.stack.close()
+        for message in self.warned.take():  # those of no operator that was dispatched here
+            self.places[Place("", message.filename, message.lineno, "", "")] += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.last = name = func._schema.name
+        name = func._schema.name
         began = time.perf_counter()
         out = func(*args, **kwargs)
         with contextlib.suppress(Exception):  # counting must not end the step
+            for _ in self.warned.take():
+                self._take(SYNC.get(name, name.removeprefix("aten::")))
             self._count(func, name, args, kwargs, out, time.perf_counter() - began)
         return out
 
@@ -141,22 +147,35 @@ class Lines(TorchDispatchMode):
         self.places[place] += 1
         self.seconds[place] = self.seconds.get(place, 0.0) + seconds
 
-    def _listen(self) -> None:
-        """Hear torch say that a call waited, in the call itself, and let every other warning through."""
-        before = torch.cuda.get_sync_debug_mode()
-        self.stack.enter_context(warnings.catch_warnings())
+
+class WarnedWaits:
+    """While it is entered, torch's warnings that a CUDA call waited are kept; at its end all others are shown."""
+
+    def __init__(self) -> None:
+        self.log: list[warnings.WarningMessage] = []
+        self.catching: Any = None
+
+    def __enter__(self) -> WarnedWaits:
+        self.catching = warnings.catch_warnings(record=True)
+        self.log = self.catching.__enter__()
         warnings.filterwarnings("always", f".*{SAYS}.*")
-        show = warnings.showwarning
+        return self
 
-        def showwarning(message: Any, *args: Any, **kwargs: Any) -> None:
-            if SAYS in str(message):
-                self._take(SYNC.get(self.last, self.last.removeprefix("aten::")) if self.dispatch else "")
-            else:
-                show(message, *args, **kwargs)
+    def take(self) -> list[warnings.WarningMessage]:
+        """Return the warnings of a wait since the last call."""
+        if not self.log:
+            return []
+        waits = [message for message in self.log if SAYS in str(message.message)]
+        self.log[:] = [message for message in self.log if SAYS not in str(message.message)]
+        return waits
 
-        warnings.showwarning = showwarning
-        torch.cuda.set_sync_debug_mode("warn")
-        self.stack.callback(torch.cuda.set_sync_debug_mode, before)
+    def __exit__(self, *error: Any) -> None:
+        self.catching.__exit__(*error)
+        for message in [each for each in self.log if SAYS not in str(each.message)]:
+            self.log.remove(message)
+            warnings.showwarning(
+                message.message, message.category, message.filename, message.lineno, message.file, message.line
+            )
 
 
 def whose(operator: str) -> Place | None:

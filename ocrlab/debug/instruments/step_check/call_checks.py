@@ -6,16 +6,22 @@ stopped before it. On the CPU torch raises by itself for most, but tells neither
 
 from __future__ import annotations
 
+import ast
+import itertools
+import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules import dropout
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
+from ocrlab.debug.instruments.compiled_modules import of_jit
 from ocrlab.debug.instruments.step_check.axis_checks import Axes
 from ocrlab.debug.instruments.step_check.box_formats import Corners
 from ocrlab.debug.instruments.step_check.detached_terms import Parts
@@ -151,90 +157,99 @@ class Calls(TorchFunctionMode):
 
 
 class Drops(TorchFunctionMode):
-    """While it is entered, `on` becomes True when a dropout drops in eval mode and nobody has said that it should.
+    """While it is entered, `on` becomes True when a dropout drops in eval mode and the program does not ask for it.
 
-    A training=True that is written out, or a Dropout of the model that was put into train mode, is meant: the model is
-    asked many times. A Dropout made anew in forward is in train mode because nothing puts it into eval mode.
+    A `training=True` that the program writes is on purpose, and so is a Dropout of the model in train mode: the model
+    is called many times. A Dropout that is made in forward is in train mode because nothing puts it into eval mode.
+    What happens inside another model is not looked at.
     """
 
     on = False
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.known = {id(module) for module in model.modules()}
-        self.own: dict[str, Any] = {}  # torch's functions, while others stand in their place
-        self.heard: set[Any] = set()  # those others
-        self.deep = 0  # calls of a dropout that run: torch calls it once more by itself
-        self.base: Any = None  # the frame that has entered it
+        self.model = model
+        self.running: list[nn.Module] = []  # modules of the model, the innermost last
+        self.handles: list[Any] = []
 
     def __enter__(self) -> Any:
-        self.base = sys._getframe(1)
-        self.own = {f.__name__: f for f in DROPOUTS if getattr(functional, f.__name__) is f}
-        for name, function in self.own.items():
-            setattr(functional, name, self._hear(function))
+        for module in self.model.modules():
+            if not of_jit(module):
+                self.handles.append(module.register_forward_pre_hook(self._begin))
+                self.handles.append(module.register_forward_hook(self._end, always_call=True))
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        self.base = None
-        for name, function in self.own.items():
-            setattr(functional, name, function)
+        for handle in self.handles:
+            handle.remove()
 
-    def _hear(self, function: Any) -> Any:
-        """Return a dropout that notes whether it was told to drop: a mode sees its defaults as if they were said."""
+    def _begin(self, module: nn.Module, _args: Any) -> None:
+        self.running.append(module)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if not self.deep:
-                caller = sys._getframe(1).f_locals.get("self")
-                stray = isinstance(caller, _DropoutNd) and id(caller) not in self.known
-                said = "training" in kwargs or len(args) > 2
-                self._note(stray or not said, kwargs.get("training", args[2] if len(args) > 2 else DROPOUTS[function]))
-            self.deep += 1
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.deep -= 1
-
-        self.heard.add(called)
-        return called
-
-    def _note(self, unsaid: bool, drops: Any) -> None:
-        self.on |= unsaid and bool(drops) and self._inside()
-
-    def _inside(self) -> bool:
-        """Tell whether the model or the loss itself drops: what happens inside another model is not looked at."""
-        frame, foreign = sys._getframe(1), False
-        while frame.f_back is not None and frame is not self.base:
-            frame = frame.f_back
-            caller = frame.f_locals.get("self")
-            if id(caller) in self.known:
-                return True
-            foreign |= isinstance(caller, nn.Module) and not isinstance(caller, _DropoutNd)
-        return not foreign
+    def _end(self, module: nn.Module, _args: Any, _output: Any) -> None:
+        while self.running and self.running.pop() is not module:
+            pass
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in self.heard and not self.deep:  # by a name that was imported before: what was said is not known
-            self._note(True, kwargs.get("training"))
-            self.deep += 1
-            try:
-                return func(*args, **kwargs)
-            finally:
-                self.deep -= 1
-        if func is functional.scaled_dot_product_attention:
-            self._note(True, kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
+        if func in DROPOUTS:
+            self._note(kwargs.get("training"), self._by_accident)
+        elif func is functional.scaled_dot_product_attention:
+            self._note(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
         return func(*args, **kwargs)
+
+    def _note(self, drops: Any, by_accident: Callable[[Sequence[Any]], bool] = lambda _: True) -> None:
+        if not drops or self.on:
+            return
+        frames: list[Any] = []
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        another = not self.running and any(frame.f_code is CALL for frame in frames)
+        self.on = not another and by_accident(frames)
+
+    def _by_accident(self, frames: Sequence[Any]) -> bool:
+        """Return whether a Dropout runs that the model does not list, or a call that does not say `training=`."""
+        if any(frame.f_code in DROPPING for frame in frames[:8]):
+            return bool(self.running) and not isinstance(self.running[-1], _DropoutNd)
+        caller = next((frame for frame in frames if not frame.f_code.co_filename.startswith(OWN_FOLDERS)), None)
+        return caller is not None and not says_training(caller)
+
+
+def says_training(frame: Any) -> bool:
+    """Return whether the call that a frame is in has a `training` argument; True where its source is not known."""
+    positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    if None in positions:
+        return True
+    first, last, begin, end = positions
+    lines = [line.encode() for line in linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]]
+    if not lines:
+        return True
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    try:
+        call = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except SyntaxError:
+        return True
+    if not isinstance(call, ast.Call) or any(isinstance(arg, ast.Starred) for arg in call.args):
+        return True
+    return len(call.args) > 2 or any(word.arg in ("training", None) for word in call.keywords)
+
+
+def _is_dropout(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, _DropoutNd) and kind is not _DropoutNd
 
 
 TOKENS, WORDS = 64, 8  # of a batch and of a table: fewer are types, or a toy
-DROPOUTS = {  # and whether they drop where nothing is said
-    functional.dropout: True,
-    functional.dropout1d: True,
-    functional.dropout2d: True,
-    functional.dropout3d: True,
-    functional.alpha_dropout: False,
-    functional.feature_alpha_dropout: False,
-}
+DROPOUTS = frozenset(
+    getattr(functional, name)
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+)
+OWN_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+CALL = nn.Module._call_impl.__code__
+DROPPING = frozenset(kind.forward.__code__ for kind in vars(dropout).values() if _is_dropout(kind))
 CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
 PICKING = frozenset(("gather", "__getitem__"))
 WIDENING = frozenset(("unsqueeze", "__getitem__"))

@@ -30,8 +30,8 @@ from ocrlab.debug.instruments.step_check.findings import (
     empty,
     judge,
     leaves,
-    lines,
     names_in,
+    rows,
     sticky,
     tried,
 )
@@ -56,7 +56,12 @@ Loss = Callable[..., Any]
 
 @dataclass
 class Report:
-    """What was found: the violated rules, the stages of the forward pass in order, and what could not be checked."""
+    """The result of a check; it prints as a table, and `table()` returns the same as a DataFrame.
+
+    `findings` are the violated rules (rule, where, got, need, do; judgement "fail" or "warn"), `stages` the modules in
+    the order of the forward pass with their output shapes, `unchecked` what could not be checked and why, `loss` its
+    value, `norms` the L2 norm of each parameter's gradient by name.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
@@ -81,7 +86,7 @@ class Report:
         ends = ["" if number == 1 else "s" for number in (count, len(self.stages))]
         head = f"{count or 'no'} finding{ends[0]}, {len(self.stages)} module{ends[1]}"
         head += "" if self.loss is None else f", loss {self.loss:.6g}"
-        return "\n".join([head, *lines(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
+        return "\n".join([head, *rows(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
 
 
 def check(
@@ -94,14 +99,21 @@ def check(
     outputs: Sequence[Range] = (),
     shapes: Mapping[str, Sequence[int | None]] | None = None,
 ) -> Report:
-    """Make one training step and return every rule that it violates; nothing of it stays.
+    """Make one training step, put everything back, and return which rules of a right step it violates.
 
-    `batch` is any tree of tensors. `loss(model, batch)` does the whole forward pass and returns a scalar, or something
-    with a `loss` or `total`, or a sequence that begins with it. A module or function of torch (nn.CrossEntropyLoss(),
-    functional.mse_loss) is called as loss(model(inputs), targets) with a batch (inputs, targets). `ranges` are those of
-    the batch's tensors, `outputs` those of what `model` returns, `shapes` those of modules' outputs by name (None: any
-    size). What the loss raises becomes a finding. After a CUDA error that kills the context nothing is put back. Raises
-    ConfigError for a model that is none, or a loss that cannot be called.
+    model      any nn.Module; compiled ones run eagerly meanwhile
+    batch      any tree of tensors, the first dimension of which is the sample
+    loss       `loss(model, batch)` does the whole forward pass and returns a scalar tensor, or something with a `loss`
+               or `total`, or a sequence that begins with it; a loss of torch (nn.CrossEntropyLoss(),
+               functional.mse_loss) is called as `loss(model(inputs), targets)` with a batch (inputs, targets)
+    optimizer  one, several, or None: then whether weights move is not checked
+    ranges     between what the values of tensors of the batch must lie; `outputs` the same for what `model` returns
+    shapes     of modules' outputs, by module name, {"encoder": (None, 64, 32, 32)}; None is any size
+
+    Weights, gradients, requires_grad, buffers, attributes, hooks and modes of the modules, the optimizers, the batch
+    and the random states are as before, also after an exception. What the loss raises becomes a finding. After a CUDA
+    error that kills the context no tensor is put back. Raises ConfigError for a model that is no nn.Module and for a
+    loss that cannot be called.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("Only a torch module can be checked", got=type(model).__name__, need="an nn.Module")
@@ -120,16 +132,18 @@ def check(
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += [*empty(named), *judge(named, ranges, names, "batch")]
     report.findings += [*before.types(model, named), *before.boxes(model, named), *untrained(model), *pictures(named)]
-    kept, error = Kept(model, optimizers, batch), None
+    kept, error, graded = Kept(model, optimizers, batch, loss), None, torch.is_grad_enabled()
     try:
         error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
     finally:
+        torch.set_grad_enabled(graded)
         if sticky(error):
             kept.restore_modes()
             report.unchecked.append("all that follows: the CUDA context is dead; start the process again")
         else:
             kept.restore()
             kept.restore_cuda_random()
+            report.unchecked += [f"not put back: {text}" for text in kept.failed]
     return report
 
 
@@ -278,6 +292,7 @@ class _Step:
     def _evaluate(self) -> BaseException | None:
         """Look whether eval mode leaves all as it is and gives the same twice."""
         self.kept.restore()
+        self.kept.clear_gradients()
         self.model.eval()
         values: list[Any] = []
 

@@ -39,17 +39,20 @@ class Finding:
         return f"[{self.judgement}] {self.rule} at {self.where}: {self.got}. Needed: {self.need}. {self.do}."
 
 
-def lines(findings: Sequence[Finding]) -> list[str]:
-    """Return findings as lines; of one rule with one remedy the first in full, the others by their place."""
+def rows(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as the lines of a table; of one rule with one remedy the first, with the places of the others."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.judgement, finding.rule, finding.need, finding.do), []).append(finding)
-    told = []
+    width = max((len(finding.rule) for finding in findings), default=0)
+    made = []
     for first, *others in groups.values():
         places = ", ".join(other.where for other in others[:ALSO])
         more = f" and {len(others) - ALSO} more" if len(others) > ALSO else ""
-        told.append(str(first) + (f" The same at {places}{more}." if others else ""))
-    return told
+        cells = {"got": first.got, "need": first.need, "do": first.do} | ({"also at": places + more} if others else {})
+        made.append(f"{first.judgement}  {first.rule:{width}}  {first.where}")
+        made += [f"      {name:{width}}  {text}" for name, text in cells.items()]
+    return made
 
 
 @dataclass(frozen=True)

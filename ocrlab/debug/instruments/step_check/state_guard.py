@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,26 +12,51 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.step_check.findings import DEEP, leaves, parts, plain
+from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.step_check.findings import DEEP, leaves, parts, plain, tried
 
 OWN = frozenset(vars(nn.Module()))  # what each module has: its parameters, its hooks
+WRAPPERS = ("torch.nn.parallel", "torch.distributed")  # modules whose attributes mirror a state elsewhere
+MUTABLE = (dict, OrderedDict, defaultdict, list, set, deque)
+PLAIN = (Tensor, nn.Parameter)
 
 
 class Kept:
-    """The state of a model, its optimisers and a batch as it was; `restore` puts it back, in the same tensors."""
+    """The state of a model, its optimisers and a batch as it was; `restore` puts it back, in the same tensors.
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], batch: Any = None) -> None:
+    Kept are values, `requires_grad` and gradients of all tensors, attributes and hooks of the modules, train and eval
+    mode, everything that the optimisers hold, the batch and the random states. `failed` lists what could not be put
+    back.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        batch: Any = None,
+        loss: Callable[..., Any] | None = None,
+    ) -> None:
         self.model, self.optimizers = model, list(optimizers)
         self.batch = [(name, t, t.detach().clone()) for name, t in leaves(batch) if plain(t)]
         self.forms = [(t.shape, t.stride(), t.storage_offset()) for _, t, _ in self.batch]
         self.containers = list(containers(batch))
         outside = [module for _, module in unlisted(model)]
+        outside += [loss] if isinstance(loss, nn.Module) else []
         self.outside = [(t, t.detach().clone()) for m in outside for t in (*m.parameters(), *m.buffers())]
+        modules = dict.fromkeys(module for whole in (model, *outside) for module in whole.modules())
+        self.attributes = [pair for module in modules for pair in attributes(module)]
         self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in tensors_of(model, optimizers)}
         trained = [*self.parameters(), *(t for t, _ in self.outside), *(t for _, t, _ in self.batch if t.is_leaf)]
-        self.gradients = [(p, None if p.grad is None else p.grad.detach().clone()) for p in trained]
-        self.states = [copy.deepcopy(o.state_dict()) for o in optimizers]
-        self.modes = [(module, module.training) for module in model.modules()]
+        self.gradients = [(p, p.grad) for p in trained]
+        every = [*(t for t, _ in self.tensors.values()), *(t for t, _ in self.outside), *(t for _, t in leaves(batch))]
+        self.graded = [(t, t.is_leaf, t.requires_grad) for t in every]
+        self.data = [(t, t.detach()) for t in every if type(t) in PLAIN and t.is_leaf and plain(t)]
+        known = {id(t) for t in every}
+        self.states = [
+            back for o in optimizers for back in (own(vars(o)), held(o.state, known), held(o.param_groups, known))
+        ]
+        self.modes = [(module, module.training) for module in modules]
+        self.failed: list[str] = []
         self.random = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
@@ -46,15 +71,31 @@ class Kept:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put everything back, but for the counters by which torch sees that a tensor was written to."""
-        for tensor, value in (*self.tensors.values(), *self.outside):
-            tensor.copy_(value)
-        self.restore_batch()
-        for tensor, gradient in self.gradients:
-            tensor.grad = gradient
-        for optimizer, state in zip(self.optimizers, self.states, strict=True):
-            optimizer.load_state_dict(state)
-        self.restore_modes()
+        """Put everything back, but for the counters by which torch sees that a tensor was written to.
+
+        What fails keeps nothing else from being put back.
+        """
+        self._try(*self.states)
+        self._try(*(lambda pair=pair: put_back(*pair) for pair in self.attributes))
+        self._try(*(lambda each=each: self._restore_flags(*each) for each in self.graded))
+        self._try(*(lambda pair=pair: _restore_data(*pair) for pair in self.data))
+        self._try(*(lambda pair=pair: _copy(*pair) for pair in (*self.tensors.values(), *self.outside)))
+        self._try(self.restore_batch)
+        self._try(*(lambda pair=pair: setattr(pair[0], "grad", pair[1]) for pair in self.gradients))
+        self._try(self.restore_modes)
+
+    def _try(self, *steps: Callable[[], Any]) -> None:
+        for step in steps:
+            error = tried(step)
+            if error is not None and (text := f"{type(error).__name__}: {error}".partition("\n")[0]) not in self.failed:
+                self.failed.append(text)
+
+    @staticmethod
+    def _restore_flags(tensor: Tensor, leaf: bool, graded: bool) -> None:
+        if leaf and not tensor.is_leaf:
+            tensor.detach_()  # it was written to from within a graph
+        if tensor.is_leaf and tensor.requires_grad != graded:
+            tensor.requires_grad_(graded)
 
     def written(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors of the batch that do not hold what they held."""
@@ -65,9 +106,8 @@ class Kept:
     @torch.no_grad()
     def restore_batch(self) -> None:
         """Put back the batch, also what was taken out of its dictionaries and lists."""
-        for held, items in self.containers:
-            held.clear()
-            held.update(items) if isinstance(held, dict) else held.extend(items)
+        for pair in self.containers:
+            put_back(*pair)
         changed = {id(tensor) for _, tensor in self.written()}
         for (_, tensor, value), form in zip(self.batch, self.forms, strict=True):
             if id(tensor) in changed:
@@ -104,6 +144,8 @@ class Kept:
         """Put back the generators of the GPUs; not to be called after a CUDA error."""
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
+        elif torch.cuda.is_initialized():  # the check was the first to use them
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def tensors_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tuple[str, Tensor]]:
@@ -117,6 +159,64 @@ def tensors_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tuple[
                     known.add(id(parameter))
                     named.append((f"optimizer{number or ''}.group {g}.{i}", parameter))
     return named
+
+
+def attributes(module: nn.Module) -> Iterator[tuple[Any, Any]]:
+    """Yield the attributes of a module, its hooks among them, and their lists, dicts and sets, each with a copy."""
+    if of_jit(module) or type(module).__module__.startswith(WRAPPERS):
+        return
+    for items in (vars(module), *vars(module).values()):
+        if type(items) in MUTABLE:
+            yield items, items.copy()
+
+
+def put_back(items: Any, copied: Any) -> None:
+    """Let a list, dict or set hold again what its copy holds; nothing is written where it does."""
+    same = len(items) == len(copied)
+    if isinstance(items, dict):
+        same = same and all(a is b and items[a] is copied[b] for a, b in zip(items, copied, strict=True))
+    elif not isinstance(items, set):
+        same = same and all(a is b for a, b in zip(items, copied, strict=True))
+    else:
+        same = same and items == copied
+    if not same:
+        items.clear()
+        items.extend(copied) if isinstance(items, list | deque) else items.update(copied)
+
+
+def own(attributes: dict[str, Any]) -> Callable[[], None]:
+    """Return what puts the attributes of an object back, not what is inside of them."""
+    copied = attributes.copy()
+    return lambda: put_back(attributes, copied)
+
+
+def held(tree: Any, known: set[int]) -> Callable[[], None]:
+    """Return what puts a tree of lists and dicts back, and the values of its tensors but for those of `known` ids."""
+    if isinstance(tree, Tensor):
+        value = tree.detach().clone() if id(tree) not in known else None
+        return lambda: None if value is None else _copy(tree, value)
+    if type(tree) not in MUTABLE:
+        return lambda: None
+    copied = tree.copy()
+    inside = [held(item, known) for item in (tree.values() if isinstance(tree, dict) else tree)]
+
+    def back() -> None:
+        put_back(tree, copied)
+        for each in inside:
+            each()
+
+    return back
+
+
+def _copy(tensor: Tensor, value: Tensor) -> None:
+    if not plain(tensor) or not torch.equal(tensor, value):
+        tensor.copy_(value)
+
+
+def _restore_data(tensor: Tensor, data: Tensor) -> None:
+    """Give a tensor its memory back where a step has put another one in its place (`p.data = ...`)."""
+    if tensor.dtype != data.dtype or tensor.device != data.device or tensor.data_ptr() != data.data_ptr():
+        tensor.data = data
 
 
 def containers(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:

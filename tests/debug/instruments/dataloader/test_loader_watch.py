@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -215,11 +216,89 @@ def test_a_list_as_a_data_set_is_left_as_it_is() -> None:
     assert type(source.dataset) is list and seen.table()["batches"].tolist() == [4]
 
 
-def test_the_watched_data_set_can_be_pickled_and_copied_as_itself() -> None:
-    source = DataLoader(Pages(), batch_size=4)
-    with loader_watch.watch(source):
-        assert type(source.dataset) is not Pages and isinstance(source.dataset, Pages)
-        assert type(pickle.loads(pickle.dumps(source.dataset))) is Pages
+def test_the_proxy_is_the_data_set_to_whoever_asks() -> None:
+    pages = Pages()
+    proxy = samples.TimedDataset(pages, Path("nowhere"))
+    assert isinstance(proxy, Pages) and isinstance(proxy, Dataset) and len(proxy) == 24 and proxy[3][0] == 3
+    proxy.slow = 7
+    assert pages.slow == 7 and not proxy.__getitems__
+    del proxy.slow
+    assert not hasattr(pages, "slow")
+    again = pickle.loads(pickle.dumps(proxy))
+    assert type(again) is samples.TimedDataset and type(again.ocrlab_dataset) is Pages
+    assert list(samples.TimedDataset(Stream(), Path("nowhere"))) == list(Stream())
+
+
+def state(source: DataLoader[Any]) -> list[Any]:
+    """Return what a loader and its data sets are, for a comparison."""
+    parts = [source, source.dataset, source.dataset.datasets[0], source.dataset.datasets[0].dataset]  # type: ignore[attr-defined]
+    attributes = [{name: value for name, value in vars(part).items() if name != "_iterator"} for part in parts]
+    return [[*map(type, parts)], attributes, [part.__reduce_ex__(4)[:2] for part in parts[1:]]]
+
+
+@pytest.mark.parametrize("ends", ["whole", "break", "raises"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loader_and_data_sets_are_as_before(workers: int, ends: str) -> None:
+    def begin(worker: int) -> None:
+        pass
+
+    options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    pages = ConcatDataset([Subset(Pages(), range(20))])
+    source = DataLoader(pages, batch_size=4, persistent_workers=workers > 0, worker_init_fn=begin, **options)
+    before = state(source)
+    with contextlib.suppress(KeyError), loader_watch.watch(source) as seen:
+        assert source.dataset is pages and type(source) is DataLoader
+        for _ in source:
+            if ends == "break":
+                break
+            if ends == "raises":
+                raise KeyError
+    assert state(source) == before
+    iterator = source._iterator
+    assert type(iterator).__module__ == "torch.utils.data.dataloader" if workers else iterator is None
+    if workers:
+        assert iterator._dataset is pages and iterator._collate_fn is source.collate_fn
+        assert iterator._worker_init_fn is begin
+    assert len(list(source)) == 5 and len(seen.steps()) == (5 if ends == "whole" else 1)
+
+
+def test_workers_that_are_there_already_are_left_and_waits_for_them_are_timed() -> None:
+    source = DataLoader(Pages(), batch_size=4, num_workers=1, persistent_workers=True, multiprocessing_context="fork")
+    assert len(list(source)) == 6
+    iterator = source._iterator
+    with loader_watch.watch(source) as seen:
+        assert len(list(source)) == 6 and len(list(seen)) == 6
+    assert source._iterator is iterator and len(list(source)) == 6
+    assert len(seen.steps()) == 12 and seen.epochs == 2 and seen.steps()["first"].sum() == 2
+
+
+class Endless(DataLoader[Any]):
+    """It keeps an iterator of its own, as those that never let their workers end do."""
+
+    def __iter__(self) -> Any:
+        yield from self.__dict__.setdefault("own", DataLoader(self.dataset, 4))
+
+
+class Through(DataLoader[Any]):
+    """It passes on what the loader of torch gives."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize("kind", [Endless, Through])
+def test_loaders_with_an_iterator_of_their_own_are_counted_once(kind: Any) -> None:
+    with loader_watch.watch(kind(Pages(), batch_size=4)) as seen:
+        assert [len(list(seen)) for _ in range(2)] == [6, 6]
+    assert len(seen.steps()) == 12 and seen.epochs == 2 and seen.steps()["first"].sum() == 2
+
+
+def test_two_loaders_are_watched_at_once() -> None:
+    first, second = DataLoader(Pages(), batch_size=4), DataLoader(Stream(), batch_size=4)
+    with loader_watch.watch(first) as one, loader_watch.watch(second) as two:
+        for _ in zip(first, second, strict=False):
+            pass
+    assert one.table()["samples"].tolist() == [24] and two.table()["samples"].tolist() == [20]
 
 
 def test_a_break_leaves_nothing_behind() -> None:
@@ -281,10 +360,15 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
     assert [(log.worker, log.count) for log in journal.read(tmp_path)] == [(3, 1)]
 
 
-def test_data_sets_inside_data_sets_are_found_once() -> None:
+def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     inner = Pages()
-    outer = ConcatDataset([Subset(inner, [0, 1]), inner])
-    assert [type(each) for each in samples.nested(outer)] == [ConcatDataset, Subset, Pages]
+    outer = ConcatDataset([Subset(inner, [5, 1]), inner])
+    assert names.leaf(outer, 0) == (inner, 5) and names.leaf(outer, 4) == (inner, 2)
+    assert names.leaf(outer, 99) == (outer, 99) and names.leaf(outer, "x") == (outer, "x")
+    assert names.called(outer, "1") == "page_001.png (index 1)"
+    with loader_watch.watch(DataLoader(outer, batch_size=13)) as seen:
+        assert len(list(seen)) == 2
+    assert set(seen.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
 
 
 def test_names() -> None:

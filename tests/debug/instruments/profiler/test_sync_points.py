@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -62,3 +65,18 @@ def test_what_the_loss_reads_where_the_maps_lie_on_the_cpu_is_no_wait_for_a_gpu(
     total = db_loss.on_cpu(maps[0], maps[1], targets, (5.0, 1.0, 10.0), 3.0).total
     assert operators(lambda: (2 * total).backward()) == {}
     assert operators(lambda: (2 * total.detach()).item()) == {"item": 1}
+
+
+def warn(warned: waits.WarnedWaits) -> list[str]:
+    with warned:
+        for _ in range(2):
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+        warnings.warn("of the user", stacklevel=1)
+        return [message.filename for message in warned.take()] + [message.filename for message in warned.take()]
+
+
+def test_warnings_of_a_wait_are_kept_and_all_others_are_shown() -> None:
+    show, filters = warnings.showwarning, list(warnings.filters)
+    with pytest.warns(UserWarning, match="of the user") as shown:
+        assert warn(waits.WarnedWaits()) == [__file__] * 2
+    assert len(shown) == 1 and warnings.showwarning is show and list(warnings.filters) == filters

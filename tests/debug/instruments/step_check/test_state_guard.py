@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -106,3 +108,134 @@ def test_a_tensor_that_is_no_parameter_is_told_where_it_gets_a_gradient(way: str
     assert told == ([where] if where else [])
     held = model.places[0] if isinstance(model.places, list) else model.places
     assert held.grad is None  # as it was
+
+
+class Changing(nn.Module):
+    """Its forward pass, and the loss below, change all that a training step can change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop, self.last = nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+        self.frozen = nn.Parameter(torch.ones(8), requires_grad=False)
+        self.calls, self.history = 0, [1]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        self.history.append(self.calls)
+        self.mean = 0.9 * self.mean + inputs.mean(0).detach()  # another tensor in its place
+        self.frozen.requires_grad_(self.calls % 2 == 1)
+        self.last.bias.requires_grad_(self.calls % 2 == 0)
+        self.norm.register_forward_hook(lambda *_: None)
+        self.drop.train(self.calls % 2 == 1)
+        return self.last(self.drop(self.norm(inputs * self.frozen + self.mean)))  # type: ignore[no-any-return]
+
+
+class Refused(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        raise ValueError("no gradient")
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> dict[str, Any]:
+    """Return all that a check must leave as it was, as plain values and identities."""
+    tensors = [*model.named_parameters(), *model.named_buffers(), ("inputs", batch[0]), ("targets", batch[1])]
+    states = [(id(p), key, item) for p, each in optimizer.state.items() for key, item in each.items()]
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    _, numpy, *rest = np.random.get_state()  # noqa: NPY002
+    return {
+        "values": [(name, id(t), t.detach().clone().tolist(), t.requires_grad, t.is_leaf) for name, t in tensors],
+        "gradients": [
+            (name, id(t.grad), None if t.grad is None else t.grad.tolist()) for name, t in tensors if t.is_leaf
+        ],
+        "modes": [(name, module.training) for name, module in model.named_modules()],
+        "hooks": [
+            (name, key, list(held))
+            for name, module in model.named_modules()
+            for key, held in vars(module).items()
+            if "hooks" in key
+        ],
+        "attributes": (model.calls, list(model.history), sorted(vars(model))),
+        "optimizer": (id(optimizer.state), id(optimizer.param_groups), [*map(id, optimizer.param_groups)], groups),
+        "moments": [(*at, id(t), t.tolist()) for *at, t in states],
+        "more": sorted(vars(optimizer)),
+        "random": (random.getstate(), numpy.tolist(), rest, torch.get_rng_state().tolist()),
+        "modes of torch": (torch.is_grad_enabled(), torch.is_anomaly_enabled()),
+    }
+
+
+@pytest.mark.parametrize("way", ["whole", "forward", "backward", "step", "interrupt"])
+def test_everything_is_as_before_also_when_a_part_raises(way: str) -> None:
+    torch.manual_seed(0)
+    model, (inputs, targets) = Changing(), data()
+    inputs = inputs.clone()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        classes(model, (inputs, targets)).backward()
+        optimizer.step()
+    model.last.requires_grad_(True)
+    model.frozen.requires_grad_(False)
+    model.drop.eval()
+
+    def loss(net: nn.Module, given: Any) -> Tensor:
+        random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+        given[0].requires_grad_(True)
+        optimizer.param_groups[0]["lr"] *= 0.5
+        if way == "forward" and net.training:
+            raise ValueError("no forward pass")
+        value = classes(net, given) + 0 * given[0].sum()
+        torch.set_grad_enabled(True)
+        if way == "interrupt":
+            raise KeyboardInterrupt
+        return Refused.apply(value) if way == "backward" else value
+
+    if way == "step":
+        optimizer.register_step_post_hook(lambda *_: 1 / 0)
+    before = everything(model, optimizer, (inputs, targets))
+    if way == "interrupt":
+        with pytest.raises(KeyboardInterrupt):
+            checker.check(model, (inputs, targets), loss, optimizer=optimizer)
+    else:
+        with torch.set_grad_enabled(way != "backward"):
+            before["modes of torch"] = (torch.is_grad_enabled(), False)
+            report = checker.check(model, (inputs, targets), loss, optimizer=optimizer)
+            after = everything(model, optimizer, (inputs, targets))
+        assert not any(text.startswith("not put back") for text in report.unchecked)
+    after = everything(model, optimizer, (inputs, targets)) if way == "interrupt" else after
+    for part, value in before.items():
+        assert after[part] == value, part
+
+
+def test_a_loss_that_is_a_module_is_left_as_it_was() -> None:
+    criterion = nn.CrossEntropyLoss(weight=torch.ones(3))
+    criterion.eval()
+    model = nn.Linear(8, 3)
+    model.weight.grad = gradient = torch.ones(3, 8)
+    checker.check(model, data(), criterion, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    assert not criterion.training and model.weight.grad is gradient and bool((gradient == 1).all())
+
+
+def test_moments_in_another_precision_than_their_weights_are_not_rounded() -> None:
+    model = nn.Linear(8, 3).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    master = torch.full((3, 8), 1.0009765625)  # no bfloat16
+    optimizer.state[model.weight]["master"] = master
+    checker.check(model, data(), lambda net, given: classes(net, (given[0].bfloat16(), given[1])), optimizer=optimizer)
+    assert optimizer.state[model.weight]["master"] is master and master.dtype == torch.float32
+
+
+def test_dropout_is_the_one_of_torch_while_a_check_runs() -> None:
+    before = nn.functional.dropout
+    during = []
+
+    def loss(net: nn.Module, given: Any) -> Tensor:
+        during.append(nn.functional.dropout is before)
+        return classes(net, given)
+
+    checker.check(nn.Linear(8, 3), data(), loss)
+    assert len(during) > 3 and all(during)

@@ -1,0 +1,274 @@
+"""A small training under one instrument, compared before and after: `python FILE INSTRUMENT WORKERS`.
+
+Read by `test_instruments_leave_nothing.py`.
+"""
+
+import atexit
+import builtins
+import contextlib
+import faulthandler
+import gc
+import logging
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+import warnings
+
+import numpy
+import torch
+import torch.nn.functional
+import torch.utils.data
+from torch import nn
+from torch.utils import _python_dispatch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from ocrlab.debug.instruments.dataloader import loader_watch
+from ocrlab.debug.instruments.layers import layer_watch
+from ocrlab.debug.instruments.leaks import leak_watch
+from ocrlab.debug.instruments.memory import memory_watch
+from ocrlab.debug.instruments.profiler import step_profiler
+from ocrlab.debug.instruments.step_check import checker
+
+INSTRUMENT, WORKERS = sys.argv[1], int(sys.argv[2])
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 16), nn.BatchNorm1d(16)
+        self.drop, self.last = nn.Dropout(0.1), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.last(self.drop(self.norm(self.first(x)).relu()))
+
+
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+samples = TensorDataset(torch.randn(64, 8), torch.randint(3, (64,)))
+source = DataLoader(
+    ConcatDataset([Subset(samples, range(48))]),
+    batch_size=8,
+    shuffle=True,
+    num_workers=WORKERS,
+    persistent_workers=WORKERS > 0,
+    multiprocessing_context="fork" if WORKERS else None,
+)
+batch = (samples.tensors[0][:16].clone(), samples.tensors[1][:16].clone())
+
+
+def loss(net, given):
+    return torch.nn.functional.cross_entropy(net(given[0]), given[1])
+
+
+def batches():
+    while True:
+        yield from source
+
+
+def train(steps, after=lambda: None):
+    for _, given in zip(range(steps), batches(), strict=False):
+        optimizer.zero_grad()
+        loss(model, given).backward()
+        optimizer.step()
+        after()
+
+
+def names(thing):
+    return {name: value for name, value in vars(thing).items() if callable(value)}
+
+
+def hooks(thing):
+    return {name: list(value) for name, value in vars(thing).items() if "hook" in name and isinstance(value, dict)}
+
+
+def state():
+    """Return everything that an instrument could leave behind, by name."""
+    found = {}
+    for thing in (
+        builtins,
+        os,
+        shutil,
+        random,
+        signal,
+        time,
+        threading,
+        warnings,
+        gc,
+        tempfile,
+        numpy,
+        numpy.random,
+        torch,
+        torch.nn,
+        torch.nn.functional,
+        torch.nn.modules.module,
+        torch.nn.modules.dropout,
+        torch.optim,
+        torch.cuda,
+        sys.modules["torch.optim.optimizer"],
+        torch.autograd,
+        torch.autograd.graph,
+        torch.utils.data,
+        torch.utils.data.dataloader,
+        torch.overrides,
+        torch.compiler,
+        torch.profiler,
+        multiprocessing,
+    ):
+        found[f"names of {thing.__name__}"] = names(thing)
+    for kind in (
+        nn.Module,
+        nn.Linear,
+        nn.Dropout,
+        Net,
+        torch.Tensor,
+        nn.Parameter,
+        torch.optim.Optimizer,
+        torch.optim.AdamW,
+        DataLoader,
+        Subset,
+        ConcatDataset,
+        TensorDataset,
+        torch.autograd.Function,
+    ):
+        found[f"names of class {kind.__name__}"] = names(kind)
+    parts = [*model.modules(), optimizer, source, source.dataset, source.dataset.datasets[0], samples]
+    found["classes"] = [type(part) for part in parts]
+    for number, part in enumerate(parts):
+        kept = {name: id(value) for name, value in vars(part).items() if name != "_iterator"}
+        found[f"attributes of {number} {type(part).__name__}"] = kept
+        found[f"hooks of {number} {type(part).__name__}"] = hooks(part)
+    if source._iterator is not None:
+        found["iterator"] = (type(source._iterator), id(source._iterator._dataset), id(source._iterator._collate_fn))
+    found["parameters"] = [
+        (id(p), p.requires_grad, p._backward_hooks, p._post_accumulate_grad_hooks)
+        for p in (*model.parameters(), *batch, *samples.tensors)
+    ]
+    found["global hooks"] = {**hooks(torch.nn.modules.module), **hooks(sys.modules["torch.optim.optimizer"])}
+    found["modes of torch"] = (
+        [*torch.overrides._get_current_function_mode_stack()],
+        [*_python_dispatch._get_current_dispatch_mode_stack()],
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.autograd._profiler_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        [module.training for module in model.modules()],
+    )
+    found["signals"] = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    found["signal mask"] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    found["environment"] = dict(os.environ)
+    found["tracing"] = (
+        sys.gettrace(),
+        sys.getprofile(),
+        threading.gettrace(),
+        threading.getprofile(),
+        tracemalloc.is_tracing(),
+    )
+    found["hooks of Python"] = (
+        sys.excepthook,
+        sys.unraisablehook,
+        sys.displayhook,
+        threading.excepthook,
+        sys.breakpointhook,
+        [*map(id, sys.meta_path)],
+        [*sys.path],
+        sys.stdout,
+        sys.stderr,
+        atexit._ncallbacks(),
+    )
+    found["warnings"] = [*warnings.filters]
+    found["logging"] = (logging.root.level, [*logging.root.handlers], logging.root.manager.disable)
+    found["garbage"] = (gc.isenabled(), gc.get_threshold(), gc.get_debug(), [*gc.callbacks])
+    found["limits"] = (
+        sys.getrecursionlimit(),
+        sys.getswitchinterval(),
+        faulthandler.is_enabled(),
+        os.getcwd(),
+        [resource.getrlimit(number) for number in range(16)],
+    )
+    found["threads"] = {thread.name for thread in threading.enumerate()}
+    found["children"] = {process.pid for process in multiprocessing.active_children()}
+    found["files"] = sorted(
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{name}")
+    )
+    found["temporary files"] = sorted(os.listdir(tempfile.gettempdir()))
+    return found
+
+
+def use(name, last):
+    """Train under an instrument; `last` is called in its last step."""
+    count, grown = 0, []
+
+    def step():
+        nonlocal count
+        count += 1
+        if name == "leaks":
+            grown.append(torch.ones(200_000))
+        if name == "profile":
+            seen.step()
+        if count == steps:
+            last()
+
+    steps = 40 if name == "leaks" else 5
+    if name == "check":
+
+        def checked(net, given):
+            step()
+            return loss(net, given)
+
+        print(checker.check(model, batch, checked, optimizer=optimizer))
+        return
+    watched = {
+        "layers": lambda: layer_watch.watch(model, "*"),
+        "loader": lambda: loader_watch.watch(source),
+        "memory": lambda: memory_watch.watch(model, optimizer),
+        "leaks": lambda: leak_watch.watch(model, source),
+        "profile": lambda: step_profiler.steps(1, 2, model=model),
+    }[name]
+    with watched() as seen:
+        train(steps, step)
+    if name == "leaks":
+        assert seen.leaks, "the closer look was taken"
+    str(seen)
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+train(3)
+str(torch.ones(1)), torch.compiler.set_stance("default")
+torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).__enter__().__exit__(None, None, None)
+for way in (lambda: None, stop):
+    gc.collect()
+    before = state()
+    with contextlib.suppress(KeyboardInterrupt):
+        use(INSTRUMENT, way)
+    gc.collect()
+    after = state()
+    changed = [name for name in before if after[name] != before[name]]
+    for name in changed:
+        print("changed:", name)
+        old, new = before[name], after[name]
+        if isinstance(old, dict) and isinstance(new, dict):
+            old, new = (
+                {key: one[key] for key in one if one[key] != other.get(key)} for one, other in ((old, new), (new, old))
+            )
+        print(" ", old, "\n ", new)
+    assert not changed, changed
+print("nothing is left")

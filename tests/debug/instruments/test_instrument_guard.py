@@ -1,0 +1,133 @@
+"""An error of an instrument ends the instrument, never the training; hooks do not travel with copies of the model."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pickle
+import signal
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ocrlab.debug.instruments.dataloader import loader_watch
+from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
+from ocrlab.debug.instruments.layers import layer_watch
+from ocrlab.debug.instruments.leaks import leak_watch
+from ocrlab.debug.instruments.memory import memory_watch
+from ocrlab.debug.instruments.profiler import step_profiler
+
+WATCHES: dict[str, Any] = {
+    "memory": memory_watch.watch,
+    "leaks": leak_watch.watch,
+    "layers": lambda model: layer_watch.watch(model, "*"),
+    "profile": lambda model: step_profiler.steps(1, 1, model=model),
+}
+
+
+def train(model: nn.Module, steps: int = 6, after: Any = lambda: None) -> float:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8)).square().sum()
+        loss.backward()
+        optimizer.step()
+        after()
+    return float(loss)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("name", WATCHES)
+def test_models_are_copied_and_saved_as_ever(name: str) -> None:
+    model = net()
+    with WATCHES[name](model):
+        train(model, 2)
+        others = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        torch.save(model, io.BytesIO())
+        for other in others:
+            other(torch.ones(4, 8))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+PLANTED = [
+    ("memory", memory_watch.Seen, "_find_border"),
+    ("memory", memory_watch.Seen, "_begin_optimizer"),
+    ("memory", memory_watch.Seen, "_step"),
+    ("memory", memory_watch.Seen, "_baseline"),
+    ("leaks", leak_watch.Seen, "_sample"),
+    ("leaks", leak_watch.Workers, "tick"),
+    ("leaks", leak_watch.Workers, "begin"),
+    ("layers", layer_watch.Seen, "_entered"),
+    ("layers", layer_watch.Seen, "_left"),
+    ("layers", layer_watch.Steps, "stepped"),
+    ("profile", step_profiler.Seen, "_profiled"),
+    ("profile", step_profiler.Seen, "_begin"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "method"), PLANTED)
+def test_an_error_inside_is_said_once_and_changes_nothing(
+    name: str, kind: Any, method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = train(net())
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(kind, method, fails)
+    model = net()
+    with WATCHES[name](model) as seen:
+        assert train(model, after=lambda: seen.step() if name == "profile" else None) == expected
+    assert capsys.readouterr().err.count("ZeroDivisionError: planted") == 1
+
+
+def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for planted in ("TimedDataset", "Collate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(loader_watch.samples, planted, None)
+            source = DataLoader(torch.arange(8), batch_size=4)  # type: ignore[arg-type]
+            with loader_watch.watch(source) as seen:
+                assert [batch.tolist() for batch in source] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert seen.guard.problem.startswith("TypeError") and len(seen.steps()) == 2 - bool(seen.guard.problem) * 2
+        assert capsys.readouterr().err.count("loader.watch ended early, the program goes on: TypeError") == 1
+
+
+def test_what_a_signal_handler_raises_goes_on_to_the_program() -> None:
+    def handler(_number: int, _frame: Any) -> None:
+        raise TimeoutError("of the program")
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    guard = InstrumentGuard("a test", stop=lambda _: None)
+    try:
+        with pytest.raises(TimeoutError), guard():
+            signal.raise_signal(signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert not guard.problem
+
+
+def test_the_first_error_is_said_with_its_place_and_the_instrument_is_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stopped: list[str] = []
+    guard = InstrumentGuard("a test", stop=lambda error: stopped.append(str(error)))
+    for text in ("first\nof two lines", "second"):
+        with guard():
+            raise ValueError(text)
+    with contextlib.suppress(KeyboardInterrupt), guard():
+        raise KeyboardInterrupt
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "ocrlab: a test ended early, the program goes on: ValueError: first (test_instrument_guard.py:"
+    )
+    assert said.count("\n") == 1 and stopped == ["first\nof two lines"]
