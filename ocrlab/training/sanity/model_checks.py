@@ -80,7 +80,7 @@ def inference(model: nn.Module, batch: Batch) -> Check:
     """Judge whether prediction reads the map that is trained: the same probability by both ways, in eval mode."""
     name, need = "trained map is the used one", f"{SAME_MAP} or less"
     if not isinstance(model, Detector):
-        return Check(name, "skip", f"{type(model).__name__} is no ocrlab.model.Detector", need)
+        return Check(name, "skip", f"{type(model).__name__} is not an ocrlab.model.dbnet.Detector", need)
     canvas = np.ascontiguousarray(batch.images[0].permute(1, 2, 0).cpu().numpy())
     before = model.training
     try:
