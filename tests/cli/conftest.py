@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import ocrlab
 from ocrlab.config.schema import Config
 from ocrlab.data import folder_layouts
 from ocrlab.data.annotations import Problem
@@ -67,15 +67,15 @@ def calls(monkeypatch) -> SimpleNamespace:
         return SimpleNamespace(file=path, page=page, record=lambda: record)
 
     fake = {
-        "train.fit": {"fit": fit},
-        "train.machine": {"accelerator_for": lambda wanted: (wanted, "as told")},
-        "predict": {
+        "training.loop": {"fit": fit},
+        "training.auto_settings": {"accelerator_for": lambda wanted: (wanted, "as told")},
+        "inference.detector": {
             "Detector": SimpleNamespace(load=load),
-            "evaluate": evaluate,
-            "collect": collect,
-            "predict_files": predict_files,
             "threads": lambda count: setattr(seen, "threads", count),
         },
+        "inference.prediction_files": {"collect": collect, "predict_files": predict_files},
+        "inference.scoring": {"evaluate": evaluate},
+        "inference.onnx_export": {},
     }
     find = folder_layouts.find  # for the stand-ins a data folder is a name and need not be there
     monkeypatch.setattr(folder_layouts, "find", lambda data, split: find(data, split) if data.exists() else None)
@@ -83,5 +83,6 @@ def calls(monkeypatch) -> SimpleNamespace:
         module = ModuleType(f"ocrlab.{name}")
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ocrlab, "predict", sys.modules["ocrlab.inference"], raising=False)
+        package, _, last = name.partition(".")
+        monkeypatch.setattr(importlib.import_module(f"ocrlab.{package}"), last, module, raising=False)
     return seen

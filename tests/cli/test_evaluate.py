@@ -32,7 +32,7 @@ def calls(calls, monkeypatch):
         judged = {f"page{hits}": judge(BOXES, [False] * 4, None, BOXES[:hits]) for hits in range(7)}
         return Scored(judged, 0, 1.5)
 
-    monkeypatch.setattr(sys.modules["ocrlab.inference"], "score", score, raising=False)
+    monkeypatch.setattr(sys.modules["ocrlab.inference.scoring"], "score", score, raising=False)
     return calls
 
 
@@ -148,7 +148,7 @@ def test_a_split_without_a_box_that_counts_is_told(calls, monkeypatch, capsys):
     def score(*_args, **_kwargs):
         return Scored({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)
 
-    monkeypatch.setattr(sys.modules["ocrlab.inference"], "score", score, raising=False)
+    monkeypatch.setattr(sys.modules["ocrlab.inference.scoring"], "score", score, raising=False)
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0
     assert "no box" in json.loads(capsys.readouterr().out)["warning"]
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0

@@ -26,7 +26,7 @@ def exports(calls, monkeypatch, tmp_path) -> list[SimpleNamespace]:
         out.write_bytes(b"onnx")
         return 2e-5
 
-    monkeypatch.setattr(sys.modules["ocrlab.inference"], "export", SimpleNamespace(to_onnx=to_onnx), raising=False)
+    monkeypatch.setattr(sys.modules["ocrlab.inference.onnx_export"], "to_onnx", to_onnx, raising=False)
     return asked
 
 

@@ -105,7 +105,7 @@ def test_a_line_is_written_when_its_page_is_done(pages, calls, monkeypatch):
             yield SimpleNamespace(page=None, record=lambda path=path: {"image": path.name, "long": "é" * 100_000})
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["ocrlab.inference"], "predict_files", predict_files)
+    monkeypatch.setattr(sys.modules["ocrlab.inference.prediction_files"], "predict_files", predict_files)
     assert main(["predict", "a.jpg", "x=1.jpg", "--jsonl", "lines.jsonl"]) == 130
     lines = Path("lines.jsonl").read_text().splitlines()
     assert [json.loads(line)["image"] for line in lines] == ["a.jpg", "x=1.jpg"]
