@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import planted
 from planted import Defect, Natural
-from table import ROOT, judged, markdown, page, parser, publish
+from table import ROOT, figure, judged, markdown, page, parser, publish
 
 from ocrlab.data.audit import Finding, check
 from ocrlab.errors import DataError
@@ -71,7 +71,7 @@ def main() -> None:
             parts.append((None, overall(scores)))
         parts.append(nature(args.data, Path(folder) / "natural"))
     text = "\n\n".join([*(part for _, part in parts), accepted()])
-    publish("audit", page("The data doctor", text), save=args.save)
+    publish("audit", page("The data doctor", text), args)
     sys.exit(0 if all(met is not False for met, _ in parts) else 1)
 
 
@@ -98,6 +98,7 @@ def quiet(findings: Sequence[Finding], boxes: int, pages: int, seconds: float) -
     others = Counter(one.kind for one in findings) - alarms
     count = sum(alarms.values())
     met = count <= FALSE * boxes
+    figure("false alarms on the untouched val pages, of their boxes", count / boxes, "share", limit=f"<= {FALSE}")
     rows = [[kind, number] for kind, number in alarms.most_common()]
     rows.append(["all", f"{count} of {boxes} boxes, {count / boxes:.2%}; limit {FALSE:.1%}: {judged(met)}"])
     rows.append(["about whole pages", ", ".join(f"{kind} {number}" for kind, number in others.items()) or "none"])
@@ -122,6 +123,8 @@ def implants(
             rows.append([f"... {grade}", *_share(some)])
     met = sum(hits) >= RECALL * len(hits) if seed == 0 else None
     limit = f"; at least {RECALL}: {judged(met)}" if seed == 0 else ""
+    least = f">= {RECALL}" if seed == 0 else None
+    figure(f"planted defects found, seed {seed}", sum(hits) / len(hits), "share", limit=least)
     rows.append(["all", f"{sum(hits)} of {len(hits)}", f"{sum(hits) / len(hits):.3f}{limit}"])
     text = f"## Planted, seed {seed}\n\n{markdown(('defect', 'found', 'share'), rows)}"
     if verbose:
@@ -163,6 +166,7 @@ def nature(data: Path, folder: Path) -> tuple[bool, str]:
     for what in dict.fromkeys(one.what for one in defects):
         rows.append([what, *_share([hit for one, hit in zip(defects, hits, strict=True) if one.what == what])])
     rows.append(["all", f"{sum(hits)} of {len(hits)}", f"every one: {judged(all(hits))}"])
+    figure("natural defects found", sum(hits) / len(hits), "share", limit=">= 1")
     text = f"## Natural\n\n{markdown(('defect', 'found', 'share'), rows)}"
     for one, hit in zip(defects, hits, strict=True):
         if not hit:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import planted
 from numpy.typing import NDArray
-from table import ROOT, markdown, page, parser, publish
+from table import ROOT, figure, markdown, page, parser, publish
 
 from ocrlab.data.audit import image_reader, ink_mask, missing_boxes
 from ocrlab.errors import DataError
@@ -67,10 +67,11 @@ def main() -> None:
         for limit in (0.5, 1.0, 1.5, 2.0, 2.5)
     ]
     found = f"{len(text.pages)} of {count} boxes left out are found as a line; {used.sum()} lines of other ink"
+    figure("boxes left out that are found as a line", len(text.pages) / count, "share")
     header = ("log odds above", "share of the boxes left out", "lines of other ink", "forgotten print")
     table = [[name, f"{weight:.2f}"] for name, weight in zip(missing_boxes.WEIGHTS, weights, strict=True)]
     parts = [found, markdown(header, rows), markdown(("term", "weight"), [*table, ["bias", f"{bias:.2f}"]])]
-    publish("audit-fit", page("Lines that nobody boxed: the weights", "\n\n".join(parts)), save=args.save)
+    publish("audit-fit", page("Lines that nobody boxed: the weights", "\n\n".join(parts)), args)
 
 
 def arguments() -> argparse.Namespace:

@@ -86,6 +86,9 @@ def main() -> int:
         print(*row, file=sys.stderr, flush=True)
         rows.append(row)
         fine &= met is not False
+        what = f"{case.count} factors, fails where {row[1]}, rate {case.rate}, suspected {case.suspected}"
+        table.figure(f"runs, median: {what}", row[8], "runs", limit=case.said or None)
+        table.figure(f"wrong: {what}", row[5] / options.draws, "share", limit=case.said or None)  # type: ignore[operator]
     header = ["factors", "fails where", "rate", "suspected", "right", "wrong", "not settled", "not again"]
     header += ["runs: median", "95%", "most", "must", ""]
     body = table.markdown(header, rows)
@@ -100,7 +103,7 @@ def main() -> int:
     body += " in 25 of 100, whoever chooses the runs. With --rate 0.5 more runs are made, and none is named so soon."
     if options.real:
         body += f"\n\n{real()}"
-    table.publish("bisect", table.page("Bisect: runs and errors", body), save=options.save)
+    table.publish("bisect", table.page("Bisect: runs and errors", body), options)
     return int(not fine)
 
 

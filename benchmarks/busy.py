@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 from ocrlab.hardware import openmp
 
@@ -61,9 +61,11 @@ def main() -> None:
         ]
         left, right = (statistics.median(one[side] for one in turns) for side in (0, 1))
         spread = " ".join(f"{a:.2f}/{b:.2f}" for a, b in turns)
+        figure(f"a step, threads asleep after 1,000 turns: {situation}", right, "s")
+        figure(f"a step, libgomp's own waiting: {situation}", left, "s")
         rows.append((situation, f"{left:.2f}", f"{right:.2f}", f"{left / right:.2f}", spread))
     header = ("a step on two threads", "libgomp's own, s", "asleep after 1,000 turns, s", "ratio", "each turn")
-    publish("busy", page("A training step on a busy machine", markdown(header, rows)), save=args.save)
+    publish("busy", page("A training step on a busy machine", markdown(header, rows)), args)
 
 
 def steps(size: Sequence[int], env: dict[str, str], busy: int) -> float:

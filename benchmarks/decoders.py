@@ -14,7 +14,7 @@ import statistics
 
 import runs
 from runs import Run
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 from ocrlab.config.schema import Config
 
@@ -32,7 +32,7 @@ def main() -> None:
         steps = args.steps or fitting(common, args.minutes)
         schedule = [f"trainer.max_steps={steps}", f"trainer.val_every={steps}"]
         done.append((network, runs.train([*common, *schedule, f"name={network}"])))
-    publish("decoders", page("Encoders and decoders for the same time", report(done)), save=args.save)
+    publish("decoders", page("Encoders and decoders for the same time", report(done)), args)
 
 
 def arguments() -> argparse.Namespace:
@@ -81,6 +81,8 @@ def report(done: list[tuple[str, Run]]) -> str:
     rows = []
     for network, run in sorted(done, key=lambda pair: -pair[1].metrics["hmean@0.5"]):
         seconds, cpu, steps = run.figure("fit_seconds") or 0.0, run.figure("cpu_seconds"), run.figure("steps") or 0.0
+        for name in ("hmean@0.5", "hmean@0.7"):
+            figure(f"{name} for the same time: {network}", run.metrics[name], "hmean")
         rows.append(
             (
                 network,

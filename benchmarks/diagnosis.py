@@ -9,12 +9,14 @@ are printed as they are, misses included; a question that ends with an error is 
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from table import markdown, page, parser, publish
+from table import FIGURES, markdown, page, parser, publish
 
 QUESTIONS = {
     "reports": "is the cause of a pasted log named?",
@@ -45,19 +47,21 @@ def main() -> None:
         rows.append((name, QUESTIONS[name], "met" if status == 0 else "NOT met", f"{seconds:.0f} s"))
         bodies.append(f"## {name}: {QUESTIONS[name]}\n\n{body}")
     summary = markdown(("question", "", "its limits", "took"), rows)
-    publish("diagnosis", page("The half that watches", "\n\n".join([summary, *bodies])), save=args.save)
+    publish("diagnosis", page("The half that watches", "\n\n".join([summary, *bodies])), args)
     sys.exit(int(any(row[2] != "met" for row in rows)))
 
 
 def ask(name: str) -> tuple[int, str]:
     """Run one benchmark; returns its exit status and its page without the title, or the end of what it complained."""
     script = Path(__file__).with_name(f"diagnosis_{name}.py")
-    try:
-        done = subprocess.run(
-            [sys.executable, str(script)], capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return 124, f"It did not end within {SECONDS:g} s."
+    with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as place:
+        figures = Path(place, "figures.json")
+        words = [sys.executable, str(script), "--json", str(figures)]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            return 124, f"It did not end within {SECONDS:g} s."
+        FIGURES.extend(json.loads(figures.read_text(encoding="utf-8")) if figures.exists() else [])
     if "# " not in done.stdout:
         return done.returncode or 1, f"It ended without a table:\n\n```\n{done.stderr[-2000:]}\n```"
     told = done.stdout.partition("# ")[2].partition("\n")[2].strip()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.hardware.doctor import doctor_job, probe_runner
 from ocrlab.hardware.doctor.check_spec import Ask, Options
@@ -160,6 +160,9 @@ def main() -> int:
             complete, count = complete + good, count + len(every)
     counts = ", ".join(f"{sum(c.judgement == word for c in checks)} {word}" for word in ("fail", "warn", "ok", "skip"))
     met = [complete == count, seconds <= WHOLE, torchless <= TORCHLESS]
+    figure("complete reports of the doctor", complete / count, "share", limit=">= 1")
+    figure("the whole ladder of the doctor", seconds, "s", limit=f"<= {WHOLE}")
+    figure("the part of the doctor that needs no torch", torchless, "s", limit=f"<= {TORCHLESS}")
     limits = [
         ("complete reports", f"{complete} of {count}", "all", judged(met[0])),
         ("the whole ladder", f"{seconds:.1f} s ({counts})", f"{WHOLE:.0f} s on two cores", judged(met[1])),
@@ -168,7 +171,7 @@ def main() -> int:
     body = markdown(("figure", "measured", "must", ""), limits) + "\n\n"
     body += markdown(("planted", "checks", "complete reports", "longest ladder, s"), rows)
     body += f"\n\nA planted child has {DEADLINE:.0f} s here, {IDLE:.0f} s without work."
-    publish("diagnosis-doctor", page("Is the doctor's report complete whatever a check does?", body), save=given.save)
+    publish("diagnosis-doctor", page("Is the doctor's report complete whatever a check does?", body), given)
     return int(not all(met))
 
 

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from table import RESULTS, markdown, page, parser, publish, today
+from table import RESULTS, figure, markdown, page, parser, publish, today
 
 from ocrlab.fault_lab import FAULTS
 from ocrlab.fault_lab.fault import Fault
@@ -47,7 +47,7 @@ def main() -> None:
     clear_groups()
     took = f"{len(results)} runs in {time.monotonic() - began:.0f} s, {args.jobs} at a time."
     body = f"{report(results, lacking)}\n\n{took}"
-    publish("faults", page("The fault lab: named right", body), save=args.save)
+    publish("faults", page("The fault lab: named right", body), args)
     if args.save:
         lines = "".join(json.dumps(result, sort_keys=True) + "\n" for result in results)
         (RESULTS / f"{today()}-faults.jsonl").write_text(lines, encoding="utf-8")
@@ -152,6 +152,9 @@ def report(results: list[Result], lacking: dict[str, str]) -> str:
     methods = [(name or "does not matter", *share(of(faults, "method", name))) for name in unique(faults, "method")]
     wrong = [row(result) for result in results if not result["right"]]
     flagged = sum(not result["right"] for result in healthy)
+    figure("faults named right", share(faults)[0] / max(len(faults), 1), "share", limit=">= 0.97")
+    figure("healthy slow programs flagged", flagged, "programs", limit="<= 0")
+    figure("processes left behind", sum(result["orphans"] for result in results), "processes", limit="<= 0")
     parts = [
         markdown(("family", "named right", "of", "share"), rows),
         markdown(("start method", "named right", "of", "share"), methods),

@@ -58,8 +58,10 @@ def main() -> int:
     ]
     totals = [sum(count for (_, what), count in wrong.items() if what == problem) for problem in problems]
     rows.append(("in all", options.rounds, *totals))
+    for problem, count in zip(problems, totals, strict=True):
+        table.figure(f"{problem} after {options.rounds} kills", count, "runs", limit="<= 0")
     body = table.markdown(("killed", "times", *problems), rows) + f"\n\nMust: none. {table.judged(not wrong)}."
-    table.publish("diagnosis-kills", table.page("Everything is killed", body), save=options.save)
+    table.publish("diagnosis-kills", table.page("Everything is killed", body), options)
     return int(bool(wrong))
 
 

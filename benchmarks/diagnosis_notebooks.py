@@ -48,12 +48,14 @@ def main() -> int:
     args = table.parser(__doc__).parse_args()
     right, slowest, rows = eight()
     met = right == len(DEATHS) and slowest <= LIMIT
+    table.figure("notebooks that tell how their kernel died", right / len(DEATHS), "share", limit=">= 1")
+    table.figure("the slowest notebook, from the death to its files", slowest, "s", limit=f"<= {LIMIT}")
     found = (
         f"**{sentence(right, slowest)}** Must: {len(DEATHS)} of {len(DEATHS)} within {LIMIT:g} s: {table.judged(met)}."
     )
     head = ("kernel dies of", "outcome", "signal or exit code", "seconds until all files", "cause named", "right")
     page = table.page("Notebooks whose kernel dies", f"{found}\n\n{table.markdown(head, rows)}")
-    table.publish("diagnosis-notebooks", page, save=args.save)
+    table.publish("diagnosis-notebooks", page, args)
     return 0 if met else 1
 
 

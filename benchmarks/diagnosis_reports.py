@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 from ocrlab.debug.diagnosis import classify, load_input
 from ocrlab.records import Incident, Verdict
@@ -127,7 +127,7 @@ def main() -> None:
         )
         parts += [f"Missed:\n\n{misses(reports, verdicts)}"] if args.misses else []
     parts.append(captured(SHARED / "captured", told=args.misses))
-    publish("diagnosis-reports", page("Diagnosis of public failure reports", "\n\n".join(parts)), save=args.save)
+    publish("diagnosis-reports", page("Diagnosis of public failure reports", "\n\n".join(parts)), args)
     sys.exit(0 if met else 1)
 
 
@@ -151,6 +151,13 @@ def score(reports: list[dict[str, Any]], verdicts: list[Verdict]) -> tuple[list[
     sure = sum(top(v) in accepted(r) and v.causes[0].confidence >= SURE for r, v in decided if v.causes)
     named = sum(among(report, verdict) for report, verdict in open_ones)
     wrong = sum(top(v) not in accepted(r) and v.causes[0].confidence >= SURE for r, v in pairs if v.causes)
+    figure("decided by their log: cause first", first / max(len(decided), 1), "share", limit=f">= {LIMITS['first']}")
+    figure("decided by their log: accepted", fine / max(len(decided), 1), "share", limit=f">= {LIMITS['accepted']}")
+    figure(
+        "need a run: among the first three", named / max(len(open_ones), 1), "share", limit=f">= {LIMITS['ambiguous']}"
+    )
+    figure("decided, accepted and sure", sure / max(len(decided), 1), "share", limit=f">= {LIMITS['sure']}")
+    figure("wrong and sure", wrong, "reports", limit="<= 0")
     rows = [
         share("decided by their log: cause first", first, len(decided), LIMITS["first"]),
         share("decided by their log: accepted", fine, len(decided), LIMITS["accepted"]),
@@ -215,6 +222,7 @@ def captured(folder: Path, *, told: bool) -> str:
         right, total = right + fine, total + 1
         said = ", ".join(f"{cause.id} {cause.confidence}" for cause in verdict.causes[:3]) or "unknown"
         lines += [] if fine else [f"- {log.stem}: is {' or '.join(wanted) or 'no failure'}; said {said}"]
+    figure("captured logs of real faults named right", right / max(total, 1), "share")
     text = f"Captured logs of real faults: {right} of {total} named right."
     return text + ("\n\n" + "\n".join(lines) if told and lines else "")
 

@@ -45,9 +45,12 @@ def main() -> int:
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+    for what, median, late, _, must in rows:
+        table.figure(f"{what}, median", float(median), "s")
+        table.figure(f"{what}, p95", float(late), "s", limit=f"<= {must}" if must else None)
     header = ("what", "median s", "p95 s", "worst s", "must")
     body = table.markdown(header, rows)
-    table.publish("diagnosis-stacks", table.page(f"Stacks of {1 + WORKERS} processes", body), save=options.save)
+    table.publish("diagnosis-stacks", table.page(f"Stacks of {1 + WORKERS} processes", body), options)
     return 0 if good else 1
 
 

@@ -78,7 +78,7 @@ def main() -> int:
     ]
     header = ("what", "median", "p95", "worst", "n", "must", "")
     page = table.page("Watching: how soon, and at what cost", table.markdown(header, rows))
-    table.publish("diagnosis-watch", page, save=options.save)
+    table.publish("diagnosis-watch", page, options)
     return int(any(line[-1] == table.judged(False) for line in rows))
 
 
@@ -126,6 +126,8 @@ def row(what: str, found: Sequence[float], must: float, *, middle: bool = False)
     ordered = sorted(found)
     late = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
     median = statistics.median(ordered)
+    table.figure(f"{what}, median", median, "as named", limit=f"<= {must}" if middle else None)
+    table.figure(f"{what}, p95", late, "as named", limit=None if middle else f"<= {must}")
     figures = [f"{value:.2f}" for value in (median, late, ordered[-1])]
     return what, *figures, len(ordered), f"{must:g}", table.judged((median if middle else late) <= must)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 LIMIT = 0.1  # seconds
 HEAVY = ("torch", "pandas", "matplotlib", "wandb")  # must not be there
@@ -39,7 +39,7 @@ def main() -> None:
         inside.append(told["seconds"])
         heavy |= set(told["heavy"])
     met, body = report(whole, bare, inside, sorted(heavy))
-    publish("imports", page("Importing ocrlab", body), save=args.save)
+    publish("imports", page("Importing ocrlab", body), args)
     sys.exit(0 if met else 1)
 
 
@@ -59,6 +59,8 @@ def report(whole: list[float], bare: list[float], inside: list[float], heavy: li
         ("the import statement itself", *spread(inside)),
     ]
     quick = beyond <= LIMIT
+    figure("import ocrlab, beyond a bare interpreter", beyond, "s", limit=f"<= {LIMIT}")
+    figure(f"modules of {', '.join(HEAVY)} that it imports", len(heavy), "modules", limit="<= 0")
     lines = [
         markdown(("what", "median", "fastest .. slowest"), rows),
         "",

@@ -27,7 +27,7 @@ import torch
 import torchvision
 from loss import PAUSE, Registry, stand_in
 from numpy.typing import NDArray
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 from torch import nn
 
 from ocrlab.config.schema import Evaluate, Post
@@ -68,7 +68,7 @@ def main() -> None:
         times = measure(sides, args.rounds)
     met, lines = report(times, faults, args)
     lines += ["", "## Once for the weights, and once for a new size of page", "", *once_for(args)]
-    publish("inference", page("From a page to its regions, on the CPU", "\n".join(lines)), save=args.save)
+    publish("inference", page("From a page to its regions, on the CPU", "\n".join(lines)), args)
     sys.exit(1 if met is False else 0)
 
 
@@ -216,6 +216,11 @@ def report(
         networks = [each for each, _ in times[name]]
         shown = "-" if np.isnan(whole) else f"{whole:.1f} ms"
         ratios = [f"{other / (network if np.isnan(whole) else whole):.1f}" for other in ahead.values()]
+        theirs = None if name.startswith("ours") else name
+        figure(f"network, one page of {args.size} px: {name}", network, "ms", peer=theirs)
+        if theirs is None and not np.isnan(whole):
+            limit = f"<= {LIMIT}" if name == next(iter(middle)) else None
+            figure(f"with pre- and post-processing: {name}", whole, "ms", limit=limit)
         rows.append((name, f"{network:.1f} ms", f"{min(networks):.1f} .. {max(networks):.1f} ms", shown, *ratios))
     rows += [(name, f"not measured: {why}", "-", "-", *["-"] * len(ahead)) for name, why in sorted(faults.items())]
     header = ("side", "network", "fastest .. slowest", "with pre- and post-processing", *(f"times {n}" for n in ahead))

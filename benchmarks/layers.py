@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 from step_sides import made_up, ours
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 from torch import nn
 
 from ocrlab.debug.instruments.layers import layer_watch
@@ -37,7 +37,7 @@ def main() -> None:
     step()
     seconds = measure(step, model, args.rounds)
     met, body = report(seconds, args)
-    publish("layers", page("Hooks on modules", body), save=args.save)
+    publish("layers", page("Hooks on modules", body), args)
     sys.exit(0 if met or args.smoke else 1)
 
 
@@ -92,6 +92,7 @@ def report(seconds: dict[str, list[float]], args: argparse.Namespace) -> tuple[b
         cost = (looked + (EVERY - 1) * passed) / (EVERY * middle["bare"]) - 1
         met = met and cost <= limit
         name = "all modules" if which == "*" else which
+        figure(f"hooks on {name}, of a step, 1 in {EVERY} looked at", cost, "share", limit=f"<= {limit}")
         told = (f"{passed:.1f} ms", f"{looked:.1f} ms", f"{100 * cost:+.2f} %", f"{100 * limit:g} %")
         rows.append((name, *told, judged(cost <= limit)))
     head = ("hooks on", "step", "step looked at", f"of a step, 1 in {EVERY} looked at", "must", "")

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 from torch import Tensor, nn
 
 from ocrlab.data import target_maps
@@ -51,7 +51,7 @@ def main() -> None:
     header = ("network, 4 x 3 x 512 x 512, bf16", "whole step", "loss", "share", "the same with the device path")
     told = "A step is forward, loss, backward, clipping and AdamW; the loss computes its gradient on the way forward."
     body = "\n".join([*lines, "", "## Share of a training step", "", markdown(header, rows), "", told])
-    publish("loss", page("DB loss on the CPU", body), save=args.save)
+    publish("loss", page("DB loss on the CPU", body), args)
     sys.exit(1 if met is False else 0)
 
 
@@ -248,6 +248,15 @@ def report(
         low, high = min(many[name]), max(many[name])
         speed = f"{middle['mmocr'] / middle[name]:.1f}" if "mmocr" in middle else "-"
         figures = (f"{middle[name]:.1f} ms", f"{low:.1f} .. {high:.1f} ms", f"{statistics.median(single[name]):.1f} ms")
+        theirs, limit = name if name in PEERS else None, f"<= {LIMIT}" if name == "ours" else None
+        figure(
+            f"DB loss, 4 x {args.size} px, {args.threads} thread(s): {name}",
+            middle[name],
+            "ms",
+            limit=limit,
+            peer=theirs,
+        )
+        figure(f"gradient, relative distance from float64: {name}", apart[name][1], "share", peer=theirs)
         rows.append((name, *figures, speed, *(f"{value:.0e}" for value in apart[name])))
     rows += [(name, f"not measured: {why}", *["-"] * 5) for name, why in sorted(faults.items())]
     header = ("side", f"{args.threads} thread(s)", "fastest .. slowest", "1 thread", "times mmocr", "total", "gradient")
@@ -256,6 +265,8 @@ def report(
     fits = args.size == 640 and args.threads == 2
     quick = middle["ours"] <= LIMIT if fits else None
     ahead = middle["mmocr"] / middle["ours"] >= RATIO if fits and "mmocr" in middle else None
+    if "mmocr" in middle:
+        figure("times mmocr", middle["mmocr"] / middle["ours"], "times", limit=f">= {RATIO}", peer="mmocr")
     judgement = f"At most {LIMIT:.0f} ms: {judged(quick)}. At least {RATIO} times mmocr: {judged(ahead)}."
     verdicts = [verdict for verdict in (quick, ahead) if verdict is not None]
     return (all(verdicts) if verdicts else None), [told, "", markdown(header, rows), "", judgement]

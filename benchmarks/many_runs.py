@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.config import schema as configs
 from ocrlab.run_folder.owner_process import identity
@@ -177,6 +177,7 @@ def measure(folder: Path, empty: Path, turns: int) -> tuple[bool, str]:
         walls, used = [wall for wall, _ in taken], [cpu for _, cpu in taken]
         ends = f"{min(walls):.3f} .. {max(walls):.3f}"
         rows.append((name, f"{statistics.median(walls):.3f}", ends, f"{statistics.median(used):.3f}"))
+        figure(f"listing runs: {name}", statistics.median(walls), "s", limit=f"<= {LIMIT}")
     files = sum(1 for _ in folder.rglob("*"))
     lines = [f"{len(os.listdir(folder))} runs in {files} files and folders; a process for each figure.", ""]
     lines += [markdown(("`ocrlab runs`", "median, s", "fastest .. slowest", "CPU, s"), rows), ""]
@@ -199,7 +200,7 @@ def main() -> None:
         empty = Path(scratch, "empty")
         empty.mkdir()
         met, body = measure(folder, empty, args.turns)
-    publish("runs", page(f"Listing {args.count} runs", body), save=args.save)
+    publish("runs", page(f"Listing {args.count} runs", body), args)
     sys.exit(0 if met else 1)
 
 

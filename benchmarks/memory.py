@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK, SECONDS = ROOT / "notebooks" / "02_memory.ipynb", 30
@@ -64,7 +64,9 @@ def main() -> None:
                 table.append(notebook_row(Path(place)))
             else:
                 table += part(f"memory_{name}")
-    publish("memory", page("The memory lab", markdown(("what", "is", "must"), table)), save=args.save)
+    for what, measured, must in table:
+        figure(what, measured, "as in the text", limit=must)
+    publish("memory", page("The memory lab", markdown(("what", "is", "must"), table)), args)
     sys.exit(any("missed" in row[1] for row in table))
 
 

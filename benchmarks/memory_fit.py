@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 from ocrlab.config import schema as configs
 from ocrlab.data.synthetic import generate
@@ -192,7 +192,9 @@ def main() -> None:
     args = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
         table = rows(Path(folder), args.configs, fits=not args.no_fit)
-    publish("memory-fit", page("What fits", markdown(("what", "is", "must"), table)), save=args.save)
+    for what, measured, must in table:
+        figure(what, measured, "as in the text", limit=must)
+    publish("memory-fit", page("What fits", markdown(("what", "is", "must"), table)), args)
     sys.exit(any("**missed**" in row[1] for row in table))
 
 

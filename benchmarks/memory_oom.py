@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 SHARED = Path(__file__).parents[2] / "shared" / "diagnosis"
 COUNT, MUST = 200, 0.97
@@ -202,7 +202,9 @@ def main() -> None:
         wrong = [(text, wanted, named(text)) for text, wanted in messages(args.count, args.seed)]
         parts += [f"- {wanted}, said {said}: {text}" for text, wanted, said in wrong if said != wanted]
         parts += [f"- {name}: {said}, not {wanted}" for name, wanted, said in real() if said not in wanted]
-    publish("memory-oom", page("Out-of-memory messages split by cause", "\n\n".join(parts)), save=args.save)
+    for what, measured, must in table:
+        figure(what, measured, "as in the text", limit=must)
+    publish("memory-oom", page("Out-of-memory messages split by cause", "\n\n".join(parts)), args)
     sys.exit(any("(missed)" in row[1] for row in table))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import shapely
 from metrics_peers import Asked, Told, cleval_reference, iou_reference, sroie_reference, upright
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.data.formats import reader
 from ocrlab.evaluation.metrics import cleval, deteval, iou
@@ -66,7 +66,7 @@ def main() -> None:
     both = [(OURS["CLEval"](random), sides["CLEval", "cleval"](random))] if ("CLEval", "cleval") in sides else []
     medians = {key: statistics.median(values) for key, values in seconds.items()}
     met, body = report(medians, answers, reasons, both, args.rounds)
-    publish("metrics", page("The metrics", body), save=args.save)
+    publish("metrics", page("The metrics", body), args)
     sys.exit(0 if met else 1)
 
 
@@ -164,6 +164,7 @@ def report(
         limit = LIMITS.get(protocol)
         rows.append((protocol, "ours", f"{mine:.3f} s", "1", f"{limit} s" if limit else "-", "-"))
         fates += [mine <= limit] if limit else []
+        figure(f"{protocol}, all pages", mine, "s", limit=f"<= {limit}" if limit else None)
         name = peers.get(protocol)
         if name is None:
             continue
@@ -174,6 +175,14 @@ def report(
         fates.append(same == len(answers[protocol, name]))
         theirs = seconds[protocol, name]
         equal = f"{same} of {len(answers[protocol, name])}"
+        figure(f"{protocol}, times {name}", theirs / mine, "times", peer=name)
+        figure(
+            f"{protocol}, pages with the figures of {name}",
+            same / len(answers[protocol, name]),
+            "share",
+            limit=">= 1",
+            peer=name,
+        )
         rows.append((protocol, name, f"{theirs:.3f} s", f"{theirs / mine:.1f}", "-", equal))
     hmeans = ", ".join(f"{value:.6f}" for value in answers["all three", "ours"][0])
     lines = [
@@ -188,6 +197,13 @@ def report(
     for mine_told, peer_told in random:
         same = sum(a == b for a, b in zip(mine_told, peer_told, strict=True))
         fates.append(same == len(mine_told))
+        figure(
+            "CLEval on random quads, pages with the same sums",
+            same / len(mine_told),
+            "share",
+            limit=">= 1",
+            peer="cleval",
+        )
         lines.append(
             f"CLEval on random quads: {same} of {len(mine_told)} pages have the same sums: {judged(fates[-1])}."
         )

@@ -10,7 +10,7 @@ import argparse
 
 import runs
 from runs import Run
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 FIGURES = ("hmean@0.5", "hmean@0.7", "hmean@0.8")
 
@@ -28,7 +28,7 @@ def main() -> None:
         runs.train([*common, *args.settings, f"trainer.precision={precision}", f"name=precision-{precision}"])
         for precision in ("bf16", "fp32")
     )
-    publish("precision", page("bf16 against fp32", report(half, full)), save=args.save)
+    publish("precision", page("bf16 against fp32", report(half, full)), args)
 
 
 def arguments() -> argparse.Namespace:
@@ -51,6 +51,9 @@ def report(half: Run, full: Run) -> str:
     means = [sum(curve[step] for step in late) / len(late) for curve in (left, right)]
     ends = [(name, half.metrics[name], full.metrics[name]) for name in FIGURES]
     ends.append(("loss, mean of the second half", means[0], means[1]))
+    for name, a, b in ends:
+        figure(f"{name}, bf16", a, "as named")
+        figure(f"{name}, fp32", b, "as named")
     final = [(name, f"{a:.4f}", f"{b:.4f}", gap(a, b)) for name, a, b in ends]
     seconds = [run.figure("fit_seconds") or 0.0 for run in (half, full)]
     lines = [

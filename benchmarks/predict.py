@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from table import ROOT, judged, markdown, page, parser, publish
+from table import ROOT, figure, judged, markdown, page, parser, publish
 
 from ocrlab.data import image_io, transforms
 from ocrlab.data.formats import reader
@@ -51,9 +51,11 @@ def main() -> None:
     rows = [memory(detector, args.small), *speed(detector, files[: args.timed], args.rounds), same(detector, files)]
     lines = [f"Detector {detector.config.encoder}, width {detector.config.width}, {args.threads} threads,"]
     lines[0] += f" pages of at most {detector.config.evaluate.long_side} pixels."
+    for what, measured, must, _ in rows:
+        figure(what, measured, "as in the text", limit=must)
     cells = [[what, found, limit, judged(met)] for what, found, limit, met in rows]
     lines += ["", markdown(("what", "measured", "limit", ""), cells)]
-    publish("predict", page("Prediction", "\n".join(lines)), save=args.save)
+    publish("predict", page("Prediction", "\n".join(lines)), args)
     sys.exit(1 if any(met is False for *_, met in rows) else 0)
 
 

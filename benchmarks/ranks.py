@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from table import markdown, page, parser, publish
+from table import figure, markdown, page, parser, publish
 
 from ocrlab.hardware import host
 
@@ -104,7 +104,7 @@ def main() -> None:
     made.add_argument("--only-calculate", action="store_true", help="measure nothing")
     args = made.parse_args()
     body = "" if args.only_calculate else f"{table_of_measured(args.steps)}\n\n"
-    publish("ranks", page("Several ranks", body + table_of_calculated(args.step)), save=args.save)
+    publish("ranks", page("Several ranks", body + table_of_calculated(args.step)), args)
 
 
 def table_of_measured(steps: int) -> str:
@@ -115,6 +115,7 @@ def table_of_measured(steps: int) -> str:
         found = {case: measured(case, steps, Path(folder)) for case in cases}
     for case, (images, seconds) in found.items():
         gain = images / found[cases[0]][0]
+        figure(f"{case.ranks} rank(s), {case.threads} thread(s), channels_last {case.last}", images, "images/s")
         shares = (f"{gain:.2f}", f"{gain / (case.ranks * case.threads):.2f}")
         rows.append((case.ranks, case.threads, f"{images:.2f}", f"{seconds:.3f}", *shares))
     head = ("ranks", "threads each", "images/s", "seconds of a step")
@@ -134,6 +135,9 @@ def table_of_calculated(step: float) -> str:
             most = ON_ONE if "one machine" in link else RANKS[-1]
             late = {n: waited(n, network, speed, step) for n in RANKS if n <= most}
             cells = [f"{100 * step / (step + late[n]):.1f} %" if n in late else "-" for n in RANKS]
+            figure(
+                f"calculated: {name}, {link}, efficiency at {max(late)} GPUs", step / (step + late[max(late)]), "share"
+            )
             rows.append((link, *cells, f"{1000 * late[max(late)]:.1f}"))
         head = (
             f"{name}, {4 * network[0] / 1e6:.0f} MB",

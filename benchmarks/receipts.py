@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import runs
+import table
 from runs import Run
 from table import judged, markdown, page, parser, portable, publish
 
@@ -32,7 +33,7 @@ def main() -> None:
     date = run.ended[:10]
     body += f"\n\n![curve]({date}-receipts.svg)" if args.save else ""
     text = page("Real receipts, from scratch", body, environment=run.environment, date=date)
-    path = publish("receipts", text, save=args.save, date=date)
+    path = publish("receipts", text, args, environment=run.environment, date=date)
     if path is not None:
         draw(run, path.with_suffix(".svg"))
     sys.exit(0 if met else 1)
@@ -99,8 +100,10 @@ def limits(run: Run, curve: list[dict[str, float]]) -> list[tuple[str, str, bool
     """Return every limit as (text, what was reached, met)."""
     minutes = run.metrics.get("fit_seconds", math.inf) / 60
     checks = []
+    table.figure("training", 60 * minutes, "s", limit=f"<= {60 * MINUTES:g}")
     for name, least in LIMITS.items():
         reached = run.metrics.get(name, 0.0)
+        table.figure(name, reached, "hmean", limit=f">= {least}")
         met = minutes <= MINUTES and reached >= least
         checks.append((f"{name} {least} within {MINUTES:.0f} minutes", f"{reached:.4f} after {minutes:.1f}", met))
     early = [point for point in curve if point["minutes"] <= EARLY][-1:]

@@ -19,7 +19,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.config import schema as configs
 from ocrlab.data import image_io, transforms
@@ -58,7 +58,7 @@ def main() -> int:
     with_settings = f", with {' '.join(args.settings)}" if args.settings else ""
     spent = f"{time.perf_counter() - start:.0f} s in all"
     about = f"{len(samples)} pages of {args.split}, seed {SEED}{with_settings}, {spent}."
-    publish("robustness", page("Robustness", f"{body}\n\n{about}"), save=args.save)
+    publish("robustness", page("Robustness", f"{body}\n\n{about}"), args)
     return 0 if met else 1
 
 
@@ -85,6 +85,7 @@ def report(figures: dict[str, dict[str, float]]) -> tuple[bool, str]:
             continue
         drop = {at: figures[clean][f"hmean@{at}"] - found[f"hmean@{at}"] for at in (0.5, 0.7)}
         drops[name] = drop[0.5]
+        figure(f"drop of hmean@0.5: {name}", drop[0.5], "hmean", limit=f"<= {LIMIT}")
         rows.append((name, *cells, f"{drop[0.5]:+.4f}", f"{drop[0.7]:+.4f}", judged(drop[0.5] <= LIMIT)))
     worst = max(others, key=lambda name: drops[name])
     header = ("page", "hmean@0.5", "hmean@0.7", "drop @0.5", "drop @0.7", f"at most {LIMIT:.2f} @0.5")

@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 from secret_forms import INNOCENT, Form, forms
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 PRIVATE = {"config.yaml", ".RUNNING", ".SUCCESS", ".FAILURE", "flight", "checkpoints"}  # never handed on
 COLOURS = re.compile(r"\x1b\[[0-9;]*m|\\u001b\[[0-9;]*m")
@@ -62,10 +62,12 @@ def main() -> int:
         (f"forms found in {len(texts)} files and answers", len(found), 0),
         (f"innocent texts changed, of {len(INNOCENT)}", len(changed), 0),
     ]
+    for what, number, must in rows:
+        figure(str(what), number, "number", limit=f"<= {must}")
     told = "".join(f"\n{name}: {', '.join(where)}" for name, where in found.items())
     met = not found and not changed
     body = f"{len(every)} forms, seed {args.seed}.\n\n{markdown(('what', 'number', 'must'), rows)}\n{told}\n"
-    publish("secrets", page("Secrets in what is shared", f"{body}\n{judged(met)}"), save=args.save)
+    publish("secrets", page("Secrets in what is shared", f"{body}\n{judged(met)}"), args)
     return int(not met)
 
 

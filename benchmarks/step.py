@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from table import judged, markdown, page, parser, publish
+from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.hardware import host
 
@@ -63,7 +63,7 @@ def main() -> None:
             side.about = hear(side, child)
         measure(pairs, args.rounds)
     met, body = report(sides, args.size, args.threads)
-    publish("step", page("One training step", body), save=args.save)
+    publish("step", page("One training step", body), args)
     sys.exit(1 if met is False else 0)
 
 
@@ -141,10 +141,14 @@ def report(sides: Sequence[Side], size: int, threads: int) -> tuple[bool | None,
     rounds = max((len(side.wall) for side in sides), default=0)
     lines = [f"Images 2 x 3 x {size} x {size}, {threads} threads, median of {rounds} rounds in turn.", ""]
     lines += [markdown(header, [row(side, base) for side in sides]), ""]
+    for name, side in measured.items():
+        what = f"one training step, 2 x 3 x {size} x {size}, {threads} threads: {name}"
+        figure(what, statistics.median(side.wall), "s", peer=name if name in PEERS else None)
     if ours is None or base is None:
         return None, "\n".join([*lines, f"Limit {LIMIT} of the official step: not judged, a side is missing."])
     ratio = statistics.median(ours.wall) / statistics.median(base.wall)
     cpu = statistics.median(ours.cpu) / statistics.median(base.cpu)
+    figure("ours in bf16 / official", ratio, "share", limit=f"<= {LIMIT}", peer="official")
     fits = size == 640 and "amx_bf16" in host.cpu_flags()
     met = ratio <= LIMIT if fits else None
     why = "" if fits else " (that takes 640 px and a CPU with amx_bf16)"

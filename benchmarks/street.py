@@ -229,7 +229,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
 def report(args: argparse.Namespace, place: Path) -> int:
     """Print the table of what is finished in `place`; 0 if ours is ahead, or where nothing can be compared yet."""
     met, text = score.report(place)
-    publish("street", page("Street photographs, from scratch, against docTR", text), save=args.save)
+    publish("street", page("Street photographs, from scratch, against docTR", text), args)
     return 1 if met is False and not args.smoke else 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from table import judged, markdown
+from table import figure, judged, markdown
 
 from ocrlab.data.formats import reader
 from ocrlab.evaluation.metrics import iou
@@ -37,6 +37,14 @@ def report(place: Path) -> tuple[bool | None, str]:
         if len(seeds) > 1:
             stacks = [np.stack([counts[side][s] for s in seeds]) for side in counts]
             *cells, low = compared(stacks)
+            figure(f"ours - docTR, hmean@{AT}, lower end of 95 %: {name}", low, "hmean", limit="> 0", peer="docTR")
+            for side, stack in zip(counts, stacks, strict=True):
+                figure(
+                    f"hmean@{AT}, median of seeds: {name}, {side}",
+                    float(np.median(hmean(stack))),
+                    "hmean",
+                    peer="docTR",
+                )
             rows.append((name, f"median of {len(seeds)}", *cells))
             met.append(low > 0)
     unequal = [s for s in seeds if not fair(*(sides[side][s]["about"] for side in ("ours", "doctr")))]

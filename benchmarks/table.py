@@ -1,10 +1,11 @@
-"""What every benchmark prints: a dated Markdown page with its command, the machine, and a table."""
+"""What every benchmark writes: a dated Markdown page with command, machine and table, and its figures as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import itertools
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,18 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SHOWN = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16")  # what decides a step
 LOAD = os.getloadavg()[0]  # read at import: before the benchmark adds its own
+FIGURES: list[dict[str, Any]] = []  # of this benchmark, as `figure` adds them
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """Return an argument parser that shows the docstring of the benchmark and knows `--save`."""
+    """Return an argument parser that shows the docstring of the benchmark and knows `--save` and `--json`."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--save", action="store_true", help="also write the page to benchmarks/results/DATE-NAME.md")
+    made.add_argument(
+        "--save",
+        action="store_true",
+        help="also write the page to benchmarks/results/DATE-NAME.md, the figures to NAME.json",
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
     return made
 
 
@@ -63,12 +70,38 @@ def page(title: str, body: str, *, environment: Mapping[str, Any] | None = None,
     return "\n\n".join([*head, body.strip()]) + "\n"
 
 
-def publish(name: str, text: str, *, save: bool, date: str | None = None) -> Path | None:
-    """Print a page and, with `save`, write it to `results/DATE-NAME.md`, or -2, -3 where one is; returns the path."""
+def figure(question: str, value: Any, unit: str, *, limit: str | None = None, peer: str | None = None) -> None:
+    """Add a figure to those that `publish` writes: what was asked, a number (or a text with several), its unit.
+
+    `limit` is "<= 1.2", ">= 0.9" or words; `peer` names whose figure it is, or whom ours is compared with.
+    """
+    FIGURES.append({"question": question, "value": value, "unit": unit, "limit": limit, "peer": peer})
+
+
+def publish(
+    name: str,
+    text: str,
+    args: argparse.Namespace,
+    *,
+    environment: Mapping[str, Any] | None = None,
+    date: str | None = None,
+) -> Path | None:
+    """Print a page; with `--save` write it to `results/DATE-NAME.md`, or -2, -3 where one is, and return the path.
+
+    The figures go to `results/NAME.json` with `--save`, which replaces older ones, and to the file of `--json`.
+    """
     print(text)
-    if not save:
+    files = [file for file in (args.json, RESULTS / f"{name}.json" if args.save else None) if file]
+    if files:
+        there = host.environment() if environment is None else environment
+        about = {"date": date or today(), "commit": there.get("revision"), "command": command(sys.argv)}
+        about |= {"machine": machine_line(there), "schema": 1}
+        rows = json.dumps([about | row for row in FIGURES], indent=1, default=float) + "\n"
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(rows, encoding="utf-8")
+    if not args.save:
         return None
-    RESULTS.mkdir(exist_ok=True)
     tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     paths = (RESULTS / f"{date or today()}-{name}{tail}.md" for tail in tails)
     path = next(path for path in paths if not path.exists())

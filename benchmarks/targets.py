@@ -24,7 +24,7 @@ from typing import Any
 import cv2
 import numpy as np
 from db_peers import RANGE, RATIO, SMALLEST, TARGETS, Boxes, Draw, Maps
-from table import ROOT, judged, markdown, page, parser, publish
+from table import ROOT, figure, judged, markdown, page, parser, publish
 
 from ocrlab.data import target_maps
 from ocrlab.data.formats import reader
@@ -71,7 +71,7 @@ def main() -> None:
     met, text = slow()
     fine &= met
     parts.append(text)
-    publish("targets", page("Target maps", "\n\n".join(parts)), save=args.save)
+    publish("targets", page("Target maps", "\n\n".join(parts)), args)
     sys.exit(0 if fine else 1)
 
 
@@ -173,6 +173,12 @@ def report(sides: Sequence[Side], boxes: Sequence[Boxes], size: int, kind: str) 
         middle = middles[side.name]
         limit = LIMITS.get((side.name, size)) if kind == "receipts" else None
         factor = FACTORS.get(side.name) if limit and size == 640 else None
+        what, theirs = f"target maps, {kind}, {size} px: {side.name}", side.name if side.name in TARGETS else None
+        figure(what, middle, "ms a page", limit=f"<= {limit}" if limit else None, peer=theirs)
+        for base in BASES if theirs is None else ():
+            if base in middles:
+                least = f">= {factor}" if factor and base == RIVAL else None
+                figure(f"{what}, times faster", middles[base] / middle, "times", limit=least, peer=base)
         met = [middle <= limit] if limit else []
         met += [middles[RIVAL] >= factor * middle] if factor and RIVAL in middles else []
         fine &= all(met)
@@ -231,6 +237,7 @@ def slow() -> tuple[bool, str]:
             cells.append(time.perf_counter() - start)
         worst = max(worst, cells[0])
         rows.append([name, *(f"{cell:.2f} s" for cell in cells)])
+    figure("slowest page made to be slow", worst, "s", limit=f"<= {SLOWEST}")
     words = f"Slowest of the compiled: {worst:.2f} s; limit {SLOWEST:g} s: {judged(worst <= SLOWEST)}."
     table = markdown(("page", "ours, reused arrays", "ours, NumPy, reused arrays"), rows)
     return worst <= SLOWEST, f"## Pages made to be slow, 1280 x 1280\n\n{table}\n\n{words}"

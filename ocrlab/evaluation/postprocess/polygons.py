@@ -122,8 +122,6 @@ def move_edges(polygons: Sequence[Points], distances: NDArray[np.float64], join:
     for polygon, distance in zip(polygons, distances.tolist(), strict=True):
         clipper.Clear()
         clipper.AddPath(polygon.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
-        pieces = clipper.Execute(
-            distance
-        )  # a list for each point: kept for all polygons, they cost garbage collections
+        pieces = clipper.Execute(distance)  # a list for each point; if all were kept, garbage collections would start
         moved.append([np.fromiter(chain.from_iterable(p), np.int32, 2 * len(p)).reshape(-1, 2) for p in pieces])
     return moved
