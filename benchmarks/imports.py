@@ -13,8 +13,8 @@ import time
 
 from table import figure, judged, markdown, page, parser, publish
 
-LIMIT = 0.1  # seconds
-HEAVY = ("torch", "pandas", "matplotlib", "wandb")  # must not be there
+LIMIT = 0.05  # seconds
+HEAVY = ("torch", "lightning", "pandas", "matplotlib", "wandb")  # must not be there
 PROGRAM = f"""
 import sys, time
 start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""`ocrlab memory why`: why a run ran out of memory, seven questions answered, and what to set instead."""
+"""`ocrlab memory why`: why a run ran out of memory, check by check, and what to set instead."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -57,10 +57,18 @@ def silent(_event: dict[str, Any]) -> None:
     """Progress for nobody."""
 
 
-def fit(config: Config, *, resume: Path | None = None, progress: Progress = silent) -> RunResult:
+def fit(
+    config: Config,
+    *,
+    resume: Path | None = None,
+    progress: Progress = silent,
+    load_pages: Callable[..., Index] | None = None,
+    callbacks: Sequence[lightning.Callback] = (),
+) -> RunResult:
     """Train as `config` says, or go on with the run folder `resume`, whose own config then counts.
 
-    The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
+    `load_pages` reads a split of the data in place of `formats.load`; `callbacks` are Lightning's, added to those of a
+    run. The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
     """
     if (job := program_info.job()) is not None:
         again(recorded(job))
@@ -73,7 +81,8 @@ def fit(config: Config, *, resume: Path | None = None, progress: Progress = sile
     slug = config.name or f"{config.encoder}-{config.decoder}"
     mine = found()
     with collectives.together(mine) as member, shared_run_folder.opened(member, config.runs, slug, resume) as folder:
-        return _fit(config, folder, mine, resume is not None, progress if mine.first else silent)
+        shown = progress if mine.first else silent
+        return _fit(config, folder, mine, resume is not None, shown, load_pages or load, callbacks)
 
 
 def resume(run: Path | str, *, progress: Progress = silent) -> RunResult:
@@ -82,7 +91,15 @@ def resume(run: Path | str, *, progress: Progress = silent) -> RunResult:
     return fit(configuration.of_run(folder), resume=folder, progress=progress)
 
 
-def _fit(config: Config, folder: run_folder.RunFolder, mine: Ranks, again: bool, progress: Progress) -> RunResult:
+def _fit(
+    config: Config,
+    folder: run_folder.RunFolder,
+    mine: Ranks,
+    again: bool,
+    progress: Progress,
+    load_pages: Callable[..., Index],
+    callbacks: Sequence[lightning.Callback],
+) -> RunResult:
     started = time.perf_counter()
     last = folder.checkpoints / "last.ckpt"
     before = checkpoint.to_resume(last, config) if again and last.is_file() else None
@@ -91,7 +108,7 @@ def _fit(config: Config, folder: run_folder.RunFolder, mine: Ranks, again: bool,
         configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
-    train, val = data_of(config, mine, progress)
+    train, val = data_of(config, mine, progress, load_pages)
     machine = agreed(config, mine)
     config = settled(config, machine, len(train.samples), mine)
     if before is None:  # one that goes on keeps its schedule, also where fewer steps were planned since
@@ -114,7 +131,7 @@ def _fit(config: Config, folder: run_folder.RunFolder, mine: Ranks, again: bool,
         if before is None and config.weights not in (None, "imagenet"):
             checkpoint.begin_from(config.weights, module.detector, module.averaged)
         module.finish_batch = watcher.finish_batch
-        _run(module, watcher, train, val, before, last if before else None)
+        _run(module, watcher, train, val, before, last if before else None, callbacks)
         metrics = validation.final(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
         metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.found()}
@@ -131,10 +148,10 @@ def _fit(config: Config, folder: run_folder.RunFolder, mine: Ranks, again: bool,
     return RunResult(folder.path, "success", metrics, watcher.best_path)
 
 
-def data_of(config: Config, mine: Ranks, progress: Progress) -> tuple[Index, Index]:
+def data_of(config: Config, mine: Ranks, progress: Progress, load_pages: Callable[..., Index]) -> tuple[Index, Index]:
     """Return the pages to learn from and to measure on; raises DataError, also where ranks see other pages."""
     splits = (config.train_split, config.val_split)
-    train, val = (load(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
+    train, val = (load_pages(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
     val.samples, unreadable = readable(val.samples, config, cache_folder(config))
     val.problems += unreadable
     for index in (train, val):
@@ -259,7 +276,13 @@ def _say(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] |
 
 
 def _run(
-    module: Training, watcher: Watcher, train: Index, val: Index, before: dict[str, Any] | None, last: Path | None
+    module: Training,
+    watcher: Watcher,
+    train: Index,
+    val: Index,
+    before: dict[str, Any] | None,
+    last: Path | None,
+    others: Sequence[lightning.Callback],
 ) -> None:
     """Build loaders and trainer, and fit."""
     config, folder, mine = module.config, watcher.folder, module.ranks
@@ -270,7 +293,7 @@ def _run(
 
     black_box = recorder(config, folder.path, len(train.samples), seen) if config.recorder.on else None
     budget = budgeted(config, folder, watcher.progress, black_box, before["step"] if before else 0)
-    callbacks = [one for one in (watcher, black_box, budget) if one is not None]
+    callbacks = [*(one for one in (watcher, black_box, budget) if one is not None), *others]
     who, more = f"rank {mine.rank}: " if mine.several else "", WATCHED * watcher_link.watched()
     try:
         trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))

@@ -24,12 +24,11 @@ import torch
 from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
-from ocrlab.data.formats.reader import Index, Sample
+from ocrlab.data.formats.reader import Index, Sample, load
 from ocrlab.errors import DataError
 from ocrlab.records import from_json
 from ocrlab.training import loop
 from ocrlab.training.jobs import memory_meter
-from ocrlab.training.lightning_module import Training
 
 NOWHERE = Path(os.devnull)
 STEPS = (3, 10)  # optimiser steps, least and most: the first makes the optimiser's state, later ones find its holes
@@ -56,18 +55,12 @@ def begun(path: Path) -> tuple[dict[str, Any], Config]:
 def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: bool = False) -> None:
     """Train some steps and write what they needed; `usable` are the bytes that it may need, None for no limit."""
     scales = memory_meter.Scales(out, usable, kind)
-    load, trainer_for = loop.load, loop.trainer_for
     needed = held_later(config)
 
     def worst_only(*args: Any, **options: Any) -> Index:
         index = load(*args, **options)
         index.samples = worst(index.samples)
         return index
-
-    def weighed(*args: Any, **options: Any) -> lightning.Trainer:
-        module: Training = args[0]
-        scales.settled = {key: flat(module.config)[key] for key in SETTLED}
-        return trainer_for(module, [*args[1], Marks(scales)], *args[2:], **options)
 
     crops = config.batch_size * config.trainer.accumulate_grad_batches
     config.trainer.max_steps = max(STEPS[0], min(STEPS[1], CROPS // crops))
@@ -76,16 +69,12 @@ def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: b
     if long:
         config.trainer.max_steps, config.trainer.max_minutes = LONG, LONGEST
         config.trainer.val_every = config.recorder.snapshot_every = LONG // 10
-    loop.load, loop.trainer_for = worst_only, weighed
-    try:
-        with scales:
-            ballast = np.full(needed, 1, np.uint8)
-            scales.held_later = needed
-            loop.fit(config)
-            del ballast
-            scales.mark("final")
-    finally:
-        loop.load, loop.trainer_for = load, trainer_for
+    with scales:
+        ballast = np.full(needed, 1, np.uint8)
+        scales.held_later = needed
+        loop.fit(config, load_pages=worst_only, callbacks=[Marks(scales)])
+        del ballast
+        scales.mark("final")
 
 
 class Marks(lightning.Callback):
@@ -97,6 +86,7 @@ class Marks(lightning.Callback):
         self.began = time.perf_counter()
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        self.scales.settled = {key: flat(module.config)[key] for key in SETTLED}
         self.scales.limit_device(module.machine.accelerator)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -144,7 +134,7 @@ def worst(samples: Sequence[Sample]) -> list[Sample]:
 def held_now(config: Config) -> int:
     """Return the bytes of decoded pages that a measurement holds itself: those of the worst pages."""
     splits = (config.train_split, config.val_split)
-    pages = [s for split in splits for s in worst(loop.load(config.data, split, exif=config.exif).samples)]
+    pages = [s for split in splits for s in worst(load(config.data, split, exif=config.exif).samples)]
     return sum(3 * s.width * s.height for s in pages)
 
 
@@ -154,7 +144,7 @@ def held_later(config: Config) -> int:
         return 0
     total = 0
     for split, copies in ((config.train_split, max(1, config.runtime.workers or 0)), (config.val_split, 1)):
-        samples = loop.load(config.data, split, exif=config.exif).samples
+        samples = load(config.data, split, exif=config.exif).samples
         seen = {sample.name for sample in worst(samples)}
         rest = sum(3 * s.width * s.height for s in samples if s.name not in seen)
         total += min(int(config.runtime.cache_gb * 1e9), rest * copies)
