@@ -44,6 +44,7 @@ def gather(
     texts, facts = {LOG: log}, _facts(child, quiet, ended_by)
     counted = kills.count()
     if status in ("hung", "suspected") and child.code is None:
+        quiet.end_look()
         taken = stack_dumps.take(process_tree.descendants(child.pid), STACK_SECONDS)
         facts["pids"] = sorted({*facts["pids"], *(stack.process.pid for stack in taken)})
         texts[STACKS] = stack_dumps.text(taken)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
@@ -117,3 +120,15 @@ def test_a_diagnosis_that_fails_is_told_and_logged(tmp_path, monkeypatch):
     assert verdict.causes == [] and "ZeroDivisionError: of ours" in verdict.missing[0]
     text = (tmp_path / "flight" / "ocrlab-errors.log").read_text()
     assert "watch: the diagnosis" in text and "in broken" in text
+
+
+def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        child, quiet, ended = Child(process.pid, None, None), Quiet(60.0, tmp_path), []
+        quiet.sampler = threading.Thread(target=lambda: (time.sleep(0.4), ended.append(True)))
+        quiet.sampler.start()
+        try:
+            found = incident.gather(child, quiet, Kills(), "", "suspected", None)
+        finally:
+            process.kill()
+    assert ended and "stacks.txt" in found.texts
