@@ -4,25 +4,21 @@ Read by `test_instruments_leave_nothing.py`.
 """
 
 import atexit
-import builtins
 import contextlib
 import faulthandler
 import gc
+import importlib
 import logging
 import multiprocessing
 import os
-import random
 import resource
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-import time
 import tracemalloc
 import warnings
 
-import numpy
 import torch
 import torch.nn.functional
 import torch.utils.data
@@ -90,56 +86,25 @@ def hooks(thing):
     return {name: list(value) for name, value in vars(thing).items() if "hook" in name and isinstance(value, dict)}
 
 
+MODULES = """
+    builtins os shutil random signal time threading warnings gc tempfile multiprocessing numpy numpy.random torch
+    torch.nn torch.nn.functional torch.nn.modules.module torch.nn.modules.dropout torch.optim torch.optim.optimizer
+    torch.cuda torch.autograd torch.autograd.graph torch.utils.data torch.utils.data.dataloader
+    torch.overrides torch.compiler torch.profiler
+"""
+KINDS = (nn.Module, nn.Linear, nn.Dropout, Net, torch.Tensor, nn.Parameter, torch.optim.Optimizer, torch.optim.AdamW)
+KINDS += (DataLoader, Subset, ConcatDataset, TensorDataset, torch.autograd.Function)
+
+
 def state():
     """Return everything that an instrument could leave behind, by name."""
+    found = {f"names of {name}": names(importlib.import_module(name)) for name in MODULES.split()}
+    found |= {f"names of class {kind.__name__}": names(kind) for kind in KINDS}
+    return found | state_of_training() | state_of_python()
+
+
+def state_of_training():
     found = {}
-    for thing in (
-        builtins,
-        os,
-        shutil,
-        random,
-        signal,
-        time,
-        threading,
-        warnings,
-        gc,
-        tempfile,
-        numpy,
-        numpy.random,
-        torch,
-        torch.nn,
-        torch.nn.functional,
-        torch.nn.modules.module,
-        torch.nn.modules.dropout,
-        torch.optim,
-        torch.cuda,
-        sys.modules["torch.optim.optimizer"],
-        torch.autograd,
-        torch.autograd.graph,
-        torch.utils.data,
-        torch.utils.data.dataloader,
-        torch.overrides,
-        torch.compiler,
-        torch.profiler,
-        multiprocessing,
-    ):
-        found[f"names of {thing.__name__}"] = names(thing)
-    for kind in (
-        nn.Module,
-        nn.Linear,
-        nn.Dropout,
-        Net,
-        torch.Tensor,
-        nn.Parameter,
-        torch.optim.Optimizer,
-        torch.optim.AdamW,
-        DataLoader,
-        Subset,
-        ConcatDataset,
-        TensorDataset,
-        torch.autograd.Function,
-    ):
-        found[f"names of class {kind.__name__}"] = names(kind)
     parts = [*model.modules(), optimizer, source, source.dataset, source.dataset.datasets[0], samples]
     found["classes"] = [type(part) for part in parts]
     for number, part in enumerate(parts):
@@ -167,6 +132,11 @@ def state():
         torch.is_autocast_enabled("cpu"),
         [module.training for module in model.modules()],
     )
+    return found
+
+
+def state_of_python():
+    found = {}
     found["signals"] = {number: signal.getsignal(number) for number in signal.valid_signals()}
     found["signal mask"] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     found["environment"] = dict(os.environ)

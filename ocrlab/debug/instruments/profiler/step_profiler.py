@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,11 +24,11 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
+from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.profiler import operators as ops
 from ocrlab.debug.instruments.profiler.device_peaks import peak
 from ocrlab.debug.instruments.profiler.nvtx_ranges import Ranges
 from ocrlab.debug.instruments.profiler.sync_points import Lines, Place, shown, text
-from ocrlab.debug.instruments.signal_errors import by_a_signal
 from ocrlab.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Seen:
         self.operators: list[ops.Operator] = []
         self.trace: Path | None = None
         self.problem = ""  # why nothing, or not everything, was seen
+        self._guard = InstrumentGuard("profile.steps", self._stop)
         self.device = ""
         self.waited = self.busy = 0.0  # seconds of the host waiting, of the device working, in all profiled steps
         self.lines: Lines | None = None
@@ -74,12 +74,8 @@ class Seen:
         now = time.perf_counter()
         if self._over:
             return
-        try:
+        with self._guard():
             self._step(now)
-        except Exception as error:
-            self._fail(error)
-            if by_a_signal(error):
-                raise
 
     def table(self, count: int | None = None) -> pandas.DataFrame:
         """Return the operators by module: share of the step, milliseconds a step on host and device, calls, shapes."""
@@ -309,19 +305,15 @@ class Seen:
     def close(self) -> None:
         """End whatever still looks; raises nothing."""
         self._over = True
-        try:
+        with self._guard():
             if self._closing is not None:
                 self._closing.stop()
                 self._closing = None
             self._profiled()
-        except Exception as error:
-            self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
-        """Switch the instrument off after an error of its own; the program goes on."""
-        self._over = True
-        self.problem = f"{type(error).__name__}: {error}"
-        print(f"ocrlab: the steps are not profiled: {self.problem}", file=sys.stderr)
+    def _stop(self, _error: BaseException) -> None:
+        """End whatever still looks after an error of this instrument."""
+        self._over, self.problem = True, self._guard.problem
         with contextlib.suppress(Exception):
             self.ranges.stop()
         with contextlib.suppress(Exception):
@@ -352,11 +344,9 @@ def steps(
         raise ConfigError("These steps cannot be profiled", got=f"skip={skip}, steps={steps}", need=need)
     seen = Seen(skip, steps, Path(folder) if folder is not None else None, model)
     if skip == 0:
-        try:
+        with seen._guard():
             seen._begin()
             seen._began = time.perf_counter()
-        except Exception as error:
-            seen._fail(error)
     try:
         yield seen
     finally:

@@ -27,6 +27,7 @@ from ocrlab.debug.instruments.dataloader import sample_names as names
 from ocrlab.debug.instruments.dataloader import sample_timing as samples
 from ocrlab.debug.instruments.dataloader import tune_workers as measure
 from ocrlab.debug.instruments.dataloader import worker_log as journal
+from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
 from ocrlab.errors import ConfigError
 
 
@@ -224,6 +225,7 @@ def test_the_proxy_is_the_data_set_to_whoever_asks() -> None:
     assert pages.slow == 7 and not proxy.__getitems__
     del proxy.slow
     assert not hasattr(pages, "slow")
+    assert DatasetProxy(Subset(pages, [3])).__getitems__ is None and len(DatasetProxy(pages)) == 24
     again = pickle.loads(pickle.dumps(proxy))
     assert type(again) is samples.TimedDataset and type(again.ocrlab_dataset) is Pages
     assert list(samples.TimedDataset(Stream(), Path("nowhere"))) == list(Stream())
