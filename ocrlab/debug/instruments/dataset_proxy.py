@@ -18,7 +18,7 @@ class DatasetProxy:
     def __init__(self, dataset: Any) -> None:
         object.__setattr__(self, "ocrlab_dataset", dataset)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # `isinstance(proxy, TheirDataset)` holds, also in a worker_init_fn
         return type(self.ocrlab_dataset)
 

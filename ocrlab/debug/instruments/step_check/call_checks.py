@@ -221,9 +221,9 @@ class Drops(TorchFunctionMode):
 def says_training(frame: Any) -> bool:
     """Return whether the call that a frame is in has a `training` argument; True where its source is not known."""
     positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
-    if None in positions:
-        return True
     first, last, begin, end = positions
+    if first is None or last is None or begin is None or end is None:
+        return True
     lines = [line.encode() for line in linecache.getlines(frame.f_code.co_filename, frame.f_globals)[first - 1 : last]]
     if not lines:
         return True
@@ -247,7 +247,7 @@ DROPOUTS = frozenset(
     getattr(functional, name)
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 )
-OWN_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+OWN_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 CALL = nn.Module._call_impl.__code__
 DROPPING = frozenset(kind.forward.__code__ for kind in vars(dropout).values() if _is_dropout(kind))
 CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
