@@ -189,7 +189,7 @@ def compare(plan: Plan, score: Score) -> None:
                 score.wrong["loss of a step"] += 1
         if step.loss is None and micro < last - 1:
             score.wrong["a loss is missing"] += 1
-        right_before(step, before.get(micro, {}), score)
+        right_before(step, before.get(micro, {}), before.get(micro - 1, {}), score)
     score.phases += right_phase(plan, flight, score)
     score.workers += right_workers(plan, flight, score)
 
@@ -199,23 +199,25 @@ def named(samples: list[str]) -> list[str]:
     return [Path(sample).stem for sample in samples]
 
 
-def right_before(step: Any, said: dict[str, Any], score: Score) -> None:
+def right_before(step: Any, said: dict[str, Any], earlier: dict[str, Any], score: Score) -> None:
     """Compare what a record holds of the time before its step with what the program said: learning rate, generators.
 
-    The states are put back, so that Python, NumPy and torch themselves tell what they are: no byte of the record's form
-    is known here.
+    A state may be missing where the generator has not moved since the `earlier` step: it is read now and then. The
+    states are put back, so that Python, NumPy and torch themselves tell what they are: no byte of the record's form is
+    known here.
     """
     if "lr" in said and (step.lr is None or float(step.lr).hex() != said["lr"]):
         score.wrong["learning rate of a step"] += 1
     if "states" not in said:
         return
     score.states += 1
-    if missing := {*said["states"]} - {*step.random}:
+    moved = {name for name, state in said["states"].items() if earlier.get("states", {}).get(name) != state}
+    if missing := moved - {*step.random}:
         score.wrong[f"no random states of {', '.join(sorted(missing))}"] += 1
         return
     rng_state.put(step.random)
     now = flight_truth.states()
-    for name in sorted(name for name in now if now[name] != said["states"][name]):
+    for name in sorted(name for name in step.random if now[name] != said["states"][name]):
         score.wrong[f"random states of {name}"] += 1
 
 

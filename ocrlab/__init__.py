@@ -7,6 +7,7 @@ itself needs only the standard library.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ocrlab._version import __version__
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from ocrlab.config.schema import Config
     from ocrlab.debug.instruments.step_check.checker import check as check_step
     from ocrlab.debug.recorder.lightning_callback import Recorder
+    from ocrlab.debug.recorder.manual_loop import record
     from ocrlab.inference.detector import Detector
 
-__all__ = ["Config", "Detector", "Recorder", "__version__", "check_step"]
+__all__ = ["Config", "Detector", "Recorder", "__version__", "check_step", "record"]
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -27,6 +29,7 @@ __getattr__, __dir__ = lazy_exports(
         "Detector": "ocrlab.inference.detector",
         "Recorder": "ocrlab.debug.recorder.lightning_callback",
         "check_step": "ocrlab.debug.instruments.step_check.checker:check",
+        "record": "ocrlab.debug.recorder.manual_loop",
     },
 )
 

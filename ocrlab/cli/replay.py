@@ -14,6 +14,9 @@ EXAMPLES = """
   ocrlab replay runs/20260102-030405-receipts               the step that was being made when the run ended
   ocrlab replay runs/20260102-030405-receipts --step 212    another one that is still in the record
   ocrlab replay runs/mine --timeout 120 --json              two minutes for all of it; one JSON object
+
+It starts the program that the run folder names, and unpickles batches that were kept raw: replay only runs that you
+trust.
 """
 
 

@@ -35,6 +35,7 @@ ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": 
 ALONE |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
 ALONE |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 HOLDS = "a replay holds one rank only"  # what is said where it would have to hold another one
+TAKES = "ocrlab replay: the program takes values of another rank, which are not there, by "  # begins a line
 LOSES = re.compile(r"RuntimeError|RunError|Dist\w*Error")  # types of errors that say so
 
 
@@ -169,6 +170,15 @@ class Member:
                 write_json(folder / f"rank-{self.ranks.rank}.json", self.told, private=True)
 
 
+def member(flight: Path, rank: int, kind: str) -> Member:
+    """Return the record of how this rank ends, in a flight/; `ocrlab train` keeps its own, and one rank alone none."""
+    record = Member(Ranks(rank, program_info.world() if kind != "ocrlab train" else 1))
+    record.begin(watched=False)
+    record.keep(flight)
+    record.told.setdefault("end", None)  # of one rank it is only held
+    return record
+
+
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the records of the ranks below a watcher's folder or a run's flight/, by rank; those that can be read."""
     records = []
@@ -238,6 +248,21 @@ def keep_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
         place = folder / FOLDER
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(place / "exits.json", {"schema": SCHEMA, "ranks": ended}, private=True)
+
+
+def note_launched(folder: Path, error: BaseException) -> None:
+    """Keep how a process ended that this one has started, as torch's launcher says it in the error that it raises
+    (ProcessRaisedException); `folder` is the run's flight/. In the process itself no hook of Lightning is called.
+    """
+    rank = getattr(error, "error_index", None)
+    with suppress(OSError, DataError, ValueError, IndexError):
+        path = folder / FOLDER / f"rank-{rank}.json"
+        record = from_json(path.read_bytes(), source=str(path))
+        if record.get("end") is None:
+            kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
+            about = {"type": kind, "message": message, "where": None, "your_code": None, "rank": None}
+            record["end"] = {"how": "failed", "time": time.time(), "step": None, "error": about}
+            write_json(path, record, private=True)
 
 
 def exits(folder: Path) -> list[dict[str, Any]]:

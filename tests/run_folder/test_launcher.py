@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,20 @@ def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
     writer.phase(phase)
     (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"torn")
     assert last_position.rank_positions(tmp_path) == {os.getpid(): {"step": 12, "phase": phase, "sample": sample}}
+
+
+def test_a_launched_process_that_failed_is_noted_by_its_launcher(tmp_path: Path) -> None:
+    for number in (0, 1):
+        told = launcher.Member(launcher.Ranks(number, 2))
+        told.begin(watched=False)
+        told.keep(tmp_path)
+    error = RuntimeError("\n\n-- Process 1 terminated with the following error:\nTraceback ...\nIndexError: Target 9\n")
+    launcher.note_launched(tmp_path, error)
+    assert all(record["end"] is None for record in launcher.read(tmp_path)), "it says of no process"
+    error.error_index = 1  # type: ignore[attr-defined]
+    launcher.note_launched(tmp_path, error)
+    assert launcher.blamed(launcher.read(tmp_path)) == 1
+    said = launcher.read(tmp_path)[1]["end"]["error"]
+    assert (said["type"], said["message"]) == ("IndexError", "Target 9")
+    error.error_index = 7  # type: ignore[attr-defined]
+    launcher.note_launched(tmp_path, error)

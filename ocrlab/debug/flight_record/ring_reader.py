@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -105,6 +107,7 @@ def read(path: Path | str) -> Flight:
         if record:
             found.append(record)
     flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
+    _complete(flight.steps)
     if flight.steps:
         flight.now = _now(flight.steps[-1], head)
         flight.steps[-1] = flight.now
@@ -112,6 +115,23 @@ def read(path: Path | str) -> Flight:
     flight.workers = workers(path.parent, flight.rank, flight.start)
     flight.snapshots = _snapshots(path.parent, head, flight.rank)
     return flight
+
+
+def _complete(steps: Sequence[Step]) -> None:
+    """Give each micro-batch what is written once: the learning rate and memory of its optimizer step, and the state of
+    a generator that was the same before and after it.
+    """
+    for before, step in itertools.pairwise(steps):
+        if before.number == step.number and step.lr is None and not step.memory:
+            step.lr, step.memory = before.lr, before.memory
+    known: dict[str, int] = {}  # by generator, the place of the last step that holds its state
+    for place, step in enumerate(steps):
+        for name, state in [*step.random.items()]:
+            since = known.get(name)
+            if since is not None and steps[since].random[name] == state:
+                for between in steps[since + 1 : place]:
+                    between.random = {**between.random, name: state}
+            known[name] = place
 
 
 def _header(path: Path, head: bytes) -> tuple[Flight, int, int]:

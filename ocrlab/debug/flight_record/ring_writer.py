@@ -119,6 +119,11 @@ class Writer:
         page[STAGE_AT] = 0
         page[PHASE_AT] = FORWARD if step.phase in ("", "forward") else self.word(step.phase)
 
+    def start_again(self) -> None:
+        """Forget the records that were written."""
+        self.page[FIRST : FIRST + self.count * SLOT_BYTES] = bytes(self.count * SLOT_BYTES)
+        self.count, self.number, self.micro, self.newest_loss = 0, -1, -1, None
+
     def _slot(self, record: int) -> int:
         """Return where the slot of a record begins."""
         return FIRST + (record - 1) % self.slots * SLOT_BYTES

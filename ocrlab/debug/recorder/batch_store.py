@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from ocrlab.debug.instruments import cuda_sticky_errors
-from ocrlab.debug.recorder.dataloader_hooks import worker_ended
-from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.debug.recorder.fail_safe import report, say, worker_ended
 from ocrlab.errors import DataError
 
 LIMIT = 2 << 30  # bytes of all that are kept, of all processes of a machine
@@ -51,8 +50,7 @@ class Raw:
                 raise
             self.on = False
             first = error.__context__ if isinstance(error.__context__, OSError) else error  # torch's own comes after it
-            why = f"{type(first).__name__}: {first}".splitlines()[0]
-            say(f"no more raw batches, later ones are known by what they are made of: {why}")
+            report(first, "no more raw batches, later ones are known by what they are made of", self.folder.parent)
             return ""
 
     def _keep(self, batch: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from ocrlab.debug.recorder.dataset_proxy import Begin, Collate, DatasetProxy, Loaded, Place, Tagged, Watched
+from ocrlab.debug.recorder.dataset_proxy import Begin, Collate, Loaded, Place, RecordedDataset, Tagged, Watched
 
 
 class Loader:
@@ -124,7 +124,7 @@ class RecordedWorkers(Recorded, _MultiProcessingDataLoaderIter):
 def twin(loader: Any, watched: Watched) -> Any:
     """Return a copy of a loader that reads `watched` in place of its data set."""
     copied = apart(loader)
-    copied.__dict__.update(dataset=DatasetProxy(watched), collate_fn=Collate(loader.collate_fn, watched))
+    copied.__dict__.update(dataset=RecordedDataset(watched), collate_fn=Collate(loader.collate_fn, watched))
     if loader.num_workers:
         copied.worker_init_fn = Begin(loader.worker_init_fn, watched)
     return copied
@@ -145,8 +145,3 @@ def can_be_watched(loader: Any) -> bool:
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterDataPipe | MapDataPipe):
         return False
     return type(loader)._get_iterator is DataLoader._get_iterator
-
-
-def worker_ended(error: BaseException) -> bool:
-    """Tell whether torch raised because a loader's worker ended: its signal handler does, wherever the process is."""
-    return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)

@@ -19,7 +19,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ocrlab.debug.flight_record.ring_format import ENCODE, States
 from ocrlab.debug.flight_record.worker_status import Page
-from ocrlab.debug.recorder import rng_state, uncollatable_samples
+from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
+from ocrlab.debug.recorder import fail_safe, rng_state, uncollatable_samples
 from ocrlab.debug.recorder.sample_names import naming, of_batch, plain
 
 BATCH = "batch of "  # what begins the name of a batch that failed when its samples were put together
@@ -93,6 +94,8 @@ class Watched:
         self.name = ""  # of the sample, or the batch, that is being loaded
         self.page: Page | None = None
         self.owner = 0  # the process that the page is of
+        self.has_given_up = False
+        self.reader = rng_state.StateReader()
         self.worker: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,15 +185,21 @@ class Watched:
     def refuse(self, name: str) -> None:
         """Note the sample, or the batch, that could not be loaded."""
         if self.page is not None:
-            self.page.fail(name)
+            try:
+                self.page.fail(name)
+            except Exception as error:
+                self.give_up(error)
 
     def note(self, name: str) -> None:
         self.name = name
         if self.page is not None:
-            self.page.sample(name)
+            try:
+                self.page.sample(name)
+            except Exception as error:
+                self.give_up(error)
 
     def begin(self, indices: Any, *, single: bool, kind: str = "map") -> None:
-        """Note the batch that is to be loaded; what goes wrong here goes wrong without a word."""
+        """Note the batch that is to be loaded."""
         self.fresh, self.name, told = False, "", None
         try:
             if self.owner != os.getpid():
@@ -202,12 +211,22 @@ class Watched:
                 samples = [self.names(indices)] if single else list(map(self.names, indices))
             else:
                 order["first"] = self.position
-            told = Loaded(order, rng_state.take(cuda=False), samples)
+            # A replay makes the batches of a worker again one by one, those of this process in the order of the run.
+            everything = self.worker is not None or self.workers > 0
+            told = Loaded(order, self.reader.take(cuda=False, everything=everything), samples)
             if self.page is not None:
                 self.page.batch(ENCODE(order), told.states)
-        except Exception:
+        except Exception as error:
             told = told or Loaded()
+            self.give_up(error)
         self.told = told
+
+    def give_up(self, error: Exception) -> None:
+        """Write no page any more, and say why, once: batches are loaded, but a replay may not know of what."""
+        self.page = None
+        if not self.has_given_up:
+            self.has_given_up = True
+            fail_safe.report(error, "a loader's samples are no longer noted", self.place.folder)
 
     def open(self) -> None:
         """Open the page of this process, once."""
@@ -217,47 +236,27 @@ class Watched:
             self.page = Page(place.folder, place.rank, place.start, place.loader, self.worker or 0)
 
 
-class DatasetProxy:
-    """A data set in a loader's place for it, whose samples are loaded by a `Watched`.
+class RecordedDataset(DatasetProxy):
+    """The data set in a loader's place for it, whose samples are loaded by a `Watched`."""
 
-    A worker_init_fn, or the data set itself, finds it as `get_worker_info().dataset`: whatever is asked of it but its
-    samples is asked of the data set, and what is written to it is written there.
-    """
-
-    _ocrlab_watched: Watched
+    ocrlab_watched: Watched
 
     def __init__(self, watched: Watched) -> None:
-        object.__setattr__(self, "_ocrlab_watched", watched)
+        super().__init__(watched.dataset)
+        object.__setattr__(self, "ocrlab_watched", watched)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._ocrlab_watched.item(index)
+        return self.ocrlab_watched.item(index)
 
-    def __getitems__(self, indices: Any) -> Any:
-        return self._ocrlab_watched.load(indices)
+    @property
+    def __getitems__(self) -> Any:
+        return self.ocrlab_watched.load
 
     def __iter__(self) -> Iterator[Any]:
-        return self._ocrlab_watched.stream()
-
-    def __len__(self) -> int:
-        return len(self._ocrlab_watched.dataset)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._ocrlab_watched.dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_ocrlab_watched":
-            raise AttributeError(name)
-        return getattr(self._ocrlab_watched.dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._ocrlab_watched.dataset, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._ocrlab_watched.dataset, name)
+        return self.ocrlab_watched.stream()
 
     def __reduce__(self) -> Any:
-        return DatasetProxy, (self._ocrlab_watched,)
+        return RecordedDataset, (self.ocrlab_watched,)
 
 
 class Collate:
@@ -283,8 +282,10 @@ class Begin:
         self.begin, self.watched = begin, watched
 
     def __call__(self, number: int) -> None:
-        with contextlib.suppress(Exception):
+        try:
             self.watched.open()
+        except Exception as error:
+            self.watched.give_up(error)
         if self.watched.replayed:
             faulthandler.disable()  # it took its place when the program began, and torch's handler, which says no line,
             faulthandler.enable()  # has come since

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.flight_record import notebook_cells, program_info
-from ocrlab.debug.recorder import iteration_log, rng_state
-from ocrlab.debug.replay.child import file_sandbox, single_rank
+from ocrlab.debug.recorder import iteration_log, replay_registration, rng_state
 from ocrlab.errors import OcrlabError
 
 AT_IMPORT: dict[str, Any] = {}
@@ -25,8 +24,7 @@ def imported() -> None:
     """Keep the states of now, at the end of an import; in a replay put them to those of the run where it noted them."""
     with contextlib.suppress(OcrlabError, OSError, KeyError, ValueError):  # a replay says later what is wrong with it
         if (job := program_info.job()) is not None:
-            file_sandbox.begin()  # of a Python that reads no PYTHONPATH
-            single_rank.begin(job)
+            replay_registration.prepare(job)
             rng_state.put(
                 iteration_log.noted(Path(job["run"], "flight"), int(job["rank"]), job["start"], iteration_log.IMPORT)
             )

@@ -52,9 +52,9 @@ class Counted:
 
     def __iter__(self) -> Iterator[Any]:
         now = self.begin()
-        iterator = iter(self.loader)
+        iterator, reader = iter(self.loader), rng_state.StateReader()
         while True:
-            states = rng_state.take(cuda=False)
+            states = reader.take(cuda=False, everything=now.position < 0)
             try:
                 batch = next(iterator)
             except StopIteration:

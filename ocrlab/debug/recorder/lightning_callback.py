@@ -23,13 +23,13 @@ from torch import nn
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names
 from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
-from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.debug.recorder.fail_safe import guard, report, say, worker_ended
 from ocrlab.debug.recorder.manual_loop import left, recording
 from ocrlab.debug.recorder.module_stages import unwrapped
+from ocrlab.debug.recorder.replay_registration import Session, session
 from ocrlab.debug.recorder.step_recorder import Tape, listen
 from ocrlab.debug.recorder.training_health.monitor import Learning
-from ocrlab.debug.replay.child import batch_feed, lightning_resume
-from ocrlab.debug.replay.child.replay_session import Restored
+from ocrlab.run_folder import launcher
 
 random.setstate(BEFORE)
 import_rng_state.imported()
@@ -67,7 +67,7 @@ class Recorder(lightning.Callback):
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.tape: Tape | None = None
-        self.replay: Restored | None = None
+        self.replay: Session | None = None
         self.validating = 0  # loaders that have been prepared for the next validation
         self.validated: dict[int, dataloader_hooks.Loader] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
@@ -75,15 +75,24 @@ class Recorder(lightning.Callback):
         self.validations = -1  # batches of this validation, of all its loaders
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
+    def give_up(self, error: Exception) -> None:
+        """Switch the recording off; a replay fails by the error."""
+        if self.replay is not None:
+            raise error
+        if self.tape is not None:
+            self.tape.give_up(error)
+        else:
+            report(error, "off for the rest of this run, training goes on")
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        self.replay = Restored.asked()
+        self.replay = session()
         if self.replay is not None:  # what goes wrong in a replay must be seen
             validates = self.kind == "lightning"
-            lightning_resume.start(self.replay, trainer, self._model(pl_module), validates=validates)
+            undo = self.replay.start_lightning(trainer, self._model(pl_module), validates=validates)
+            self.undo.append(undo)
             self._see_loaders(trainer)
-            self.undo.append(lightning_resume.report_errors(self.replay, trainer))
             return
         if program_info.is_replay():  # of another of its trainings
             return
@@ -91,9 +100,9 @@ class Recorder(lightning.Callback):
             self._open(trainer, pl_module)
             self._see_loaders(trainer)
         except Exception as error:
-            if dataloader_hooks.worker_ended(error):
+            if worker_ended(error):
                 raise
-            say(f"not started, training goes on: {error}")
+            report(error, "not started, training goes on")
             self.tape = None
 
     def _open(self, trainer: Trainer, module: LightningModule) -> None:
@@ -141,6 +150,7 @@ class Recorder(lightning.Callback):
         strategy.process_dataloader = processed
         self.undo.append(lambda: strategy.__dict__.pop("process_dataloader", None))
 
+    @guard
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
         if self.several and self.tape is not None:
@@ -158,11 +168,12 @@ class Recorder(lightning.Callback):
         if self.tape is not None:
             self.tape.snapshots.last = self.tape.snapshots.quiet = -1
 
+    @guard
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         if self.replay is not None:
             self.replay.begin(batch, micro)
-            self._hand_over(pl_module, "training_step", batch, self.replay.batch)
+            self._hand_over(self.replay, pl_module, "training_step", batch, self.replay.batch)
             return
         tape = self.tape
         if tape is None or not tape.on:
@@ -177,6 +188,7 @@ class Recorder(lightning.Callback):
         if fresh and micro > tape.snapshots.quiet:
             tape.snapshot(number, lambda: resume_state(trainer))
 
+    @guard
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         if (
@@ -185,9 +197,11 @@ class Recorder(lightning.Callback):
             self._loss(loss, float(scale))
         self._phase("backward")
 
+    @guard
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         self._phase("optimiser")
 
+    @guard
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -201,20 +215,23 @@ class Recorder(lightning.Callback):
             self.tape.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
         self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
 
-    def _hand_over(self, module: LightningModule, step: str, given: Any, batch: Any) -> None:
+    def _hand_over(self, replay: Session, module: LightningModule, step: str, given: Any, batch: Any) -> None:
         self.take_back()
-        self.take_back = lightning_resume.hand_over(module, step, given, batch)
+        self.take_back = replay.hand_over(module, step, given, batch)
 
+    @guard
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:
             self.replay.over(leaving=True)
         elif self.tape is not None:
             self.tape.phase("data")  # what fails from here on, fails behind the loop over the batches
 
+    @guard
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.validations = -1
         self._phase("validation")
 
+    @guard
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
@@ -224,17 +241,18 @@ class Recorder(lightning.Callback):
         seen = Loaded() if watched is None else watched.told()
         if self.replay is not None:
             loader = watched.loader() if isinstance(watched, dataloader_hooks.Loader) else None
-            anew = lambda: batch_feed.parts(loader, seen.base, seen.states)  # noqa: E731
             named = sample_names.of_batch(batch) or seen.samples
-            chosen = self.replay.validate(batch, named, self.validations, anew)
-            self._hand_over(pl_module, "validation_step", batch, chosen)
+            chosen = self.replay.validate_loaded(batch, named, self.validations, loader, seen)
+            self._hand_over(self.replay, pl_module, "validation_step", batch, chosen)
         if self.tape is not None:
             self.tape.validate(self.validations, batch, seen)
 
+    @guard
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.validating = 0
         self._phase("data")
 
+    @guard
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self.replay is not None:
             self.replay.failed(exception)
@@ -243,6 +261,9 @@ class Recorder(lightning.Callback):
             self.tape.member.end("failed", error=exception)
             self.tape.failed(exception)
             self.tape.finish()
+        elif self.replay is None and hasattr(exception, "error_index"):  # of a process that this one has started
+            folder = self.folder or trainer.log_dir or trainer.default_root_dir
+            launcher.note_launched(Path(folder, "flight"), exception)
         self._leave()
 
     def _ended(self, trainer: Trainer, error: BaseException) -> None:
@@ -257,6 +278,7 @@ class Recorder(lightning.Callback):
             where = f"batch {batch} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
             self.tape.learning.told.ended = left(error, where, trainer.max_epochs)
 
+    @guard
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self.tape is not None:
             self.tape.finish()

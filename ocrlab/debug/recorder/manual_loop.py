@@ -1,25 +1,33 @@
-"""The flight recorder for a training loop written by hand; it needs torch and nothing else.
+"""The flight recorder for a training loop written by hand; it needs torch and not Lightning.
 
-    with recording("runs/mine", model, optimizer, scheduler=scheduler, scaler=scaler) as rec:
-        for epoch in rec.epochs(10):
-            for batch in rec.batches(loader):
-                loss = rec.loss(model(batch))
-                loss.backward()
-                optimizer.step()
-            for batch in rec.validation(other): ...
+    rec = ocrlab.record("runs/mine", model, optimizer, scheduler=scheduler, scaler=scaler)
+    for epoch in rec.epochs(10):
+        for batch in rec.batches(loader):
+            loss = rec.loss(model(batch))
+            loss.backward()
+            optimizer.step()
+        for batch in rec.validation(other): ...
+    rec.close()  # or at the end of the program, or by `with ocrlab.record(...) as rec:`
 
 Started again by `ocrlab replay`, the same program restores the state at the first `rec.batches`, gets the recorded
-batches, and ends behind the last one.
+batches, and ends after the last one. A loop that draws its batches by itself says where a step begins by
+`for step in rec.steps(n)`; one that says nothing is recorded from one `optimizer.step()` to the next, and a replay runs
+it from its beginning.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import itertools
 import operator
 import os
+import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -29,31 +37,129 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import dataloader_hooks, import_rng_state
 from ocrlab.debug.recorder.batch_iterator import Batches
 from ocrlab.debug.recorder.dataset_proxy import Loaded
-from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.debug.recorder.fail_safe import guard, report, say, worker_ended
 from ocrlab.debug.recorder.iteration_log import Counted
 from ocrlab.debug.recorder.module_stages import Now
+from ocrlab.debug.recorder.replay_registration import session
+from ocrlab.debug.recorder.step_hooks import StepHooks
 from ocrlab.debug.recorder.step_recorder import Tape, listen
 from ocrlab.debug.recorder.training_health.monitor import Learning
 from ocrlab.debug.recorder.training_state import Held
-from ocrlab.debug.replay.child.replay_session import Restored
 
 NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
 SPREAD = "FSDPModule"  # of fully_shard
+OPEN: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # that have not been closed
 
 
-class Loop:
-    """What `recording` gives to a loop."""
+class LoopRecorder:
+    """The flight recorder of one hand-written loop, from its making to `close`, or to the end of the program.
 
-    def __init__(self, held: Held, tape: Tape | None, replay: Restored | None) -> None:
-        self.held, self.tape, self.replay = held, tape, replay
+    `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
+    `load_state_dict` (an average of the weights). `batches` is "ids" (made again from the data) or "raw" (kept as they
+    were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how many of the
+    last micro-batches are kept; `rank` is that of this process, None: that of its group or of its launcher. An error
+    of the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it
+    before. Raises ShapeError for a model that is none.
+    """
+
+    def __init__(
+        self,
+        run: Path | str,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Any = None,
+        *,
+        scheduler: Any = None,
+        scaler: Any = None,
+        extra: Any = None,
+        batches: str = "ids",
+        snapshot_every: int | None = None,
+        steps: int = 512,
+        rank: int | None = None,
+    ) -> None:
+        self.held = held = Held(model, optimizer, scheduler, scaler, extra)
+        self.replay = session()
+        self.tape: Tape | None = None
+        if self.replay is None and not program_info.is_replay():
+            try:
+                rank = rank if rank is not None else current_rank()
+                tape = Tape(Path(run), "loop", rank=rank, batches=batches, every=snapshot_every, steps=steps)
+                _spread(tape, held.models)
+                tape.hear(*held.models)
+                if tape.snapshots_on:
+                    whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
+                    tape.learning = Learning(whole, held.optimizers, held.extra)
+                import_rng_state.note(tape.folder, tape.rank, tape.start)
+                self.tape = tape
+            except Exception as error:
+                if worker_ended(error):
+                    raise
+                report(error, "not started, training goes on")
         self.first = held.optimizers[0] if held.optimizers else None  # whose learning rate is written down
-        self.now: Any = Now() if tape is None else tape.now  # how far it is
+        self.now = Now() if self.tape is None else self.tape.now  # how far it is
         self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
         self.epoch_count: int | None = None
+        self.mode = ""  # who says where a step begins: "batches", "steps", or "optimizer" for nobody
+        self.hooks = StepHooks(self)
+        self.is_closed = False
+        self.pid, self.error_before = os.getpid(), last_error()
+        for other in [other for other in OPEN if self.replay is None and other.held.shares(held)]:
+            other.close()  # a cell of a notebook that is executed again
+        OPEN.add(self)
+        self.start()
+        atexit.register(self._at_exit)
+        if self.replay is not None:
+            self.replay.start_loop(held)
+            if self.replay.from_start:
+                self._begin_mode("optimizer")
+                self.replay.next_step(self)
+
+    def __enter__(self) -> LoopRecorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    def close(self) -> None:
+        """End the recording: every hook is taken out, and what is being written is waited for."""
+        self._end(None)
+
+    def _at_exit(self) -> None:
+        """End the recording at the end of the program, with the error that it ends by, if nobody caught it."""
+        if os.getpid() == self.pid:  # a forked child goes through the exit of its parent, too
+            error = last_error()
+            self._end(None if error is self.error_before else error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        atexit.unregister(self._at_exit)
+        OPEN.discard(self)
+        tape, replay = self.tape, self.replay
+        self.ended(error)
+        try:
+            if replay is not None:
+                replay.failed(error) if error is not None else replay.finish()
+        finally:
+            self.stop()
+            if tape is not None:
+                if error is not None:
+                    tape.member.end("failed", error=error)
+                    tape.failed(error)
+                tape.finish()
+
+    def give_up(self, error: Exception) -> None:
+        """Switch the recording off; a replay fails by the error."""
+        if self.replay is not None:
+            raise error
+        if self.tape is not None:
+            self.tape.give_up(error)
 
     @property
     def micro(self) -> int:
@@ -66,7 +172,57 @@ class Loop:
         """
         return Batches(self._walk, loader)
 
+    def steps(self, steps: int | Iterable[Any] | None = None) -> Iterator[Any]:
+        """Yield the numbers below `steps`, its parts, or numbers without an end; each is one optimizer step.
+
+        For a loop that draws its batches by itself: a replay begins at a snapshot, with that step.
+        """
+        numbers = itertools.count() if steps is None else range(steps) if isinstance(steps, int) else steps
+        self._begin_mode("steps")
+        if self.replay is not None:
+            yield from self.replay.steps(numbers, self)
+            return
+        for number in numbers:
+            self.begin_step()
+            yield number
+            self.end_step()
+
+    @guard
+    def begin_step(self) -> None:
+        """Write the record of an optimizer step, of whose batches nothing is known."""
+        now, tape = self.now, self.tape
+        now.micro += 1
+        now.number = now.micro
+        self.hooks.has_loss = False
+        if tape is not None:
+            tape.begin(now.number, now.micro, now.epoch, self.held.rate(), Loaded())
+            if self.mode == "steps" and now.micro > tape.snapshots.quiet:
+                tape.snapshot(now.number, self.state)
+
+    @guard
+    def end_step(self) -> None:
+        """Note that an optimizer step is over."""
+        self._say_phase("data")
+
+    @guard
+    def _begin_mode(self, mode: str) -> None:
+        """Note who says where a step begins: the last one who has said so."""
+        if self.mode == mode:
+            return
+        tape, before, self.mode = self.tape, self.mode, mode
+        if tape is not None and mode == "optimizer":
+            tape.snapshots_on = False  # a replay runs the program from its beginning
+            program_info.add(tape.folder, tape.rank, from_start=True)
+        elif tape is not None and before == "optimizer":
+            if not self.hooks.has_stepped:  # what was recorded is a call of the model before the training
+                tape.start_again()
+                self.now.micro, self.now.number = -1, 0
+            tape.takes_snapshots_again()
+        if mode == "batches":
+            self.hooks.stop()
+
     def _walk(self, loader: Iterable[Any]) -> Iterator[Any]:
+        self._begin_mode("batches")
         if self.replay is not None:
             return self.replay.batches(loader, self)
         return self._batches(loader)
@@ -103,6 +259,7 @@ class Loop:
         self.walks.append(taken)
         return told_by, taken
 
+    @guard
     def begin(self, batch: Any, told: Loaded) -> None:
         """Write the record of a micro-batch."""
         now, tape = self.now, self.tape
@@ -141,6 +298,7 @@ class Loop:
         """Note the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
         tape = self.tape
         recorder = tape or self.replay
+        self.hooks.has_loss = True
         if recorder is not None:
             recorder.loss(loss)
             recorder.phase("backward")
@@ -185,6 +343,7 @@ class Loop:
     def _stepping(self, *_: Any) -> None:
         self._say_phase("optimiser")
 
+    @guard
     def ended(self, error: BaseException | None) -> None:
         """Note how the loop was left: how far each walk over its data came, and an exit without an error."""
         learning = self.tape.learning if self.tape is not None else None
@@ -198,76 +357,28 @@ class Loop:
             learning.told.ended = left(error, where, self.epoch_count)
 
     def start(self) -> None:
-        """Listen to the optimisers."""
+        """Listen to the optimizers and to the model."""
         stepping = self._stepping if self.tape is None else self.tape.stepping
         for optimizer in self.held.optimizers:
             self.undo += listen(optimizer, stepping)
+        if self.mode != "batches":
+            self.hooks.start()
 
+    @guard
     def stop(self) -> None:
         """Take every hook out."""
+        self.hooks.stop()
         while self.undo:
             self.undo.pop()()
 
 
-@contextlib.contextmanager
-def recording(
-    folder: Path | str,
-    model: nn.Module | Sequence[nn.Module],
-    optimizer: Any = None,
-    *,
-    scheduler: Any = None,
-    scaler: Any = None,
-    extra: Any = None,
-    batches: str = "ids",
-    snapshot_every: int | None = None,
-    steps: int = 512,
-    rank: int | None = None,
-) -> Iterator[Loop]:
-    """Record a training loop in `folder`/flight, so that `ocrlab replay folder` can run its last steps again.
+record = recording = LoopRecorder
 
-    `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
-    `load_state_dict` (an average of the weights). `batches`, `snapshot_every` and `steps` as of `Recorder`. An error of
-    the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it before.
-    """
-    held = Held(model, optimizer, scheduler, scaler, extra)
-    replay = Restored.asked()
-    tape = None
-    if replay is None and not program_info.is_replay():
-        try:
-            rank = rank if rank is not None else current_rank()
-            every = snapshot_every
-            tape = Tape(Path(folder), "loop", rank=rank, batches=batches, every=every, steps=steps)
-            _spread(tape, held.models)
-            tape.hear(*held.models)
-            if tape.snapshots_on:
-                whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
-                tape.learning = Learning(whole, held.optimizers, held.extra)
-            import_rng_state.note(tape.folder, tape.rank, tape.start)
-        except Exception as error:
-            if dataloader_hooks.worker_ended(error):
-                raise
-            say(f"not started, training goes on: {error}")
-    loop = Loop(held, tape, replay)
-    loop.start()
-    try:
-        if replay is not None:
-            replay.start_loop(held)
-        yield loop
-        loop.ended(None)
-        if replay is not None:
-            replay.finish()
-    except BaseException as error:
-        loop.ended(error)
-        if replay is not None:
-            replay.failed(error)
-        if tape is not None:
-            tape.member.end("failed", error=error)
-            tape.failed(error)
-        raise
-    finally:
-        loop.stop()
-        if tape is not None:
-            tape.finish()
+
+def last_error() -> BaseException | None:
+    """Return the error that nobody caught last in this process, None where there was none."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # last_exc is there from 3.12 on
+    return error if isinstance(error, BaseException) else None
 
 
 def _spread(tape: Tape, models: Sequence[nn.Module]) -> None:
@@ -284,7 +395,7 @@ def length(of: Any) -> int | None:
     """Return how many things there are in something, None where it does not know."""
     try:
         return len(of)
-    except (TypeError, RuntimeError):
+    except Exception:  # of the user's making
         return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,50 @@ PYTHON = struct.Struct("<625IBd")  # Mersenne Twister and its position, whether 
 NUMPY = struct.Struct("<IBd")  # after the words: position, whether a second Gaussian waits, that
 KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 VERSION = 3  # of random.getstate() since Python 3.2
+EVERY = 8  # steps between two reads of a state that does not move
 _newest: tuple[Any, bytes] = (None, b"")  # Python's state as it was last, and as bytes
 
 
-def take(*, cuda: bool = True, every: bool = True) -> dict[str, bytes]:
-    """Return the states of Python's, NumPy's and torch's generators; of CUDA's too where that is in use.
+def take(*, cuda: bool = True) -> dict[str, bytes]:
+    """Return the states of Python's, NumPy's and torch's generators; of CUDA's devices too where that is in use.
 
-    With `every` of each of its devices, else of the current one. NumPy's is left out where somebody has put a generator
-    of another kind in its place.
+    NumPy's is left out where somebody has put a generator of another kind in its place.
     """
-    states = {"python": _python()}
-    if (numpy := _numpy()) is not None:
-        states["numpy"] = numpy
-    states["torch"] = torch.get_rng_state().numpy().tobytes()
+    states = {name: state for name, read in READ.items() if (state := read()) is not None}
+    return states | _torch(cuda, every=True)
+
+
+class StateReader:
+    """Reads the states of this process in each step; those that are dear only where they may have moved.
+
+    torch gives its state in a microsecond, Python and NumPy convert each of their 624 words, for up to 60. Theirs are
+    read while they move, else in every eighth step and where the caller wants all: a training mostly draws from them
+    in its workers. What is not read is left out; a replay, which has drawn the same, leaves it as it is.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.newest: dict[str, bytes | None] = {}
+        self.still = {"python": 0, "numpy": 0}  # reads since it moved
+
+    def take(self, *, cuda: bool, everything: bool) -> dict[str, bytes]:
+        """Return the states that may have moved; with `everything` all, those of all devices among them."""
+        self.count += 1
+        whole = everything or self.count % EVERY == 0
+        states: dict[str, bytes] = {}
+        for name, read in READ.items():
+            if whole or self.still[name] < EVERY:
+                state = read()
+                self.still[name] = self.still[name] + 1 if state == self.newest.get(name) else 0
+                self.newest[name] = state
+                if state is not None:
+                    states[name] = state
+        return states | _torch(cuda, everything)
+
+
+def _torch(cuda: bool, every: bool) -> dict[str, bytes]:
+    """Return torch's state, and with `cuda` that of the current device, or of `every` one, where CUDA is in use."""
+    states = {"torch": torch.get_rng_state().numpy().tobytes()}
     if cuda and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()) if every else (torch.cuda.current_device(),):
             states[f"cuda{device}"] = torch.cuda.get_rng_state(device).numpy().tobytes()
@@ -58,6 +89,9 @@ def _numpy() -> bytes | None:
     with generator.lock:
         _, keys, *rest = np.random.get_state()  # noqa: NPY002
     return bytes(keys.tobytes() + NUMPY.pack(*rest))
+
+
+READ: dict[str, Callable[[], bytes | None]] = {"python": _python, "numpy": _numpy}
 
 
 def put(given: Mapping[str, bytes]) -> None:

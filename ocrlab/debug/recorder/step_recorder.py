@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,25 +19,18 @@ from torch import Tensor, nn
 from ocrlab.debug.flight_record import program_info, ring_writer, training_findings
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.instruments import cuda_sticky_errors
-from ocrlab.debug.recorder import (
-    async_losses,
-    dataloader_hooks,
-    import_rng_state,
-    iteration_log,
-    rng_state,
-    sample_names,
-)
+from ocrlab.debug.recorder import dataloader_hooks, fail_safe, import_rng_state, iteration_log, rng_state, sample_names
+from ocrlab.debug.recorder.async_losses import LossTransfer
 from ocrlab.debug.recorder.batch_store import Raw
 from ocrlab.debug.recorder.dataloader_hooks import Loader
 from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
-from ocrlab.debug.recorder.fail_safe import harmless, say
+from ocrlab.debug.recorder.fail_safe import guard, report, say, worker_ended
 from ocrlab.debug.recorder.iteration_log import Counted
 from ocrlab.debug.recorder.memory_sample import Memory
 from ocrlab.debug.recorder.module_stages import Stages
 from ocrlab.debug.recorder.snapshots import Snapshots
 from ocrlab.debug.recorder.training_health.monitor import MANY, Learning
-from ocrlab.debug.replay.child import single_rank
-from ocrlab.run_folder import watcher_link
+from ocrlab.run_folder import launcher, watcher_link
 
 LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
 
@@ -58,8 +50,9 @@ class Tape:
     ) -> None:
         told, self.folder = import_rng_state.told(), Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fail_safe.write_errors_to(self.folder)
         self.on = self.snapshots_on = self.cuda = True
-        self.rank, self.member = rank, single_rank.member(self.folder, rank, kind)
+        self.rank, self.member = rank, launcher.member(self.folder, rank, kind)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
         program_info.write(self.folder, kind, rank=rank, **told)
         if rank == 0:
@@ -69,13 +62,14 @@ class Tape:
         self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, Loader | Counted] = {}
         self.memory = Memory()
+        self.reader = rng_state.StateReader()
         self.stages = Stages(self.writer)
         self.now = self.stages.now
         self.learning: Learning | None = None
         training_findings.forget(self.folder, rank)
         self.late_loss: float | None = None  # the newest that came from a device
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
-        self.late: async_losses.Sent = deque()  # losses on their way from a device
+        self.late = LossTransfer()  # losses on their way from a device
         LIVING.add(self)
 
     @property
@@ -83,12 +77,12 @@ class Tape:
         """The number of the micro-batch at hand."""
         return self.writer.micro
 
-    @harmless
+    @guard
     def hear(self, *models: nn.Module) -> None:
         """Note which stage of a model is entered."""
         self.stages.attach(*models)
 
-    @harmless
+    @guard
     def watch(self, loader: Any, number: int = 0) -> Loader | Counted:
         """Note what a loader's workers are on and what its batches are made of, until `finish`.
 
@@ -110,7 +104,7 @@ class Tape:
         self.loaders[number] = entry
         return entry
 
-    @harmless
+    @guard
     def walk(self, number: int) -> None:
         """Note the beginning of a walk over data without indices."""
         iteration_log.note(self.folder, self.rank, self.start, number)
@@ -142,7 +136,8 @@ class Tape:
             cuda = self.cuda and torch.cuda.is_initialized()
             when, writer = time.time(), self.writer
             step = ring_writer.Step(number, micro, epoch, told.walk, told.samples, order=told.base, time=when)
-            step.random, step.loaded = rng_state.take(cuda=cuda, every=micro > self.snapshots.quiet), told.states
+            everything = micro > self.snapshots.quiet or told.position == 0  # a snapshot, or a walk, begins here
+            step.random, step.loaded = self.reader.take(cuda=cuda, everything=everything), told.states
             step.loss_before = writer.newest_loss if self.late_loss is None else self.late_loss
             if number != writer.number:
                 step.lr, step.memory = lr, self.memory.at(when, cuda)
@@ -176,6 +171,17 @@ class Tape:
             self.phase("data")
         return bool(self.now.stepped)
 
+    @guard
+    def start_again(self) -> None:
+        """Forget the records that were written."""
+        self.writer.start_again()
+
+    @guard
+    def takes_snapshots_again(self) -> None:
+        """Take snapshots, of a loop that says by now where its steps begin."""
+        self.snapshots_on = True
+        program_info.add(self.folder, self.rank, from_start=False)
+
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""
         if not self.on:
@@ -192,7 +198,7 @@ class Tape:
         if learning is not None and learning.validating != (name == "validation"):
             self.learn("validate", name == "validation")
 
-    @harmless
+    @guard
     def validate(self, number: int, batch: Any, told: Loaded) -> None:
         """Say which batch of a validation is looked at."""
         found = sample_names.of_batch(batch) or told.samples
@@ -205,7 +211,7 @@ class Tape:
         try:
             if isinstance(value, Tensor):
                 if value.is_cuda and self.cuda:
-                    async_losses.send(self.late, self.micro, value.detach(), scale)
+                    self.late.send(self.micro, value.detach(), scale)
                 if value.is_cuda or value.numel() != 1:
                     return
                 value = value.item()
@@ -229,7 +235,7 @@ class Tape:
 
     def settle(self) -> None:
         """Write down the losses that have arrived from the device."""
-        for micro, loss in async_losses.arrived(self.late) if self.cuda else ():
+        for micro, loss in self.late.arrived() if self.cuda and self.late else ():
             self.late_loss = loss
             self.writer.loss(loss, micro)
             if self.learning is not None:
@@ -279,13 +285,13 @@ class Tape:
 
     def unlearn(self, error: Exception) -> None:
         """Switch off what looks at the learning, with a word about why."""
-        if dataloader_hooks.worker_ended(error):
+        if worker_ended(error):
             raise error
         if self.learning is not None:
             self.learning.close()
             self.learning = None
         self.failed(error)
-        say(f"whether it learns is no longer looked at: {type(error).__name__}: {error}")
+        report(error, "whether it learns is no longer looked at", self.folder)
 
     def judge(self) -> None:
         """Say and write down what was noticed of a training that ends."""
@@ -308,11 +314,11 @@ class Tape:
                 if rng_state.take(cuda=self.cuda) != random:  # a hook of the user has drawn
                     rng_state.put(random)
         except Exception as error:
-            if dataloader_hooks.worker_ended(error):
+            if worker_ended(error):
                 raise
             self.snapshots_on = False
             self.failed(error)
-            say(f"no more snapshots: {error}")
+            report(error, "no more snapshots", self.folder)
 
     def saved(self, side: int, micro: int, number: int) -> None:
         """Note that a snapshot is whole (in the thread that wrote it)."""
@@ -322,14 +328,13 @@ class Tape:
 
     def failed(self, error: BaseException) -> None:
         """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
-        if dataloader_hooks.worker_ended(error):
+        if worker_ended(error):
             self.phase("data")  # it may come up in any part of a step; what failed is loading
         if self.cuda and cuda_sticky_errors.of_cuda(error):
             self.cuda = False
             if self.learning is not None:
                 self.learning.close()  # its hooks in the model ask for the stream
-            cuda_sticky_errors.keep([*self.late, *self.snapshots.abandon()])
-            self.late.clear()
+            cuda_sticky_errors.keep([*self.late.abandon(), *self.snapshots.abandon()])
 
     def finish(self) -> None:
         """Take every hook out, and wait for what is being written."""
@@ -345,7 +350,7 @@ class Tape:
             self.snapshots.close()
         except Exception as error:
             self.failed(error)
-            say(str(error))
+            report(error, "the record may lack its end", self.folder)
         if self.on:
             self.on = False
             self.writer.close()
@@ -353,14 +358,14 @@ class Tape:
 
     def give_up(self, error: Exception) -> None:
         """Switch off for good, with a word about why."""
-        if dataloader_hooks.worker_ended(error):
+        if worker_ended(error):
             raise error
         self.on = False
         self.failed(error)
         self.stages.detach()
         for entry in self.loaders.values():
             entry.stop()
-        say(f"off for the rest of this run, training goes on: {type(error).__name__}: {error}")
+        report(error, "off for the rest of this run, training goes on", self.folder)
 
 
 def listen(optimizer: Any, stepping: Callable[..., Any]) -> list[Callable[[], Any]]:
@@ -373,8 +378,7 @@ def silence() -> None:
     """Switch all tapes off in a forked child, which must not write its parent's record."""
     for tape in LIVING:
         tape.on = tape.stages.on = tape.cuda = False
-        cuda_sticky_errors.keep([*tape.late, *tape.snapshots.abandon()])  # CUDA does not live on in a fork
-        tape.late.clear()
+        cuda_sticky_errors.keep([*tape.late.abandon(), *tape.snapshots.abandon()])  # CUDA does not live on in a fork
 
 
 os.register_at_fork(after_in_child=silence)  # once: what is registered can never be taken back

@@ -24,6 +24,10 @@ class Held:
         self.scaler = scaler
         self.extra: Mapping[str, Any] = extra if isinstance(extra, Mapping) else {"extra": extra} if extra else {}
 
+    def shares(self, other: Held) -> bool:
+        """Tell whether two trainings have a model in common."""
+        return not {*map(id, self.models)}.isdisjoint(map(id, other.models))
+
     def parts(self) -> dict[str, Any]:
         """Return every part that has a state, by name."""
         return {name: part for name, part in self._named().items() if hasattr(part, "state_dict")}

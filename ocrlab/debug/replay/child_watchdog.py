@@ -20,6 +20,7 @@ from ocrlab.debug.flight_record import replay_position, ring_writer
 from ocrlab.errors import OcrlabError
 from ocrlab.hardware.processes import process_tree, stack_dumps
 from ocrlab.records import from_json
+from ocrlab.run_folder.own_errors import guarded
 
 LOADS = "ocrlab/debug/recorder/dataset_proxy.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
@@ -113,7 +114,7 @@ class Guard(threading.Thread):
             waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
             if said != self.loaded[0] or waited:
                 self.loaded = said, now
-            lines = _loading([worker.pid for worker in seen.workers]) if waited else {}
+            lines = _loading([worker.pid for worker in seen.workers], self.place) if waited else {}
             if lines:
                 self._end(seen.pid)
                 self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
@@ -121,7 +122,7 @@ class Guard(threading.Thread):
         return False
 
     def _end(self, pid: int) -> None:
-        with contextlib.suppress(Exception):  # it is ended in any case
+        with guarded(self.place, "stacks of a replay"):  # it is ended in any case
             taken = stack_dumps.take(process_tree.descendants(pid)[:1], STACK_SECONDS)
             self.stacks = stack_dumps.text(taken)
             self.frame = next((frame for stack in taken for frame in _own_frames(stack)), "")
@@ -166,9 +167,9 @@ def is_still(place: Path, longest: float) -> bool:
     return False
 
 
-def _loading(pids: Sequence[int]) -> dict[int, str]:
+def _loading(pids: Sequence[int], place: Path) -> dict[int, str]:
     """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
-    with contextlib.suppress(Exception):
+    with guarded(place, "stacks of workers"):
         taken = stack_dumps.take([one for pid in pids for one in process_tree.descendants(pid)[:1]], STACK_SECONDS)
         ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
         return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}

@@ -27,13 +27,18 @@ from ocrlab.debug.watch.supervisor import Ended, Options, watch
 from ocrlab.errors import OcrlabError
 from ocrlab.records import SCHEMA
 from ocrlab.run_folder import launcher
+from ocrlab.run_folder.own_errors import NAME as OWN_ERRORS
+from ocrlab.run_folder.own_errors import append_own_error
 
+TRACER_ERRORS = "tracer-errors.txt"  # in the folder of a cell, as ocrlab.debug.replay.tracing.tracer_errors has it
+SESSION = "ocrlab.debug.replay.child.replay_session"  # the module that makes the session of a replay in its child
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
 LOG_LIMIT = 1 << 20  # bytes of output kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
 TOLD_TO_END = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
+TAKEN = re.compile(rf"^{re.escape(launcher.TAKES)}(\w+)$", re.MULTILINE)
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
 # which the loader meets when a worker is gone before torch has noticed it
@@ -82,7 +87,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
     told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
     told |= {"nth": subject.nth, "started": subject.started, "world": subject.world}
-    told |= {"whole": subject.is_whole, "hides": subject.hides}
+    told |= {"whole": subject.is_whole, "hides": subject.hides, "session": SESSION}
     told |= {} if subject.validated is None else {"validate": subject.validated}
     run_folder.write_json(job, told, private=True)
     words = [*cell.wrapper, *command(subject, job.absolute())]
@@ -106,6 +111,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
             guard.over.set()
             guard.join()
     outcome = Outcome(cell, seconds=time.monotonic() - began, later=_text(place / file_sandbox.LATER).splitlines())
+    _remove_checkpoints(place / "aside")
     _stopped(ended, place)
     done = read_json(place / "result.json").get("finished")
     if guard.is_left or (done and ended.status == "hung"):  # that says nothing of the process that was replayed
@@ -114,8 +120,19 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
         outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
         return outcome
     _gather(outcome, subject, place, ended, guard)
+    if failed := _text(place / TRACER_ERRORS):
+        append_own_error(subject.run, f"replay, cell {cell.name}", failed)
+        outcome.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
     outcome.fault = notebook_cells.shortened(outcome.fault, place)
     return outcome
+
+
+def _remove_checkpoints(folder: Path) -> None:
+    """Remove the large files that a replayed program has written: each cell writes its checkpoints again."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size > LOG_LIMIT:
+                path.unlink()
 
 
 def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
@@ -270,6 +287,9 @@ def _without_a_trace(
             phase, number, stage = "data", subject.number, ""  # its batch was never there
     if number is None or not (error or ended.status in ("killed", "hung") or (seen_one and _died(ended, result))):
         outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
+        if subject.world > 1 and (names := TAKEN.findall(_text(place / "output.txt"))):
+            by = f"takes values of other ranks ({', '.join(names)}), and {launcher.HOLDS}"
+            outcome.broken = f"rank {subject.flight.rank} of {subject.world} {by}: {outcome.broken}"
         return
     kind = "hang" if guard.stacks else {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
     kind = "crash" if kind == "exception" and not error else kind

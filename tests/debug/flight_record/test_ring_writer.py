@@ -54,6 +54,15 @@ def test_what_was_written_is_read_back_oldest_first(tmp_path):
     assert (tmp_path / "ring-0-0.bin").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_state_that_was_not_read_is_known_where_it_was_the_same_before_and_after(tmp_path):
+    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=16)
+    read = [b"a", b"a", None, None, b"a", None, b"b", None]
+    for i, state in enumerate(read):
+        writer.begin(ring_writer.Step(i // 4, i, random={"torch": b"t%d" % i} | ({"numpy": state} if state else {})))
+    found = [s.random.get("numpy") for s in ring_writer.read(tmp_path / "ring-0-0.bin").steps]
+    assert found == [b"a"] * 5 + [None, b"b", None]
+
+
 def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     writer.begin(step(0))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.debug.replay import trial
 
 STARTED = """
 import sys, torch
@@ -54,6 +55,7 @@ def test_workers_of_every_start_method_are_seen_and_replayed(tmp_path, method):
     assert [bool(worker.sample) for worker in found.workers] == [True]
     out.mkdir()
     job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
+    job |= {"session": trial.SESSION}
     (out / "job.json").write_text(json.dumps({**job, "first_step": 0, "last_step": found.now.number}))
     ran(command, **{program_info.REPLAY: str(out / "job.json")})
     result = json.loads((out / "result.json").read_text())

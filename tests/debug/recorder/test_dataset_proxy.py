@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_w
 
 from ocrlab.debug.flight_record import worker_status
 from ocrlab.debug.recorder import rng_state
-from ocrlab.debug.recorder.dataset_proxy import DatasetProxy, Order, Place, Watched
+from ocrlab.debug.recorder.dataset_proxy import Order, Place, RecordedDataset, Watched
 from ocrlab.debug.recorder.manual_loop import recording
 
 
@@ -210,5 +210,5 @@ def test_a_worker_finds_its_data_set_and_what_it_writes_to_it_counts(tmp_path):
 
 def test_a_loader_gives_what_it_gave(tmp_path):
     looked = Watched(Listed(), Place(tmp_path), 0)
-    copied = DataLoader(DatasetProxy(looked), 4, collate_fn=list)
+    copied = DataLoader(RecordedDataset(looked), 4, collate_fn=list)
     assert [len(batch) for batch in copied] == [4] * 25 and looked.told.samples == ["96", "97", "98", "99"]

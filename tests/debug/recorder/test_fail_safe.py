@@ -1,10 +1,51 @@
-"""An error of the recorder is said, and ends nothing but the recorder."""
+"""No error of ours reaches the training; each is said in one line, and written with its traceback."""
 
 from __future__ import annotations
 
 import sys
 
-from ocrlab.debug.recorder.fail_safe import harmless, say
+import torch
+from torch import nn
+
+from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.recorder import fail_safe
+from ocrlab.debug.recorder.dataset_proxy import Place, Watched
+from ocrlab.debug.recorder.manual_loop import recording
+
+
+def test_a_look_that_fails_is_over_and_the_call_goes_on(capsys):
+    class Looks:
+        failed = closed = False
+
+        @fail_safe.guard
+        def look(self):
+            raise ZeroDivisionError("of the recorder")
+
+        def close(self):
+            self.closed = True
+
+    looks = Looks()
+    looks.look()
+    looks.look()
+    assert looks.failed and looks.closed
+    said = capsys.readouterr().err
+    assert said == "ocrlab: flight recorder: looks are no longer looked at: ZeroDivisionError: of the recorder\n"
+
+
+def test_gradients_of_each_sample_by_vmap_are_not_disturbed(tmp_path, capsys):
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def loss(weights, x, y):
+        return nn.functional.cross_entropy(torch.func.functional_call(net, weights, (x[None],)), y[None])
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+    with recording(tmp_path, net, optimizer) as rec:
+        for x, y in rec.batches([(torch.randn(8, 4), torch.randint(0, 2, (8,)))] * 3):
+            for name, gradient in each(dict(net.named_parameters()), x, y).items():
+                net.get_parameter(name).grad = gradient.mean(0)
+            optimizer.step()
+    assert "no longer" not in capsys.readouterr().err
 
 
 class Part:
@@ -15,7 +56,7 @@ class Part:
         self.on = False
         self.errors.append(error)
 
-    @harmless
+    @fail_safe.guard
     def half(self, number):
         return 1 / number
 
@@ -29,7 +70,40 @@ def test_an_error_switches_off_and_is_not_raised():
 
 
 def test_words_are_lost_in_silence_where_nobody_can_read_them(monkeypatch, capsys):
-    say("one word")
+    fail_safe.say("one word")
     assert capsys.readouterr().err == "ocrlab: flight recorder: one word\n"
     monkeypatch.setattr(sys, "stderr", None)
-    say("another")
+    fail_safe.say("another")
+
+
+def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(tmp_path, monkeypatch, capsys):
+    def broken(*_):
+        raise KeyError("of the recorder")
+
+    monkeypatch.setattr(ring_writer.Writer, "loss", broken)
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    made = 0
+    with recording(tmp_path, net, optimizer) as rec:
+        for batch in rec.batches([torch.ones(1, 2)] * 4):
+            rec.loss(net(batch).sum()).backward()
+            optimizer.step()
+            made += 1
+    log = tmp_path / "flight" / fail_safe.NAME
+    text = log.read_text()
+    assert made == 4 and log.stat().st_mode & 0o777 == 0o600
+    assert text.count("KeyError: 'of the recorder'") == 2 and "Traceback" in text and "in broken" in text
+    said = [line for line in capsys.readouterr().err.splitlines() if "off for the rest" in line]
+    assert said == [
+        "ocrlab: flight recorder: off for the rest of this run, training goes on: KeyError: 'of the recorder'"
+    ]
+
+
+def test_a_sample_that_cannot_be_noted_is_loaded(tmp_path, capsys):
+    """The page of a worker lies on a disk that has become full, say."""
+    looked = Watched(list(range(8)), Place(tmp_path), 0)
+    looked.open()
+    looked.page.page.close()
+    assert [looked.load([1, 2]), looked.load([3])] == [[1, 2], [3]]
+    assert capsys.readouterr().err.count("samples are no longer noted: ValueError") == 1
+    assert "Traceback" in (tmp_path / fail_safe.NAME).read_text()

@@ -13,6 +13,7 @@ import torch
 
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import import_rng_state
+from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.run_folder.atomic_files import write_json
 
@@ -35,7 +36,8 @@ def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
     assert drawn() == second
     import_rng_state.put(folder, 1, 3)  # of another rank nothing was noted
     assert drawn() != second
-    write_json(tmp_path / "job.json", {"schema": 1, "run": str(tmp_path), "rank": 0, "start": 3})
+    job = {"schema": 1, "run": str(tmp_path), "rank": 0, "start": 3, "session": trial.SESSION}
+    write_json(tmp_path / "job.json", job)
     monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
     import_rng_state.imported()
     assert drawn() == first and drawn() == second

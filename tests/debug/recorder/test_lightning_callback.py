@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from ocrlab.config import schema as configs
 from ocrlab.debug.flight_record import program_info, ring_writer, training_findings
 from ocrlab.debug.recorder.lightning_callback import Recorder
+from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
 from ocrlab.training import loop
 
@@ -41,7 +42,12 @@ def replay(run: Path, monkeypatch, again, last: int | None = None, **more) -> di
     out.mkdir()
     first = found.snapshots[-1]
     job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(first.path), "out": str(out)}
-    job |= {"first_step": first.number, "last_step": found.now.number if last is None else last, **more}
+    job |= {
+        "session": trial.SESSION,
+        "first_step": first.number,
+        "last_step": found.now.number if last is None else last,
+        **more,
+    }
     (out / "job.json").write_text(json.dumps(job))
 
     def end():
@@ -49,8 +55,6 @@ def replay(run: Path, monkeypatch, again, last: int | None = None, **more) -> di
 
     with monkeypatch.context() as patch:
         patch.setenv(program_info.REPLAY, str(out / "job.json"))
-        for name in replay_session.TRACKERS:
-            patch.setenv(name, "")
         patch.setattr(replay_session, "leave", end)
         patch.setattr(torch, "save", torch.save)
         with pytest.raises((Ended, IndexError)):

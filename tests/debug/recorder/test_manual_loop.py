@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from ocrlab.debug.flight_record import program_info, ring_writer
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
 from ocrlab.errors import ShapeError
 
@@ -96,6 +97,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": None, "out": str(out)}
+    job |= {"session": trial.SESSION}
     job |= {"snapshot": str(found.snapshots[-1].path)} if found.snapshots else {}
     job |= {"last_step": found.now.number if last is None else last, **more}
     (out / "job.json").write_text(json.dumps(job))
@@ -361,7 +363,7 @@ def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch
     def broken(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(ring_writer.Writer, "put", broken)
+    monkeypatch.setattr(ring_writer.Writer, "begin", broken)
     train(tmp_path / "b", Noisy(), epochs=1)
     assert capsys.readouterr().err.count("off for the rest of this run") == 1
     monkeypatch.undo()

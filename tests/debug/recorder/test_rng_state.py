@@ -120,3 +120,19 @@ def test_another_generator_in_the_place_of_numpys(monkeypatch):
         assert np.random.rand() == first
     finally:
         np.random.set_bit_generator(before)
+
+
+def test_a_state_is_read_in_each_step_while_it_moves_and_seldom_while_it_does_not():
+    reader = rng_state.StateReader()
+    for _ in range(3):
+        reader.take(cuda=False, everything=True)
+    taken = []
+    for step in range(64):
+        np.random.rand()
+        if step == 32:
+            random.random()
+        taken.append((reader.take(cuda=False, everything=False), rng_state.take(cuda=False)))
+    for states, whole in taken:
+        assert states == {name: whole[name] for name in states} and {"torch", "numpy"} <= states.keys()
+    read = [step for step, (states, _) in enumerate(taken) if "python" in states]
+    assert len(read) < 32 and any(32 <= step < 40 for step in read)

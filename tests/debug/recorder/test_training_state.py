@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from ocrlab.debug.flight_record import program_info, ring_writer
 from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
 
 
@@ -26,7 +27,7 @@ def replay(folder: Path, monkeypatch, again) -> dict:
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
-    job |= {"first_step": found.snapshots[-1].number, "last_step": found.now.number}
+    job |= {"session": trial.SESSION, "first_step": found.snapshots[-1].number, "last_step": found.now.number}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():

@@ -73,7 +73,7 @@ def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
     page.sample("a.png")
     guard = guards.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
     ended: list[int] = []
-    monkeypatch.setattr(guards, "_loading", lambda pids: lines)
+    monkeypatch.setattr(guards, "_loading", lambda _pids, _place: lines)
     monkeypatch.setattr(guard, "_end", ended.append)
     assert not guard._is_stuck(10.0), "what is seen for the first time is new"
     assert not guard._is_stuck(10.2) and guard._is_stuck(10.4) is bool(lines)
@@ -93,7 +93,7 @@ def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) ->
     try:
         assert child.stdout is not None and child.stdout.readline()
         time.sleep(0.5)
-        (line,) = guards._loading([child.pid, 1 << 22]).values()
+        (line,) = guards._loading([child.pid, 1 << 22], tmp_path).values()
         assert line.endswith("slow.py:5 Slow.__getitem__")
     finally:
         child.kill()

@@ -174,3 +174,14 @@ def test_a_rank_that_may_wait_for_another_one_is_not_blamed_for_it(
     guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
     told = trial._waits(subject, {"kind": "hang", "step": 4}, guard)
     assert told.startswith(wanted) if wanted else not told
+
+
+def test_checkpoints_of_a_replay_do_not_fill_the_disk(tmp_path: Path) -> None:
+    users, folder = tmp_path / "users.pt", tmp_path / "aside" / "deep"
+    folder.mkdir(parents=True)
+    for path in (users, folder / "last.pt"):
+        path.write_bytes(bytes(trial.LOG_LIMIT + 1))
+    (folder / "log.csv").write_text("0,1")
+    (folder / "renamed.pt").symlink_to(users)
+    trial._remove_checkpoints(tmp_path / "aside")
+    assert users.exists() and sorted(path.name for path in folder.iterdir()) == ["log.csv", "renamed.pt"]

@@ -10,7 +10,7 @@ from torch import nn
 
 from ocrlab.debug.instruments.step_check.findings import leaves, plain
 from ocrlab.debug.instruments.step_check.output_dependence import ROWS, alike
-from ocrlab.debug.recorder.call_hooks import harmless
+from ocrlab.debug.recorder.fail_safe import guard
 
 EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
 WIDE = 4  # numbers of an answer, as of an embedding
@@ -34,7 +34,7 @@ class Answers:
         self.close()
         self.handles = [part.register_forward_hook(self._left, with_kwargs=True) for part in self.called]
 
-    @harmless
+    @guard
     def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or not module.training or not self.looking():
             return

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check.findings import leaves, plain
-from ocrlab.debug.recorder.call_hooks import harmless
+from ocrlab.debug.recorder.fail_safe import guard
 
 STEPS = 150  # losses from which on something is said
 WALKS = 3  # over the loader: before that much is still to be learned
@@ -45,7 +45,7 @@ class Baseline:
         if given and len(self.called) == 1:
             self.handles = [self.called[0].register_forward_hook(self._left)]
 
-    @harmless
+    @guard
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and module.training and self.given and self.looking():
             self.output = next((t.detach() for _, t in leaves(output) if t.is_floating_point() and plain(t)), None)

@@ -105,7 +105,8 @@ class Learning:
             self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called]
 
     def _entered(self, module: nn.Module, _inputs: Any) -> None:
-        if module.training and not torch.compiler.is_compiling():
+        # Removed by a hook before it, it is still called for the call at hand.
+        if self.validating and module.training and not torch.compiler.is_compiling():
             self.told.validated_training += 1
 
     def begin(self, micro: int, batch: Any, walk: int = 0) -> None:

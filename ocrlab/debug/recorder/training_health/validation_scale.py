@@ -12,7 +12,7 @@ from torch import nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.step_check.findings import leaves, plain
-from ocrlab.debug.recorder.call_hooks import harmless
+from ocrlab.debug.recorder.fail_safe import guard
 
 CALLS = 32  # calls of each kind that are looked at
 VALUES = 1 << 16  # of a batch, evenly spread
@@ -67,7 +67,7 @@ class Scales:
         if not torch.compiler.is_dynamo_compiling() and (self.looking or not module.training):
             self.entered(module, args, kwargs)
 
-    @harmless
+    @guard
     def entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Note what a module is called with, where this is a call to look at."""
         training, validating = self.kept.get(id(module), (None, None))  # a copy shares the hooks of its original

@@ -26,7 +26,7 @@ from torch import Tensor
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import notebook_cells, program_info, ring_writer
 from ocrlab.debug.flight_record.ring_writer import Step
-from ocrlab.debug.recorder import import_rng_state, rng_state, sample_names, snapshots
+from ocrlab.debug.recorder import import_rng_state, replay_registration, rng_state, sample_names, snapshots
 from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched
 from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
 from ocrlab.debug.recorder.fail_safe import say
@@ -51,6 +51,7 @@ class Restored:
         last = int(job["last_step"])
         self.records = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
         pending = replay_plan.pending(self.recorded, self.records, last, self.folder)
+        self.from_start = bool(program_info.read(self.folder, self.rank).get("from_start"))
         self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
         # The batch of a validation from which on it is looked at, -1 for none of them.
         self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
@@ -83,13 +84,10 @@ class Restored:
         self.writing = threading.Lock()
 
     @classmethod
-    def asked(cls) -> Restored | None:
-        """Return the replay that this process is; None in a normal training, and in a replay for what the program
-        records before the run that is replayed. Raises what a job can have wrong.
+    def asked(cls, job: Mapping[str, Any]) -> Restored | None:
+        """Return the replay of a job; None for what the program records before the run that is replayed. Raises what a
+        job can have wrong.
         """
-        job = program_info.job()
-        if job is None:
-            return None
         notebook_cells.begins()
         if single_rank.is_other(job):
             if single_rank.asked:  # another rank, for which nobody waits
@@ -142,6 +140,7 @@ class Restored:
 
     def steps(self, numbers: Iterable[Any], loop: Any) -> Iterator[Any]:
         """Yield those of the `numbers` of a hand-written loop that the replay makes, from its snapshot on."""
+        file_sandbox.fed()
         self._load()
         self._expect_one_more()
         first = 0 if self.whole else self.records[0].micro if self.records else 0
@@ -154,6 +153,7 @@ class Restored:
 
     def next_step(self, loop: Any) -> None:
         """Begin the next step of a loop that draws its batches by itself: it ends with the step of its optimizer."""
+        file_sandbox.fed()
         self._leave_step()
         self._expect_one_more()
         self.over()
@@ -257,11 +257,27 @@ class Restored:
         try:
             for number, batch in enumerate(loader):
                 told = Loaded() if watched is None else watched.told()
-                anew = partial(parts, loader, told.base, told.states)
-                yield self.validate(batch, sample_names.of_batch(batch) or told.samples, number, anew)
+                yield self.validate_loaded(batch, sample_names.of_batch(batch) or told.samples, number, loader, told)
         finally:
             if watched is not None:
                 watched.stop()
+
+    def validate_loaded(self, batch: Any, samples: Sequence[str], number: int, loader: Any, loaded: Loaded) -> Any:
+        """Look at a batch of a validation that was `loaded` by a loader; see `validate`."""
+        return self.validate(batch, samples, number, partial(parts, loader, loaded.base, loaded.states))
+
+    def start_lightning(self, trainer: Any, model: Any, *, validates: bool) -> Callable[[], Any]:
+        """Have a Lightning trainer resume from the snapshot and write nothing; returns what undoes the rest."""
+        from ocrlab.debug.replay.child import lightning_resume
+
+        lightning_resume.start(self, trainer, model, validates=validates)
+        return lightning_resume.report_errors(self, trainer)
+
+    def hand_over(self, module: Any, step: str, given: Any, batch: Any) -> Callable[[], Any]:
+        """Have a `step` of a LightningModule made with `batch` in place of what was `given`; returns what undoes it."""
+        from ocrlab.debug.replay.child import lightning_resume
+
+        return lightning_resume.hand_over(module, step, given, batch)
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Take the loss of this micro-batch."""
@@ -389,3 +405,12 @@ def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _told: list[bool] = []
+
+
+def prepare(job: Mapping[str, Any]) -> None:
+    """Prepare the process of a replay when the recorder is imported: what it writes goes aside, one rank is alone."""
+    file_sandbox.begin()  # of a Python that reads no PYTHONPATH
+    single_rank.begin(job)
+
+
+replay_registration.register(prepare, Restored.asked)

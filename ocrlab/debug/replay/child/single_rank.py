@@ -14,7 +14,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,7 +23,6 @@ import torch.distributed as dist
 from ocrlab.debug.flight_record import program_info
 from ocrlab.errors import RunError
 from ocrlab.run_folder import launcher
-from ocrlab.run_folder.launcher import Member, Ranks
 
 RECEIVES = ("recv", "irecv", "recv_object_list")
 OBJECTS = ("broadcast_object_list", "scatter_object_list")  # sent by another rank: not even their size is known
@@ -77,7 +75,7 @@ def _on_fake_backend(real: Callable[..., Any], rank: int, world: int) -> Callabl
     """
     from torch.testing._internal.distributed.fake_pg import FakeProcessGroup, FakeStore
 
-    options = getattr(FakeProcessGroup, "Options", None)
+    options: Any = getattr(FakeProcessGroup, "Options", None)
     uniform = options is not None and hasattr(options(), "simulate_uniform_ranks")
     if not uniform:  # torch 2.14 and older: a reduction has no result, which DDP's reducer asks for
         _keep_own_gradients()
@@ -102,7 +100,8 @@ def _on_fake_backend(real: Callable[..., Any], rank: int, world: int) -> Callabl
 
 def _keep_own_gradients() -> None:
     """Have DDP take the gradients of this rank for the mean of all."""
-    usual = torch.nn.parallel.DistributedDataParallel.__init__
+    kind: Any = torch.nn.parallel.DistributedDataParallel
+    usual = kind.__init__
 
     def completed(gradients: torch.Tensor) -> Any:
         future: Any = torch.futures.Future()
@@ -113,7 +112,7 @@ def _keep_own_gradients() -> None:
         usual(model, *args, **named)
         model.register_comm_hook(None, lambda _state, bucket: completed(bucket.buffer()))
 
-    torch.nn.parallel.DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
+    kind.__init__ = made
 
 
 def _without_backend(real: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -126,7 +125,7 @@ def _without_backend(real: Callable[..., Any], args: tuple[Any, ...], named: dic
 
 def _refused(real: Callable[..., Any]) -> Callable[..., Any]:
     def receive(*_args: Any, **_named: Any) -> Any:
-        from_others[real.__name__] = None
+        _note(real.__name__)
         raise RunError(
             f"Rank {dist.get_rank()} of {dist.get_world_size()} waits for a tensor of another rank in "
             f"{real.__name__}, and {launcher.HOLDS}"
@@ -146,21 +145,19 @@ def _left_alone(real: Callable[..., Any]) -> Callable[..., Any]:
             source = dist.get_global_rank(group or dist.GroupMember.WORLD, told.arguments["group_src"])  # type: ignore[arg-type]
         if (source or 0) == dist.get_rank():
             return real(*args, **named)
-        from_others[real.__name__] = None
+        _note(real.__name__)
         return None
 
     return share
 
 
+def _note(name: str) -> None:
+    """Say once that the program takes a value of another rank by a function; what it does next may depend on it."""
+    if name not in from_others:
+        from_others[name] = None
+        print(f"{launcher.TAKES}{name}", file=sys.stderr, flush=True)
+
+
 def is_other(job: Mapping[str, Any]) -> bool:
     """Tell whether this process is not the one that a replay is about."""
     return job.get("started") not in (None, program_info.started())
-
-
-def member(flight: Path, rank: int, kind: str) -> Member:
-    """Return the record of how this rank ends, in a flight/; `ocrlab train` keeps its own, and one rank alone none."""
-    made = Member(Ranks(rank, program_info.world() if kind != "ocrlab train" else 1))
-    made.begin(watched=False)
-    made.keep(flight)
-    made.told.setdefault("end", None)  # of one rank it is only held
-    return made

@@ -215,10 +215,12 @@ def _place(step: Step, error: BaseException) -> Fault:
     if step.modules.raised is not None and _same(step.modules.raised[0], error):
         call = step.modules.raised[1]
         inputs = [tensor for _, tensor in traced_batch.tensors([call.args, dict(call.kwargs)], "")]
-        place: Fault = {"phase": "loss" if call.is_loss else "forward", "path": call.path, "module": call.label}
+        phase = "validation" if step.was_evaluating() else "loss" if call.is_loss else "forward"
+        place: Fault = {"phase": phase, "path": call.path, "module": call.label}
         place |= {"given": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
         return place | ({"call": call.number} if call.number > 1 else {})
-    return {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
+    place = {**step.here(), "line": _own_line(error)}  # what an operator's line was may be long ago
+    return {**place, "phase": "validation"} if step.was_evaluating() else place
 
 
 def _owned(step: Step, place: Fault, error: BaseException) -> Fault:

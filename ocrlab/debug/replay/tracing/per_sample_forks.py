@@ -22,8 +22,10 @@ import torch
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
+from ocrlab.debug.replay.tracing import tracer_errors
 
 ALL = 45.0  # seconds after which no other part is tried
+REFUSED = "a process that has initialised CUDA cannot be forked"
 MOST = 16  # samples that are tried one by one; of more the batch is halved first
 
 
@@ -46,8 +48,11 @@ def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]
     """Fork for each part of a batch, in one way after the other until one tells whose the fault is; returns the way and
     the part in the forks. Ends the process itself with status 0 when all have ended, `out/alone.json` written:
     {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same", "well"}]}; `same` tells whether it
-    is the fault `like`, `well` that there was none at all.
+    is the fault `like`, `well` that there was none at all. Where CUDA has been initialised it ends with status 1.
     """
+    if torch.cuda.is_initialized():
+        print(f"ocrlab replay: samples alone: {REFUSED}", file=sys.stderr, flush=True)
+        leave(1)
     try:
         end = time.monotonic() + ALL
         for number, way in enumerate(ways):
@@ -62,7 +67,7 @@ def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]
             if telling:
                 break
     except Exception as error:  # this process has not made the step, and must not go on with it
-        print(f"ocrlab replay: samples alone: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tracer_errors.report("samples alone", error)
         leave(1)
     leave(0)
 

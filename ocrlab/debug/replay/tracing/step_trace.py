@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.debug.replay.tracing import index_checks as traced_ranges
 from ocrlab.debug.replay.tracing import row_order as traced_rows
+from ocrlab.debug.replay.tracing import tracer_errors
 from ocrlab.debug.replay.tracing.autograd_functions import Functions
 from ocrlab.debug.replay.tracing.backward_trace import Backward
 from ocrlab.debug.replay.tracing.module_stack import Call, Modules, kind
@@ -234,6 +234,10 @@ class Step:
         """Tell whether the model is in eval() and makes no graph: an evaluation of a loop that does not say so."""
         return self.evaluates and not torch.is_grad_enabled() and not any(root.training for root in self.roots)
 
+    def was_evaluating(self) -> bool:
+        """Tell whether an evaluation was under way when an exception left it, and with it its no_grad()."""
+        return self.place.get("phase") == "validation" and not any(root.training for root in self.roots)
+
     def _who(self, operator: str) -> str:
         path, module = self.place.get("path"), self.place.get("module")
         return f"{path or 'the model'} ({module}), `{operator}`" if module else f"`{operator}`"
@@ -335,7 +339,7 @@ class Step:
                 self.raised_in = self.raised_in or (error, dict(self.place))
                 self.dead = True
             elif not self.blind:
-                print(f"ocrlab replay: tracing stopped: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                tracer_errors.report("tracing stopped", error)
             self.blind = True
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins
+from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins, tracer_errors
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
 from ocrlab.debug.replay.tracing.fault_report import Fault
@@ -57,6 +56,7 @@ class Tracer:
         cell = job.get("cell") or {}
         prepare(cell)
         self.out = Path(job["out"])
+        tracer_errors.write_into(self.out)
         self.on = bool(cell.get("trace"))
         self.first = int(cell.get("trace_from", job["last_step"]))
         self.positions: list[int] | None = cell.get("samples")
@@ -280,4 +280,4 @@ def _harmless() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        print(f"ocrlab replay: tracing failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        tracer_errors.report("tracing failed", error)

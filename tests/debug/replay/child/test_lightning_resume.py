@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.replay.child import lightning_resume
 from ocrlab.debug.replay.replay_job import replay
 
@@ -125,3 +127,24 @@ def test_it_validates_between_epochs_and_asks_workers_that_stay_again(tmp_path: 
     found = replay(run)
     assert "first fault at step 21, forward, `net.0` (Linear 4->8), op `aten::addmm`" in found.sentence
     assert found.record["equal"] is True and len(found.record["cells"][0]["steps"]) >= 21 * (not reaches)
+
+
+def test_an_error_in_a_process_that_lightning_has_started_reaches_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(lightning.Trainer._run_stage), "what is used of Lightning in private is there"
+
+    class Trainer:
+        def _run_stage(self) -> None:
+            raise ValueError("a torn page")
+
+    noted: list[BaseException] = []
+    replayed: Any = SimpleNamespace(failed=noted.append)
+    trainer: Any = Trainer()
+    lightning_resume.report_errors(replayed, trainer)()
+    assert not vars(trainer), "in the first process of a program Lightning calls on_exception"
+    monkeypatch.setattr(program_info, "started", lambda: [1])
+    undo = lightning_resume.report_errors(replayed, trainer)
+    with pytest.raises(ValueError, match="a torn page"):
+        trainer._run_stage()
+    assert [str(error) for error in noted] == ["a torn page"]
+    undo()
+    assert not vars(trainer)

@@ -36,8 +36,9 @@ def train(rank, what, out):
     told = dict(init_method=f"file://{os.getcwd()}/met-{what}", rank=rank, world_size=2) if what != "torchrun" else {}
     dist.init_process_group("gloo", **told)
     torch.set_num_threads(1)
-    seed = [7 if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(seed, 0)
+    seed = [7 if dist.get_rank() == 0 or what != "seed" else None]
+    if what == "seed":
+        dist.broadcast_object_list(seed, 0)
     torch.manual_seed(seed[0])
     data = TensorDataset(torch.randn(24, 4), (torch.arange(24) == 13) * 3 * dist.get_rank())
     net = DistributedDataParallel(nn.Linear(4, 3))
@@ -59,7 +60,7 @@ if __name__ == "__main__":
         os.execv(sys.executable, [sys.executable, *words, *sys.argv])
     elif what == "torchrun":
         sys.exit(train(0, what, out))
-    mp.start_processes(train, (what, out), nprocs=2, start_method=what)
+    mp.start_processes(train, (what, out), nprocs=2, start_method="fork" if what == "fork" else "spawn")
 """
 LIGHTNING = """
 import sys, torch
@@ -106,6 +107,14 @@ def test_the_rank_that_failed_is_replayed_alone(tmp_path: Path, what: str, kind:
     assert any("rank 1 of 2 is replayed alone" in text for text in done.record["warnings"])
     steps = next(cell["steps"] for cell in done.record["cells"] if cell["fault"])
     assert steps[0]["equal"], "a gradient of one rank is known from the second step on"
+
+
+@pytest.mark.slow
+def test_a_rank_that_needs_what_another_one_sends_says_so(tmp_path: Path) -> None:
+    done = replay(recorded(tmp_path, "seed", text=RANKS))
+    assert done.record["fault"] is None and not done.reproduced
+    assert "rank 1 of 2 takes values of other ranks (broadcast_object_list)" in done.sentence, done.sentence
+    assert launcher.HOLDS in done.sentence
 
 
 @pytest.mark.slow

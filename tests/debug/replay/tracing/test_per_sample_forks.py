@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+from ocrlab.debug.replay.tracing import tracer_errors
 
 CODE = """
 import os, sys, time
@@ -120,3 +122,30 @@ def test_a_second_way_is_tried_where_the_first_tells_nothing(
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=120)
     assert [told["names"] for told in json.loads((tmp_path / "alone.json").read_text())["tried"]][:2] == names[:2]
+
+
+def test_a_process_that_has_initialised_cuda_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(traced_alone.os, "fork", lambda: pytest.fail("it was forked"))
+
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(traced_alone, "leave", leave)
+    with pytest.raises(SystemExit) as ended:
+        traced_alone.each(1.0, tmp_path, [], {})
+    assert ended.value.code == 1 and traced_alone.REFUSED in capfd.readouterr().err
+
+
+def test_what_the_tracer_fails_at_is_written_with_its_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracer_errors.write_into(tmp_path)
+    try:
+        raise ValueError("mine")
+    except ValueError as error:
+        tracer_errors.report("tracing failed", error)
+    assert 'raise ValueError("mine")' in (tmp_path / tracer_errors.NAME).read_text()
+    assert "tracing failed: ValueError: mine" in capfd.readouterr().err

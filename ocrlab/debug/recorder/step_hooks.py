@@ -1,0 +1,128 @@
+"""Hooks on a model and its optimizer that tell where a step of a hand-written loop is which draws its own batches.
+
+Between `optimizer.step()` and the next training call of the model nobody knows more than that data is drawn. A call in
+eval mode, or without gradients, is one of a validation. The loss is the number that the model itself returns, if any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments.call_hook import CallHook
+from ocrlab.debug.recorder.module_stages import compiling, unwrapped
+
+if TYPE_CHECKING:
+    from ocrlab.debug.recorder.manual_loop import LoopRecorder
+
+
+class StepHooks:
+    """The hooks of one `LoopRecorder`, from `start` to `stop`; they act in a loop without `rec.batches`."""
+
+    def __init__(self, loop: LoopRecorder) -> None:
+        self.loop = loop
+        self.handles: list[Any] = []
+        self.output: Any = None  # the hook on what the model returned last
+        self.in_step = False  # the record of a step is written, and its optimizer has not stepped
+        self.has_stepped = False
+        self.has_loss = False  # the program itself has said the loss of this step
+
+    def start(self) -> None:
+        """Listen to the calls of the models, and to the steps of the first optimizer."""
+        self.stop()
+        for model in self.loop.held.models:
+            _, whole = unwrapped(model)
+            if isinstance(whole, torch.jit.ScriptModule):
+                continue
+            self.handles.append(whole.register_forward_pre_hook(CallHook(self._entered)))
+            self.handles.append(whole.register_forward_hook(CallHook(self._left)))
+        register = getattr(self.loop.first, "register_step_post_hook", None)
+        if register is not None:
+            self.handles.append(register(self._stepped))
+
+    def stop(self) -> None:
+        """Take every hook out."""
+        while self.handles:
+            self.handles.pop().remove()
+        self._forget_output()
+
+    def _forget_output(self) -> None:
+        if self.output is not None:
+            self.output.remove()
+            self.output = None
+
+    def _entered(self, module: nn.Module, _args: Any) -> None:
+        if compiling():
+            return
+        loop = self.loop
+        if not loop.mode and loop.replay is not None:
+            return  # of a loop that says later where its steps begin
+        validates = not module.training or not torch.is_grad_enabled()
+        try:
+            if not loop.mode:
+                loop._begin_mode("optimizer")
+            if loop.mode == "optimizer" and not self.in_step:
+                self.in_step = True
+                if loop.replay is None:
+                    loop.begin_step()
+            loop._say_phase("validation" if validates else "forward")
+        except Exception as error:
+            self._give_up(error)
+
+    def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
+        if compiling() or not self.loop.mode or not module.training or not torch.is_grad_enabled():
+            return
+        try:
+            self._forget_output()
+            found = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
+            loss = next((t for t in found if t.numel() == 1), None)
+            if loss is not None and not self.has_loss:
+                recorder = self.loop.tape or self.loop.replay
+                if recorder is not None:
+                    recorder.loss(loss)
+            if found:
+                first = found[0] if loss is None else loss
+                self.output = first.register_hook(self._backward)
+        except Exception as error:
+            self._give_up(error)
+
+    def _backward(self, _gradient: Tensor) -> None:
+        self.loop._say_phase("backward")
+
+    def _stepped(self, *_: Any) -> None:
+        """Note that the optimizer has stepped, which ends a step of a loop that says nothing else."""
+        loop = self.loop
+        if compiling() or loop.mode == "steps" or (not loop.mode and loop.replay is not None):
+            return
+        self.has_stepped = True
+        try:
+            if not loop.mode:
+                loop._begin_mode("optimizer")
+            if not self.in_step and loop.replay is None:  # nobody has called the model in this step
+                loop.begin_step()
+            self.in_step = self.has_loss = False
+            loop.end_step()
+        except Exception as error:
+            self._give_up(error)
+            return
+        if loop.replay is not None:  # what goes wrong in a replay must be seen
+            loop.replay.next_step(loop)
+
+    def _give_up(self, error: Exception) -> None:
+        """Switch off without a word to the program, whatever is wrong in here; a replay fails by it."""
+        if self.loop.replay is not None:
+            raise error
+        self.stop()
+        if self.loop.tape is not None:
+            self.loop.tape.give_up(error)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Return the tensors that a model returned, those of the first level."""
+    if isinstance(output, Tensor):
+        return [output]
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
+    return [part for part in parts if isinstance(part, Tensor)]
