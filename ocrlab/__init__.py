@@ -7,7 +7,6 @@ itself needs only the standard library.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ocrlab._version import __version__

@@ -170,9 +170,9 @@ class Member:
                 write_json(folder / f"rank-{self.ranks.rank}.json", self.told, private=True)
 
 
-def member(flight: Path, rank: int, kind: str) -> Member:
-    """Return the record of how this rank ends, in a flight/; `ocrlab train` keeps its own, and one rank alone none."""
-    record = Member(Ranks(rank, program_info.world() if kind != "ocrlab train" else 1))
+def member(flight: Path, rank: int, world: int) -> Member:
+    """Return the record of how this rank of `world` ends, in a flight/; one rank alone keeps none."""
+    record = Member(Ranks(rank, world))
     record.begin(watched=False)
     record.keep(flight)
     record.told.setdefault("end", None)  # of one rank it is only held

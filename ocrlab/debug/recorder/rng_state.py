@@ -83,11 +83,12 @@ def _python() -> bytes:
 
 def _numpy() -> bytes | None:
     """Return the state of the generator that np.random's functions draw from; None for one of another kind."""
-    generator: Any = np.random.get_bit_generator()
+    generator: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
     if type(generator) is not np.random.MT19937:
         return None
     with generator.lock:
-        _, keys, *rest = np.random.get_state()  # noqa: NPY002
+        state: Any = np.random.get_state()  # noqa: NPY002
+    _, keys, *rest = state
     return bytes(keys.tobytes() + NUMPY.pack(*rest))
 
 

@@ -52,7 +52,8 @@ class Tape:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         fail_safe.write_errors_to(self.folder)
         self.on = self.snapshots_on = self.cuda = True
-        self.rank, self.member = rank, launcher.member(self.folder, rank, kind)
+        world = 1 if kind == "ocrlab train" else program_info.world()  # ocrlab train keeps a record of its own
+        self.rank, self.member = rank, launcher.member(self.folder, rank, world)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
         program_info.write(self.folder, kind, rank=rank, **told)
         if rank == 0:
