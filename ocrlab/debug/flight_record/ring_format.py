@@ -6,19 +6,21 @@
     pages 2..7   the words: names of phases and stages
     then         slots: one for each micro-batch. Number, number again, checksum, loss, the step's numbers, and a text
                  (JSON) that is small enough
-    then         blocks: number, length, checksum, the state of a random generator
+    then         blocks: number, length, checksum, the 624 words of a random generator
     then         the texts of slots that are too large for them
 
 A process that dies leaves the pages to the kernel, so that nothing of this needs a sync. A slot's number is written
 first, and again last: what was being written when the process died is seen by that. The micro-batches of one optimizer
 step follow each other in slots with the same step number; what belongs to the step, its memory and learning rate, is in
-the first of them. The state of a generator is written once for all records in which it stays the same. Slots are small,
-so that several share a page: the kernel writes the file to the disk every half minute, and the first write to each page
-after that costs 10 to 50 microseconds.
+the first of them. The words of a generator, with which its state begins, are written once for all records in which
+they stay the same: a draw moves only what comes after them, until all words are used up. Slots are small, so that
+several share a page: the kernel writes the file to the disk every half minute, and the first write to each page after
+that costs 10 to 50 microseconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import zlib
@@ -42,15 +44,28 @@ SLOT_BYTES = 1024
 SMALL = SLOT_BYTES - SLOT.size  # bytes of a text that lies in its slot
 BLOCK = struct.Struct("<QII")  # number, bytes, CRC-32
 BLOCK_BYTES = 5120  # of one
+WORDS_BYTES = 2496  # or twice as many: with what the state of a Mersenne Twister begins
 BLOCKS = 6  # that a micro-batch may fill: three generators, before its batch was loaded and after it
 MARGIN = 64  # micro-batches whose blocks are kept beyond those of the slots, for a reader whose writer goes on
-INLINE = 64  # bytes of a state that stands in the text itself, as those of CUDA do
-
 TEXTS = {"op": (704, 250), "sample": (1216, 250)}  # offset, bytes of one value
 SAVED = struct.Struct("<Bqq")  # whether it is there, micro and number of the step that it was taken before
 SAVED_AT = 1792  # snapshot a, and b 32 bytes after it
 
-ENCODE = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False).encode
+ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
+
+
+def _encoding() -> Callable[[Any], str]:
+    """Return `ENCODER.encode`, without the encoder in C that it makes anew each time where there is one."""
+    made: Any = getattr(json.encoder, "c_make_encoder", None)
+    with contextlib.suppress(Exception):
+        in_c = made(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+        probe = {"a": ["\u00e9\n", 1, None, True, 0.5]}
+        if "".join(in_c(probe, 0)) == ENCODER.encode(probe):
+            return lambda told: "".join(in_c(told, 0))
+    return ENCODER.encode
+
+
+ENCODE = _encoding()
 COUNTS = [bytes((count,)) for count in range(256)]
 States = Mapping[str, bytes]  # of the random generators, by name
 
@@ -112,7 +127,7 @@ def text_of(step: Step, room: int, random: Mapping[str, Any], loaded: Mapping[st
 
 
 def no_block(number: int) -> bytes:
-    """Return the state in a block where there are none; raises Torn."""
+    """Return the words in a block where there are none; raises Torn."""
     raise Torn(f"no block {number}")
 
 
@@ -147,14 +162,14 @@ def read_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = n
 
 
 def _states(named: Mapping[str, Any], block: Callable[[int], bytes]) -> dict[str, bytes]:
-    return {name: bytes.fromhex(at) if isinstance(at, str) else block(at) for name, at in named.items()}
+    return {name: (block(number) if number else b"") + bytes.fromhex(rest) for name, (number, rest) in named.items()}
 
 
 def block_of(blocks: bytes, number: int) -> bytes:
-    """Return the state in a block; raises Torn where it is another one, or damaged."""
+    """Return the words in a block; raises Torn where it is another one, or damaged."""
     at = (number % (len(blocks) // BLOCK_BYTES)) * BLOCK_BYTES if len(blocks) >= BLOCK_BYTES else 0
     found, size, check = BLOCK.unpack_from(blocks, at) if blocks else (0, 0, 0)
-    state = blocks[at + BLOCK.size : at + BLOCK.size + size]
-    if found != number or zlib.crc32(state) != check:
+    words = blocks[at + BLOCK.size : at + BLOCK.size + size]
+    if found != number or zlib.crc32(words) != check:
         raise Torn(f"block {number} holds {found}")
-    return state
+    return words

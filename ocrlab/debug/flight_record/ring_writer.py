@@ -10,6 +10,7 @@ import os
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 from ocrlab.debug.flight_record.ring_format import (
     AGAIN_AT,
@@ -20,7 +21,6 @@ from ocrlab.debug.flight_record.ring_format import (
     FIGURES,
     FIRST,
     HEADER,
-    INLINE,
     LOSS,
     LOSS_AT,
     MAGIC,
@@ -38,6 +38,7 @@ from ocrlab.debug.flight_record.ring_format import (
     TEXTS,
     WORD_BYTES,
     WORDS,
+    WORDS_BYTES,
     States,
     Step,
     text_of,
@@ -72,7 +73,7 @@ class Writer:
         self.count = self.block = 0  # records written, blocks filled
         self.number = self.micro = -1  # of the newest record
         self.newest_loss: float | None = None  # of the newest record, where one has come
-        self.known: dict[bytes, int] = {}  # states, and the blocks that hold them
+        self.known: dict[tuple[Any, str], tuple[bytes, int]] = {}  # newest words, and their blocks
         self.words: dict[str, int] = {"": 0}  # and their numbers
         self.turned = 0  # words that were written over others
         for name in PHASES:
@@ -98,7 +99,7 @@ class Writer:
         """Write the record of a micro-batch that now begins, in place of the oldest one; `position` is in its walk."""
         random = self.states(step.random)
         same = step.loaded is step.random or step.loaded == step.random
-        text = text_of(step, self.room, random, None if same else self.states(step.loaded))
+        text = text_of(step, self.room, random, None if same else self.states(step.loaded, step.order.get("worker")))
         known = (step.lr is not None) | (step.loss_before is not None) << 1 | same << 2
         figures = FIGURES.pack(
             step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time, known,
@@ -128,23 +129,30 @@ class Writer:
         """Return where the slot of a record begins."""
         return FIRST + (record - 1) % self.slots * SLOT_BYTES
 
-    def states(self, states: States) -> dict[str, int | str]:
-        """Return what stands for states in the text of a record: the number of a block, or the state in hex."""
-        there = {name: state for name, state in states.items() if len(state) <= BLOCK_BYTES - BLOCK.size}
-        return {name: s.hex() if len(s) <= INLINE else self._block(s) for name, s in there.items()}
+    def states(self, states: States, whose: Any = "") -> dict[str, tuple[int, str]]:
+        """Return what stands for states in the text of a record: the number of the block with the words, 0 for none,
+        and the rest in hex.
 
-    def _block(self, state: bytes) -> int:
-        """Return the number of the block that holds a state, which is written where none does, or only an old one."""
-        known = self.known.get(state)
-        if known is not None and self.block - known < OLD:
-            return known
+        `whose` tells processes apart: words that are the same as the ones before are not written again.
+        """
+        named: dict[str, tuple[int, str]] = {}
+        for name, state in states.items():
+            if len(state) < WORDS_BYTES:
+                named[name] = 0, state.hex()
+                continue
+            end = min(len(state) // WORDS_BYTES, 2) * WORDS_BYTES
+            words, known = state[:end], self.known.get((whose, name))
+            if known is None or known[0] != words or self.block - known[1] >= OLD:
+                self.known[whose, name] = known = words, self._block(words)
+            named[name] = known[1], state[end:].hex()
+        return named
+
+    def _block(self, words: bytes) -> int:
+        """Write the words of a generator into the next block, and return its number."""
         number = self.block + 1
         at = self.blocks_at + number % self.blocks * BLOCK_BYTES
-        self.page[at : at + BLOCK.size + len(state)] = BLOCK.pack(number, len(state), zlib.crc32(state)) + state
+        self.page[at : at + BLOCK.size + len(words)] = BLOCK.pack(number, len(words), zlib.crc32(words)) + words
         self.block = number
-        if len(self.known) >= OLD:
-            self.known.clear()
-        self.known[state] = number
         return number
 
     def phase(self, name: str) -> None:

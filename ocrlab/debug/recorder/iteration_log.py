@@ -29,8 +29,10 @@ class Counted:
         loader: Iterable[Any],
         on_walk: Callable[[int], None] | None = None,
         on_batch: Callable[[Any, Loaded], None] | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         self.loader, self.on_walk, self.on_batch = loader, on_walk, on_batch
+        self.may_begin = may_begin  # tells whether a replay may begin with the next batch
         self.now = Loaded()  # the batch at hand
         self.walk = -1
 
@@ -52,9 +54,10 @@ class Counted:
 
     def __iter__(self) -> Iterator[Any]:
         now = self.begin()
-        iterator, reader = iter(self.loader), rng_state.StateReader()
+        iterator = iter(self.loader)
         while True:
-            states = reader.take(cuda=False, everything=now.position < 0)
+            # With a later batch the replay has drawn what the run has, as it goes on from its first one.
+            states = rng_state.take(cuda=False) if now.position < 0 or self.may_begin() else {}
             try:
                 batch = next(iterator)
             except StopIteration:

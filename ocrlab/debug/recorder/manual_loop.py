@@ -104,7 +104,7 @@ class LoopRecorder:
         self.epoch_count: int | None = None
         self.mode = ""  # who says where a step begins: "batches", "steps", or "optimizer" for nobody
         self.hooks = StepHooks(self)
-        self.is_closed = False
+        self.is_closed = self.takes_snapshots = False
         self.pid, self.error_before = os.getpid(), last_error()
         for other in [other for other in OPEN if self.replay is None and other.held.shares(held)]:
             other.close()  # a cell of a notebook that is executed again
@@ -211,13 +211,14 @@ class LoopRecorder:
             return
         tape, before, self.mode = self.tape, self.mode, mode
         if tape is not None and mode == "optimizer":
+            self.takes_snapshots = tape.snapshots_on
             tape.snapshots_on = False  # a replay runs the program from its beginning
             program_info.add(tape.folder, tape.rank, from_start=True)
         elif tape is not None and before == "optimizer":
             if not self.hooks.has_stepped:  # what was recorded is a call of the model before the training
                 tape.start_again()
                 self.now.micro, self.now.number = -1, 0
-            tape.takes_snapshots_again()
+            tape.starts_at_snapshots(self.takes_snapshots)
         if mode == "batches":
             self.hooks.stop()
 

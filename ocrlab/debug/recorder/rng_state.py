@@ -17,6 +17,9 @@ import torch
 
 PYTHON = struct.Struct("<625IBd")  # Mersenne Twister and its position, whether a second Gaussian waits, that
 NUMPY = struct.Struct("<IBd")  # after the words: position, whether a second Gaussian waits, that
+# torch.get_rng_state() has 5056 bytes: seed and position, 624 words in eight bytes each, second Gaussians. The words
+# are put first, as they are in the other two: a record names them, and holds the rest.
+TORCH, FIRST, LAST = 5056, 24, 24 + 8 * 624
 KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 VERSION = 3  # of random.getstate() since Python 3.2
 EVERY = 8  # steps between two reads of a state that does not move
@@ -62,7 +65,8 @@ class StateReader:
 
 def _torch(cuda: bool, every: bool) -> dict[str, bytes]:
     """Return torch's state, and with `cuda` that of the current device, or of `every` one, where CUDA is in use."""
-    states = {"torch": torch.get_rng_state().numpy().tobytes()}
+    state = torch.get_rng_state().numpy().tobytes()
+    states = {"torch": state if len(state) != TORCH else state[FIRST:LAST] + state[:FIRST] + state[LAST:]}
     if cuda and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()) if every else (torch.cuda.current_device(),):
             states[f"cuda{device}"] = torch.cuda.get_rng_state(device).numpy().tobytes()
@@ -83,12 +87,12 @@ def _python() -> bytes:
 
 def _numpy() -> bytes | None:
     """Return the state of the generator that np.random's functions draw from; None for one of another kind."""
-    generator: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    numpy_random: Any = np.random
+    generator = numpy_random.get_bit_generator()
     if type(generator) is not np.random.MT19937:
         return None
     with generator.lock:
-        state: Any = np.random.get_state()  # noqa: NPY002
-    _, keys, *rest = state
+        _, keys, *rest = numpy_random.get_state()
     return bytes(keys.tobytes() + NUMPY.pack(*rest))
 
 
@@ -113,4 +117,7 @@ def put(given: Mapping[str, bytes]) -> None:
 
 
 def _tensor(state: bytes) -> torch.Tensor:
+    words = LAST - FIRST
+    if len(state) == TORCH:
+        state = state[words : words + FIRST] + state[:words] + state[words + FIRST :]
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)

@@ -98,12 +98,16 @@ class Tape:
             entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait)
             entry.start()
         else:
-            entry = Counted(loader, on_walk, on_batch if self.raw is not None else None)
+            entry = Counted(loader, on_walk, on_batch if self.raw is not None else None, self.may_take_snapshot)
         if known is not None:
             known.stop()
             entry.walk = known.walk
         self.loaders[number] = entry
         return entry
+
+    def may_take_snapshot(self) -> bool:
+        """Tell whether a snapshot may be taken before the next micro-batch."""
+        return self.micro + 1 > self.snapshots.quiet
 
     @guard
     def walk(self, number: int) -> None:
@@ -178,9 +182,9 @@ class Tape:
         self.writer.start_again()
 
     @guard
-    def takes_snapshots_again(self) -> None:
-        """Take snapshots, of a loop that says by now where its steps begin."""
-        self.snapshots_on = True
+    def starts_at_snapshots(self, on: bool) -> None:
+        """Take snapshots, if that is `on`, of a loop that says by now where its steps begin."""
+        self.snapshots_on = on
         program_info.add(self.folder, self.rank, from_start=False)
 
     def phase(self, name: str) -> None:

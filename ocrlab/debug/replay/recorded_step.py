@@ -211,7 +211,7 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
         subject.is_whole = True
     if program.get("from_start"):
         subject.snapshot, subject.is_whole = None, True
-    elif not any(step.micro == 0 for step in found.steps):
+    elif subject.snapshot is None and not subject.is_whole and not any(step.micro == 0 for step in found.steps):
         raise ConfigError(
             f"Step {chosen} cannot be reached again",
             got=f"snapshots before {', '.join(f'step {shot.number}' for shot in found.snapshots) or 'no step'}"
