@@ -121,7 +121,7 @@ def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
     try:
         return from_json(path.read_bytes(), source=str(path))
     except FileNotFoundError:
-        need = "a run of ocrlab train, or of a program with ocrlab's Recorder or recording()"
+        need = "a run of ocrlab train, or of a program with ocrlab.record or ocrlab.Recorder"
         raise RunError(f"{run} has no record of how it was started", need=need) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error

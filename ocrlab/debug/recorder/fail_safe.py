@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-NAME = "ocrlab-errors.log"
+from ocrlab.run_folder.own_errors import append_own_error
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 _folders: list[Path] = []  # the flight/ of the recording that began last
 
@@ -64,14 +62,8 @@ def report(error: BaseException, consequence: str, folder: Path | None = None) -
     """Say in one line what follows from an error of ours, and append it to the log of a flight/; never raises."""
     summary = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     say(f"{consequence}: {summary}")
-    places = [folder] if folder is not None else _folders
-    with contextlib.suppress(Exception):
-        text = "".join(traceback.format_exception(error))
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        for place in places:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            with open(os.open(place / NAME, flags, 0o600), "a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{stamp} process {os.getpid()}: {consequence}: {summary}\n{text}\n")
+    for place in [folder] if folder is not None else _folders:
+        append_own_error(place.parent, f"{consequence}: {summary}", error)
 
 
 def say(text: str) -> None:

@@ -18,7 +18,7 @@ class Held:
         self.models: list[nn.Module] = _several(model)
         if not self.models or not all(isinstance(part, nn.Module) for part in self.models):
             got = ", ".join(type(part).__name__ for part in self.models) or "nothing"
-            raise ShapeError("recording() records a torch model", got=got, need="an nn.Module, or a list of them")
+            raise ShapeError("ocrlab.record needs a torch model", got=got, need="an nn.Module, or a list of them")
         self.optimizers = _several(optimizer)
         self.schedulers = _several(scheduler)
         self.scaler = scaler

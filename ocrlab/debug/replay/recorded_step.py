@@ -182,10 +182,10 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
         ours = (run / "config.yaml").is_file()
         raise RunError(
             f"{run} has no flight record",
-            need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab's Recorder or recording()",
+            need="flight/ring-*.bin: a run of ocrlab train, or of a program with ocrlab.record or ocrlab.Recorder",
             do="Run it again with recorder.on=true"
             if ours
-            else "Put recording() of ocrlab.debug.recorder.lightning_callback into it",
+            else "Add ocrlab.record(run, model, optimizer) to it, or ocrlab.Recorder() to Lightning's callbacks",
         )
     found = _newest(paths)
     program = program_info.read(run, rank)

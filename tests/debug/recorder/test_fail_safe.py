@@ -9,6 +9,7 @@ from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
 from ocrlab.debug.recorder import fail_safe
+from ocrlab.run_folder import own_errors
 from ocrlab.debug.recorder.dataset_proxy import Place, Watched
 from ocrlab.debug.recorder.manual_loop import recording
 
@@ -89,7 +90,7 @@ def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(t
             rec.loss(net(batch).sum()).backward()
             optimizer.step()
             made += 1
-    log = tmp_path / "flight" / fail_safe.NAME
+    log = tmp_path / "flight" / own_errors.NAME
     text = log.read_text()
     assert made == 4 and log.stat().st_mode & 0o777 == 0o600
     assert text.count("KeyError: 'of the recorder'") == 2 and "Traceback" in text and "in broken" in text
@@ -101,9 +102,10 @@ def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(t
 
 def test_a_sample_that_cannot_be_noted_is_loaded(tmp_path, capsys):
     """The page of a worker lies on a disk that has become full, say."""
-    looked = Watched(list(range(8)), Place(tmp_path), 0)
+    (tmp_path / "flight").mkdir()
+    looked = Watched(list(range(8)), Place(tmp_path / "flight"), 0)
     looked.open()
     looked.page.page.close()
     assert [looked.load([1, 2]), looked.load([3])] == [[1, 2], [3]]
     assert capsys.readouterr().err.count("samples are no longer noted: ValueError") == 1
-    assert "Traceback" in (tmp_path / fail_safe.NAME).read_text()
+    assert "Traceback" in (tmp_path / "flight" / own_errors.NAME).read_text()
