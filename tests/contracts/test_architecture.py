@@ -96,6 +96,7 @@ ELSEWHERE = (
     "tests/model/test_sum.py",
     "tests/x.py",
     "ocrlab.x",
+    "ocrlab.debug.recorder.nothing",
     "ocrlab.cli.report_",
     "__path__",
     "__file__",

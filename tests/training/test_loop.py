@@ -263,7 +263,7 @@ def test_the_first_error_survives_a_lost_run_folder(pages, tmp_path, monkeypatch
     ((_, record),) = run_folder.list_runs(tmp_path)
     assert record.status == "failure"
     assert "illegal instruction" in record.error["message"]
-    assert "test_fit.py" in json.dumps(record.error)
+    assert "test_loop.py" in json.dumps(record.error)
 
 
 def test_bad_data_is_a_failed_run_with_its_reason(tmp_path):

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 CALLING = re.compile(r"(?:_wrapped_call_impl|_call_impl|__call__|_slow_forward)\Z")  # functions of Module
 OURS = re.compile(
-    r"ocrlab[/\\]debug[/\\]recorder[/\\]\w+\.py\Z"
+    r"ocrlab[/\\]debug[/\\]recorder[/\\](?:\w+[/\\])*\w+\.py\Z"
 )  # stand between two of them where a training is recorded
 MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py\Z")
 CALLED = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\(")

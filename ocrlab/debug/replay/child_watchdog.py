@@ -30,7 +30,10 @@ GRACE = 5.0  # seconds in which a program may end after that process of it which
 SLOWEST = 20.0  # seconds: what a single slow start can ask for at most
 STACK_SECONDS = 2.0
 STACKS = 5  # more of a loop, of which one may be in anything that it calls
-FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<|ocrlab/(?:replaying|recording|flight)/\w+\.py$")
+FOREIGN = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python\d|^<"
+    r"|ocrlab/(?:debug/(?:replay|recorder|flight_record)|run_folder)/(?:\w+/)*\w+\.py$"
+)
 
 
 class Guard(threading.Thread):

@@ -50,7 +50,7 @@ def test_a_run_folder_tells_its_failure(runs: Path) -> None:
         folder.fail(error)
     found = load_input.incident(str(folder.path))
     assert found.status == "failed"
-    assert "test_read.py" in found.texts["traceback.txt"]
+    assert "test_load_input.py" in found.texts["traceback.txt"]
     assert classify(found).causes[0].id == "io.missing"
 
 

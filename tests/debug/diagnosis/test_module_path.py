@@ -74,7 +74,7 @@ def test_module_and_operator_of_a_real_failure(
 ) -> None:
     hear = Stages(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
     lines = failing(*args, hear=hear)
-    assert any("recording/stages.py" in line for line in lines) == recorded
+    assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"
     found = module_path.told(numbered(lines))
     assert found is not None
     assert found[1] == told

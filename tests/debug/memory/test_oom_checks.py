@@ -33,7 +33,7 @@ def test_a_host_that_grows_for_minutes_is_a_leak() -> None:
     known = oom_inputs.know(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
     found = oom_kinds.split(known)
     assert (found.kind, found.cause) == ("leak", "host.oom_kill")
-    assert "leaks.watch" in oom_remedies.remedy(known, found).do
+    assert "watch_leaks" in oom_remedies.remedy(known, found).do
 
 
 def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_be_measured() -> None:

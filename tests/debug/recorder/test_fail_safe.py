@@ -9,9 +9,9 @@ from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
 from ocrlab.debug.recorder import fail_safe
-from ocrlab.run_folder import own_errors
 from ocrlab.debug.recorder.dataset_proxy import Place, Watched
 from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.run_folder import own_errors
 
 
 def test_a_look_that_fails_is_over_and_the_call_goes_on(capsys):

@@ -374,7 +374,7 @@ def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch
 
 
 def test_what_is_no_model_is_refused_in_words(tmp_path):
-    with pytest.raises(ShapeError, match="records a torch model"), recording(tmp_path, None):
+    with pytest.raises(ShapeError, match="needs a torch model"), recording(tmp_path, None):
         pass
 
 

@@ -160,7 +160,7 @@ class Net(nn.Module):
 STEPS = """
 import sys, torch, ocrlab
 sys.path.insert(0, {root!r})
-from tests.recording.test_record_object import Net
+from tests.debug.recorder.test_record_object import Net
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 rec = ocrlab.record("run", model, optimizer, snapshot_every=4)

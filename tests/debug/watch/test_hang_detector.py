@@ -18,7 +18,7 @@ def quiet(tmp_path, monkeypatch):
     """A silence of ten seconds that nothing breaks."""
     monkeypatch.setattr(progress_counters, "moved", lambda *_: "")
     monkeypatch.setattr(stack_sampling, "sample", lambda *_: None)
-    monkeypatch.setattr("ocrlab.debug.watch.hang_detector.stacks.take", lambda *_: [])
+    monkeypatch.setattr("ocrlab.debug.watch.hang_detector.stack_dumps.take", lambda *_: [])
     return Quiet(10.0, tmp_path, since=1000.0)
 
 

@@ -30,7 +30,7 @@ from ocrlab.training.distributed import collectives
 from ocrlab.training.loop import silent
 from ocrlab.training.run_callback import Watcher
 
-PROGRAM = Path(__file__).with_name("forked_ranks.py")
+PROGRAM = Path(__file__).parents[1].joinpath("forked_ranks.py")
 
 
 def run(place: Path, *scenarios: str) -> Path:

@@ -25,7 +25,7 @@ from ocrlab.run_folder import launcher, watcher_link
 from ocrlab.training.distributed import launch
 from tests.training.forked_ranks import TINY, draw
 
-PROGRAM = Path(__file__).with_name("faulty_ranks.py")
+PROGRAM = Path(__file__).parents[1].joinpath("faulty_ranks.py")
 SILENCE = 25.0  # seconds; more than what importing and compiling take between two signs of life
 
 

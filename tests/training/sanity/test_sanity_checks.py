@@ -106,7 +106,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(config: Config) -> 
         raise ZeroDivisionError("by design")
 
     report = sanity_checks.check(config, loss=broken, only=["contract", "loss", "pages"])
-    assert one(report.checks, "loss").seen.startswith("ZeroDivisionError: by design (test_sanity.py:")
+    assert one(report.checks, "loss").seen.startswith("ZeroDivisionError: by design (test_sanity_checks.py:")
     assert report.contract is not None
     assert "ZeroDivisionError" in one(report.checks, "contract of a step").seen
     assert not report.ok

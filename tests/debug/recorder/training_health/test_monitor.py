@@ -288,7 +288,7 @@ def test_an_exit_in_the_middle_is_told(tmp_path: Path) -> None:
         told(tmp_path, step)
     said = (training_findings.read(tmp_path) or [""])[0]
     assert "ended the program in batch 3 of 8 of epoch 2 of 2" in said
-    assert "test_learning.py:" in said
+    assert "test_monitor.py:" in said
     assert training_findings.cut(tmp_path)
 
 

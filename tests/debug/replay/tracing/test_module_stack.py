@@ -27,7 +27,7 @@ def test_a_schema_tells_views_from_writes() -> None:
     assert traced_ops.schema(torch.ops.aten.relu_.default).writes == (0,)
     assert not traced_ops.schema(torch.ops.aten.add.Tensor).view
     assert traced_ops.is_foreign(torch.__file__) and not traced_ops.is_foreign(__file__)
-    assert "test_modules.py" in traced_ops.line()
+    assert "test_module_stack.py" in traced_ops.line()
 
 
 def test_a_finite_tensor_whose_sum_overflows_is_good() -> None:

@@ -126,7 +126,7 @@ def test_a_target_of_the_wrong_type_is_placed_in_the_loss(tmp_path: Path) -> Non
     found, raised = step(tmp_path, Net(), (image, truth.float()))
     subset(found, kind="exception", phase="loss")
     assert raised is not None and str(raised) in found["exception"]
-    assert "test_replayed.py" in found["line"]
+    assert "test_tracer.py" in found["line"]
 
 
 def test_nan_in_one_page_is_told_with_the_first_module_that_got_it(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_what_raises_in_backward_is_placed_in_its_module(tmp_path: Path, plant: 
     plant(net)
     found, raised = step(tmp_path, net, batch())
     subset(found, kind="exception", phase="backward", path=module)
-    assert type(raised).__name__ in found["exception"] and "test_replayed.py" in found["line"]
+    assert type(raised).__name__ in found["exception"] and "test_tracer.py" in found["line"]
 
 
 def test_what_raises_for_one_page_only_is_told_with_that_page(tmp_path: Path) -> None:
