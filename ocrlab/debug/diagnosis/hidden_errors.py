@@ -31,6 +31,8 @@ COUNTED = 1000  # times up to which `watch.inside` counts each
 MANY = 3  # times from which an error that any handler takes is worth a word at a good end
 ENDS = ("exit", "uncaught")
 TRIES = {"OSError", "LookupError", "ImportError"}
+# They end a task, a generator or a loop: the error is what was raised after them.
+CONTROL_FLOW = {"CancelledError", "GeneratorExit", "StopIteration", "StopAsyncIteration"}
 SYNTAX = re.compile(r" \([^()\n]*, line \d+\)$")  # in the text of a SyntaxError, and not in what Python prints of it
 INSTEAD = "its handler raised another one"
 
@@ -132,6 +134,8 @@ def _of(records: Sequence[Record], log: str, main: int) -> Story | None:
 
 def _lost(chain: Sequence[Link], log: str) -> Story | None:
     """Return the story of an error whose handler raised another one, if the output does not show it as such."""
+    errors = itertools.takewhile(lambda link: str(link["type"]).rpartition(".")[2] not in CONTROL_FLOW, chain[1:])
+    chain = [*chain[:1], *errors]
     how = [_became(earlier, later) for later, earlier in itertools.pairwise(chain)]
     lost = max((number for number, words in enumerate(how, 1) if words), default=0)
     if not lost:

@@ -54,6 +54,20 @@ def test_the_first_error_is_the_cause_and_the_handler_is_named(
     assert "failed itself, in <module> (train.py:9)" in error_hook.hid(tmp_path / "run" / "incident")
 
 
+def test_a_cancelled_task_is_not_the_first_error(tmp_path: Path) -> None:
+    """As nbclient does where a kernel dies: it cancels its own task, and raises what happened `from None`."""
+    program = """
+import asyncio
+async def execute():
+    try:
+        raise asyncio.CancelledError
+    except asyncio.CancelledError:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)") from None
+asyncio.run(execute())
+"""
+    assert first(watched(tmp_path, program)[1]) == "user.shape"
+
+
 def test_from_outside_nothing_is_put_into_the_program(tmp_path: Path) -> None:
     said = "import os, sys\nprint(os.environ.get('PYTHONPATH'), sys.exit)\n"
     output, verdict = watched(tmp_path, said + PROGRAM, inside=False)
