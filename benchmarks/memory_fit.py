@@ -142,11 +142,14 @@ def peaks(words: Sequence[str], folder: Path) -> tuple[float, list[float]]:
     settings = [*SMALL, *words, f"data={folder / 'pages'}", f"runs={folder / 'runs'}"]
     configs.save(configs.load(None, settings), folder / "config.yaml")
     answers = []
-    for module in ("estimating", *["fitting"] * TRAININGS):  # the first one compiles what imports would have to else
+    # The first one compiles what the others import.
+    for module in ("estimate_memory", *["measure_memory"] * TRAININGS):
         out, job = folder / f"{module}.json", folder / "job.json"
         content = {"schema": 1, "config": str(folder / "config.yaml"), "overrides": {}, "out": str(out)}
         job.write_text(json.dumps(content))
-        subprocess.run([sys.executable, "-m", f"ocrlab.training.{module}", str(job)], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(job)], check=True, capture_output=True
+        )
         answers.append(json.loads(out.read_text()))
     said, *measured = answers
     return said["peak"], sorted(max(one["peaks"].values()) - one["base"] for one in measured)

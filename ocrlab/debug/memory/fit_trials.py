@@ -73,7 +73,7 @@ class Room:
         return self.end - time.monotonic()
 
     def child(self, module: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any) -> tuple[Any, Any]:
-        """Run a module of `train` as a child; return its answer (None where it wrote none) and how it ended."""
+        """Run a module of `ocrlab.training.jobs` as a child; return its answer, None for none, and how it ended."""
         number = len(list(self.folder.glob("job-*.json")))
         job, out = self.folder / f"job-{number}.json", self.folder / f"out-{number}.json"
         place = self.folder / f"run-{number}"
@@ -81,7 +81,7 @@ class Room:
         settings = {**QUIET, **runs, **self.settled, **overrides}
         content = {"schema": 1, "config": str(self.folder / "config.yaml"), "overrides": settings}
         run_folder.write_json(job, {**content, "out": str(out), **more}, private=True)
-        command = ([sys.executable, "-m", f"ocrlab.training.{module}", str(job)], dict(env))
+        command = ([sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(job)], dict(env))
         ended = trial.perform(lambda _place: command, place, max(5.0, min(SLOWEST, self.left())))
         answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
         return answer, ended
@@ -93,7 +93,7 @@ class Room:
         overrides = {key: value for key, value in changes.items() if key not in env}
         began = time.monotonic()
         kind = {"usable": self._ceiling(), "kind": self.limit.kind, "long": long}
-        answer, ended = self.child("fitting", {**overrides, "batch_size": batch}, env, **kind)
+        answer, ended = self.child("measure_memory", {**overrides, "batch_size": batch}, env, **kind)
         self.settled = {**(answer or {}).get("settled", {}), **self.settled}
         done = judged(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
         done = replace(done, long=long)

@@ -81,7 +81,7 @@ def fit(
 def estimated(room: Room) -> dict[str, Any]:
     """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}."""
     room.say("estimating with fake tensors")
-    answer, ended = room.child("estimating", {}, {})
+    answer, ended = room.child("estimate_memory", {}, {})
     if answer is None:
         raise RunError(
             "The training cannot be estimated", got=ended.told, do="Try it: ocrlab train trainer.max_steps=2"

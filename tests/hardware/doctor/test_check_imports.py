@@ -68,7 +68,7 @@ def test_files_that_are_compiled_at_each_start(
     ask = Ask(
         2,
         "import torch",
-        PROBES / "imports.py",
+        PROBES / "import_probe.py",
         "imported",
         check_imports.asks(options)[0].judge,
         20,

@@ -44,7 +44,7 @@ def child(tmp_path: Path, pages: Path, module: str, **job: Any) -> dict[str, Any
     configs.save(config, tmp_path / "config.yaml")
     content = {"schema": 1, "config": str(tmp_path / "config.yaml"), "overrides": {}, **job}
     (tmp_path / "job.json").write_text(json.dumps({**content, "out": str(tmp_path / "out.json")}))
-    command = [sys.executable, "-m", f"ocrlab.training.{module}", str(tmp_path / "job.json")]
+    command = [sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(tmp_path / "job.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
@@ -74,7 +74,7 @@ def test_what_the_cache_will_hold_is_counted(pages: Path) -> None:
 
 @pytest.mark.slow
 def test_a_measured_training_says_its_peaks(tmp_path: Path, pages: Path) -> None:
-    found = child(tmp_path, pages, "fitting")
+    found = child(tmp_path, pages, "measure_memory")
     assert found["finished"]
     assert set(found["peaks"]) == {"check", "train", "validate", "final"}
     assert found["peaks"]["train"] > found["base"] > 10 * MIB
@@ -86,7 +86,7 @@ def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Config] = []
-    monkeypatch.setattr("ocrlab.training.loop.fit", made.append)
+    monkeypatch.setattr("ocrlab.training.loop.fit", lambda config, **_more: made.append(config))
     for long in (False, True):
         config = configs.load(None, {**SMALL, "data": str(pages)})
         measure_memory.measure(config, tmp_path / "out.json", None, "resident", long=long)
@@ -99,14 +99,14 @@ def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
 
 @pytest.mark.slow
 def test_a_training_over_its_limit_ends_and_says_so(tmp_path: Path, pages: Path) -> None:
-    found = child(tmp_path, pages, "fitting", usable=20 * MIB)
+    found = child(tmp_path, pages, "measure_memory", usable=20 * MIB)
     assert not found["finished"]
     assert found["over"]["held"] > 20 * MIB
 
 
 @pytest.mark.slow
 def test_an_estimate_says_its_parts(tmp_path: Path, pages: Path) -> None:
-    found = child(tmp_path, pages, "estimating")
+    found = child(tmp_path, pages, "estimate_memory")
     assert found["pages"] == 3
     assert sum(found["parts"].values()) == found["peak"]
     assert found["slope"] > 0

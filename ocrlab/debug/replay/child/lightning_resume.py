@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 
 from ocrlab.debug.flight_record import program_info
-from ocrlab.debug.replay.child.replay_session import Restored
 from ocrlab.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from ocrlab.debug.replay.child.replay_session import Restored
 
 
 def start(replay: Restored, trainer: Any, model: nn.Module, *, validates: bool = True) -> None:

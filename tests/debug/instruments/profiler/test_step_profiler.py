@@ -93,7 +93,7 @@ def test_each_line_that_would_wait_is_told_once_with_its_count(done: Any) -> Non
 
 def test_the_finding_names_operator_module_and_line(done: Any) -> None:
     told = done[0].finding()
-    assert "% of the step is " in told and "the host would wait for the device at test_profile.py:" in told
+    assert "% of the step is " in told and "the host would wait for the device at test_step_profiler.py:" in told
     assert "FLOP/s" in told and done[0].share_of_peak() is None
 
 
