@@ -1,6 +1,6 @@
 """Pages as they were written, nothing judged and nothing left out: every box keeps its line, every bad line its reason.
 
-The layouts are those of data/folder.py. A folder with none of them is taken as loose files, folder by folder: text
+The layouts are those of folder_layouts.py. A folder with none of them is taken as loose files, folder by folder: text
 files of boxes find their image by name beside them, in images/ or in the data set around them; images without a text
 file are only decoded.
 """

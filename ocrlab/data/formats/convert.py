@@ -50,7 +50,7 @@ def convert(
     quads: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Converted:
-    """Write the pages of a data folder, or of one annotation file, as a new folder in format `to` (see write.py).
+    """Write the pages of a data folder, or of one annotation file, as a new folder in format `to` (see writers.py).
 
     Without `splits` it takes all that there are. `images` are copied, linked (hard links: the same file under a second
     name) or left where they are. With `quads` every polygon becomes one of 4 points. A page that cannot be read is a

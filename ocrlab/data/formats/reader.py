@@ -1,6 +1,6 @@
 """Annotations -> samples: `load` reads one split of a data folder, judges every polygon once, and says what is wrong.
 
-Which format it is, recognise.py tells by the content; a new one is one function in one file, and a line there.
+Which format it is, sniff.py tells by the content; a new one is one function in one file, and a line there.
 
 A box whose polygon is degenerate is dropped and counted; its page stays. A page with a line that cannot be read is left
 out whole: nobody knows where that box was, and a page without it would teach that there is no text. An empty annotation
@@ -33,7 +33,7 @@ def load(
     strict: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Index:
-    """Load one split of a data folder (the layouts are in folder.py), or one JSON; every polygon is judged here, once.
+    """Load one split of a data folder (see folder_layouts.py), or one JSON; every polygon is judged here, once.
 
     Image headers are read, pixels are not; `exif` must be the value that the images will be read with. A bad page
     becomes a Problem and is left out; with `strict` it raises PageError. Raises DataError if there is no such folder or

@@ -1,8 +1,8 @@
-"""Writers: pages -> annotation files that recognise.py reads back, one function a format.
+"""Writers: pages -> annotation files that sniff.py reads back, one function a format.
 
 icdar    SPLIT/images/NAME.jpg + SPLIT/gts/gt_NAME.txt; outlines of other than 4 points as x1,y1,...,xN,yN,####text
 labelme  SPLIT/NAME.jpg + SPLIT/NAME.json
-shards   SPLIT/000000.tar ... of NAME.jpg + NAME.json: shard_write.py, for sets of more pages than a folder bears
+shards   SPLIT/000000.tar ... of NAME.jpg + NAME.json: shards/writer.py, for sets of more pages than a folder bears
 jsonl    SPLIT.jsonl + images/SPLIT/NAME.jpg; ufo and coco the same with SPLIT.json
 """
 

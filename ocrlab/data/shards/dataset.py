@@ -2,7 +2,7 @@
 
     FOLDER/SPLIT/*.tar, FOLDER/SPLIT-000000.tar ..., or FOLDER/*.tar and one FILE.tar, which know no splits
 
-KEY.json is a page as recognise.py knows them. The tars are not compressed: a page is a range of bytes, read at random
+KEY.json is a page as sniff.py knows them. The tars are not compressed: a page is a range of bytes, read at random
 through an index (shard_index.py) that is mapped, so that a million pages are opened as fast as a hundred.
 """
 

@@ -3,7 +3,7 @@
 The user's loader and data set stay as they are, but for one attribute of the loader while it is recorded:
 `_get_iterator`, which torch calls for each new iterator. The iterator that we make there is torch's own, of a copy of
 the loader, with a thin proxy in place of the data set, which notes the sample in the page of its worker, and a collate
-function that sends along, with the batch, its indices and the random states before it (`watched.py`). From these
+function that sends along, with the batch, its indices and the random states before it (`dataset_proxy.py`). From these
 `restored.py` makes the same batch again.
 """
 

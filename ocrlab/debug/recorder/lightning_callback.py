@@ -1,6 +1,6 @@
 """The flight recorder as a Lightning callback for anybody's project: `Trainer(callbacks=[Recorder()])`.
 
-For a loop written by hand there is `recording`, which is in `loops.py` and needs no Lightning.
+For a loop written by hand there is `recording`, which is in `manual_loop.py` and needs no Lightning.
 """
 
 # ruff: noqa: E402

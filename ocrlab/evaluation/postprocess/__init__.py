@@ -1,8 +1,8 @@
 """A probability map into scored polygons, in the pixels of the original image.
 
-`regions` is the way in; `outlines` finds what is text in a mask, `quads` and `polygons` turn outlines into shapes,
-`scores` reads the map. `kernels` is compiled by numba when it is first needed; pyclipper moves polygons outwards.
-Nothing here knows torch.
+`decode` is where to start; `contours` finds what is text in a mask, `quads` and `polygons` turn contours into shapes,
+`box_scores` reads the map. `numba_kernels` is compiled when it is first needed; pyclipper moves polygons outwards.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
