@@ -22,7 +22,8 @@ NUMPY = struct.Struct("<IBd")  # after the words: position, whether a second Gau
 TORCH, FIRST, LAST = 5056, 24, 24 + 8 * 624
 KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 VERSION = 3  # of random.getstate() since Python 3.2
-EVERY = 8  # steps between two reads of a state that does not move
+STILL = 8  # reads of an unchanged state, after which it is read less often
+EVERY = 32  # steps between two such reads
 _newest: tuple[Any, bytes] = (None, b"")  # Python's state as it was last, and as bytes
 
 
@@ -39,7 +40,7 @@ class StateReader:
     """Reads the states of this process in each step; those that are dear only where they may have moved.
 
     torch gives its state in a microsecond, Python and NumPy convert each of their 624 words, for up to 60. Theirs are
-    read while they move, else in every eighth step and where the caller wants all: a training mostly draws from them
+    read while they move, else in every 32nd step and where the caller wants all: a training mostly draws from them
     in its workers. What is not read is left out; a replay, which has drawn the same, leaves it as it is.
     """
 
@@ -54,7 +55,7 @@ class StateReader:
         whole = everything or self.count % EVERY == 0
         states: dict[str, bytes] = {}
         for name, read in READ.items():
-            if whole or self.still[name] < EVERY:
+            if whole or self.still[name] < STILL:
                 state = read()
                 self.still[name] = self.still[name] + 1 if state == self.newest.get(name) else 0
                 self.newest[name] = state
