@@ -23,7 +23,7 @@ from ocrlab.data.image_io import read_image
 from ocrlab.debug.instruments import tensor_facts
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.layers.module_selection import Named, chosen
-from ocrlab.debug.instruments.layers.nested_tensors import inside
+from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 from ocrlab.inference import Detector
 from ocrlab.notebook.layers_messages import Fault, Learned, Looked, Progress
@@ -81,7 +81,7 @@ def one(model: nn.Module, module: str) -> list[Named]:
 
 def tensors_of(output: Any) -> list[Tensor]:
     """Return the tensors in a module's output."""
-    return [tensor for _, tensor in inside(output)]
+    return [tensor for _, tensor in tensors(output)]
 
 
 def learn(config: Config, module: str, every: int, progress: Progress) -> Learned:

@@ -9,36 +9,16 @@ import copy
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-DEEPEST = 6  # levels of containers in each other
+from ocrlab.debug.instruments.tensor_tree import DEEPEST, SIMPLE, parts, tensors
+
 AND = " + "  # between the names of samples that lie at one place of a batch of batches (`zip` of two loaders)
 PART = re.compile(r"\bbatch\[(\d+)\]")  # of such a batch, in the name of a tensor
-PLAIN = (str, bytes, int, float, bool, type(None))
-
-
-def tensors(batch: Any, name: str = "batch", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of everything in a batch: `batch[0]`, `batch['image']`, `batch.images`."""
-    if isinstance(batch, Tensor):
-        yield name, batch
-    elif depth < DEEPEST and not isinstance(batch, PLAIN):
-        for inner, value in parts(batch):
-            yield from tensors(value, name + inner, depth + 1)
-
-
-def parts(value: Any) -> list[tuple[str, Any]]:
-    """Return what a container holds, each with the way to it: items of mappings and sequences, fields of objects."""
-    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
-        return [(f"[{key!r}]", value[key]) for key in list(value.keys())]  # not every one iterates
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(f".{field}", item) for field, item in zip(value._fields, value, strict=True)]
-    if isinstance(value, list | tuple):
-        return [(f"[{index}]", item) for index, item in enumerate(value)]
-    return [(f".{field}", item) for field, item in vars(value).items()] if hasattr(value, "__dict__") else []
 
 
 def of_part(name: str, tensor: str) -> str:
@@ -89,11 +69,11 @@ def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) ->
 
     Their dimension 0 is none of samples, whatever its size.
     """
-    if isinstance(batch, (*PLAIN, Tensor)) or not count or depth >= DEEPEST:
+    if isinstance(batch, (*SIMPLE, Tensor)) or not count or depth >= DEEPEST:
         return {}
     inner = parts(batch)
     if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
-        return {one: i for i, (way, value) in enumerate(inner) for one, _ in tensors(value, name + way, depth + 1)}
+        return {one: i for i, (way, value) in enumerate(inner) for one, _ in tensors(value, name + way)}
     return {one: index for way, value in inner for one, index in owned(value, count, name + way, depth + 1).items()}
 
 
@@ -102,7 +82,7 @@ def beside(batch: Any, tensor: str, row: int) -> str:
     many as it has rows, which lies beside it; empty for none.
     """
     name = "batch"
-    while not isinstance(batch, (*PLAIN, Tensor)):
+    while not isinstance(batch, (*SIMPLE, Tensor)):
         inner = dict(parts(batch))
         way = next((way for way in inner if tensor.startswith(name + way)), None)
         if way is None:
@@ -126,7 +106,7 @@ def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
     if isinstance(batch, Tensor):
         whole = batch.dim() and batch.shape[0] == count
         return batch[torch.as_tensor(list(positions), device=batch.device)] if whole else batch
-    if isinstance(batch, PLAIN) or depth >= DEEPEST:
+    if isinstance(batch, SIMPLE) or depth >= DEEPEST:
         return batch
     if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
         return type(batch)(batch[position] for position in positions)
@@ -147,7 +127,7 @@ def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
         if isinstance(batch, tuple):
             return tuple(kept)
         batch[:] = kept
-    elif depth < DEEPEST and not isinstance(batch, PLAIN):
+    elif depth < DEEPEST and not isinstance(batch, SIMPLE):
         inner = [value for _, value in parts(batch)]
         left = [narrow(value, positions, count, depth + 1) for value in inner]
         if any(new is not old for new, old in zip(left, inner, strict=True)):
@@ -225,7 +205,7 @@ def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
     arrays = [item for item in items if isinstance(item, Tensor)]
     if arrays:
         return all(item.dim() > 0 and item.shape[0] == count for item in arrays)
-    return any(size(item) == count for item in items if not isinstance(item, PLAIN))
+    return any(size(item) == count for item in items if not isinstance(item, SIMPLE))
 
 
 def _rebuilt(batch: Any, values: list[Any]) -> Any:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.layers import layer_watch
-from ocrlab.debug.instruments.layers.nested_tensors import inside
 from ocrlab.debug.instruments.layers.plots import drawn
 from ocrlab.debug.instruments.layers.step_counter import Steps
 from ocrlab.debug.instruments.layers.table import first
@@ -22,6 +21,7 @@ from ocrlab.debug.instruments.step_check.finding_text import grouped, index, som
 from ocrlab.debug.instruments.step_check.findings import Finding
 from ocrlab.debug.instruments.step_check.forward_pass import fits, memory_format
 from ocrlab.debug.instruments.step_check.state_guard import Kept, rates, scalar
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors, tensors
 from ocrlab.errors import ConfigError
 from ocrlab.notebook.layers_job import one
 
@@ -34,11 +34,16 @@ class Out:
 
 def test_tensors_are_found_with_the_way_to_them() -> None:
     t = torch.zeros(1)
-    assert [path for path, _ in inside(t)] == [""]
-    assert [path for path, _ in inside({"loss": t, "more": [t, (t,)]})] == ["['loss']", "['more'][0]", "['more'][1][0]"]
-    assert [path for path, _ in inside(Out(t, "x"))] == [".logits"]
-    assert [path for path, _ in inside(namedtuple("Pair", "a b")(t, 3))] == [".a"]
-    assert len(inside([t] * 1000)) == 32 and inside("text") == []
+    batch = {"loss": t, "more": [t, (t, "text")], "out": Out(t, "x"), "pair": namedtuple("Pair", "a b")(t, 3)}
+    paths = ["['loss']", "['more'][0]", "['more'][1][0]", "['out'].logits", "['pair'].a"]
+    assert [path for path, _ in tensors(batch, "")] == paths
+    assert [name for name, _ in dotted_tensors(batch)] == ["loss", "more.0", "more.1.0", "out.logits", "pair.a"]
+    packed = nn.utils.rnn.pack_sequence([torch.ones(2, 1)])
+    assert [name for name, _ in (*tensors(t), *dotted_tensors(t), *tensors(packed))] == [
+        "batch",
+        "batch",
+        "batch.data (packed)",
+    ]
 
 
 def test_steps_are_the_optimisers_where_there_is_one() -> None:

@@ -23,6 +23,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,11 @@ from ocrlab.debug.instruments.compiled_modules import is_compiled
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.layers import module_selection as names
 from ocrlab.debug.instruments.layers import table as rows
-from ocrlab.debug.instruments.layers.nested_tensors import inside
 from ocrlab.debug.instruments.layers.statistics import Keeper
 from ocrlab.debug.instruments.layers.step_counter import Steps, in_backward
 from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, First, Row
 from ocrlab.debug.instruments.layers.timers import Clock
+from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 DEFAULT = "decoder.fusion"
 SHOWN = ("class", "step", "shape", "dtype", "min", "max", "mean", "std", "zeros", "grad_std", "ms", "worst")  # printed
 MOST_SHOWN = 60  # modules that are printed
+MOST_TENSORS = 32  # of one argument or output: of a list of a thousand boxes the first ones
 
 
 def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> Seen:
@@ -226,7 +228,7 @@ class Seen:
         call.end, call.own = begin, (call.own[0], len(clock.own))
         now = clock.memory()
         call.allocated = now - call.allocated if now is not None and call.allocated is not None else None
-        for path, tensor in inside(output):
+        for path, tensor in islice(tensors(output, ""), MOST_TENSORS):
             self._keeper.add(call, OUTPUT, path, tensor, self._gradient if self._backward else None)
         clock.done(begin)
 
@@ -341,10 +343,6 @@ def _resting() -> Callable[..., None]:
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
     """Return the tensors among the arguments of a call; a single positional one needs no number."""
-    found = []
-    for place, argument in enumerate(args):
-        before = f"[{place}]" if len(args) > 1 else ""
-        found += [(before + path, tensor) for path, tensor in inside(argument)]
-    for name, argument in kwargs.items():
-        found += [(name + path, tensor) for path, tensor in inside(argument)]
-    return found
+    names = [f"[{index}]" if len(args) > 1 else "" for index in range(len(args))]
+    named = zip((*names, *kwargs), (*args, *kwargs.values()), strict=True)
+    return [pair for name, argument in named for pair in islice(tensors(argument, name), MOST_TENSORS)]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.layers.nested_tensors import PACKED
 from ocrlab.debug.instruments.tensor_facts import Facts, Figures
+from ocrlab.debug.instruments.tensor_tree import PACKED
 
 if TYPE_CHECKING:
     from pandas import DataFrame

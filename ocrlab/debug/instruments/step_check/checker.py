@@ -24,17 +24,7 @@ from ocrlab.debug.instruments.step_check import static_rules as before
 from ocrlab.debug.instruments.step_check import step_rules as rules
 from ocrlab.debug.instruments.step_check.attention_masks import Unmasked
 from ocrlab.debug.instruments.step_check.call_checks import Calls, Drops, Stopped
-from ocrlab.debug.instruments.step_check.findings import (
-    Finding,
-    Range,
-    empty,
-    judge,
-    leaves,
-    names_in,
-    rows,
-    sticky,
-    tried,
-)
+from ocrlab.debug.instruments.step_check.findings import Finding, Range, empty, judge, names_in, rows, sticky, tried
 from ocrlab.debug.instruments.step_check.forward_pass import Forward, Stage
 from ocrlab.debug.instruments.step_check.image_layout import pictures
 from ocrlab.debug.instruments.step_check.integer_overflow import narrow
@@ -47,6 +37,7 @@ from ocrlab.debug.instruments.step_check.shared_weights import shared, untrained
 from ocrlab.debug.instruments.step_check.shuffled_targets import shuffled
 from ocrlab.debug.instruments.step_check.state_guard import Kept, rates, scalar
 from ocrlab.debug.instruments.step_check.zero_gradients import awake
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
 
 __all__ = ["Finding", "Range", "Report", "Stage", "check"]
@@ -128,7 +119,7 @@ def check(
     if of_jit(model):
         report.unchecked.append("the step: a model of torch.jit takes no hooks; check it as it was before")
         return report
-    named = list(leaves(batch))
+    named = list(dotted_tensors(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += [*empty(named), *judge(named, ranges, names, "batch")]
     report.findings += [*before.types(model, named), *before.boxes(model, named), *untrained(model), *pictures(named)]
@@ -195,13 +186,13 @@ class _Step:
         """Return the loss where it can be trained on, and what was raised."""
         found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
-        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within), list(leaves(self.batch)))
+        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within), list(dotted_tensors(self.batch)))
         self.recurrent = Recurrent(self.model)
         with forward, calls, self.recurrent, Draws() as draws:
             error = tried(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
         found += forward.findings
-        found += [*rules.written(self.kept), *calls.corners.findings(list(leaves(self.batch)))]
+        found += [*rules.written(self.kept), *calls.corners.findings(list(dotted_tensors(self.batch)))]
         if error is None:
             found += [*forward.missing(), *shared(self.model, forward.alike)]
             total = scalar(back[0])
@@ -233,7 +224,7 @@ class _Step:
             return error
         if self.seen is not None:
             forward, calls = self.seen
-            named = list(leaves(self.batch))
+            named = list(dotted_tensors(self.batch))
             rows = next((len(t) for _, t in named if t.ndim), 0)
             self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
             self.report.findings += [*trained_on(calls.losses.pairs, rows), *narrow(calls.losses.pairs, named)]
@@ -301,7 +292,7 @@ class _Step:
                 self.kept.restore_batch()
                 values.append(scalar(self.loss(self.model, self.batch)))
 
-        unmasked = Unmasked(self.model, list(leaves(self.batch)))
+        unmasked = Unmasked(self.model, list(dotted_tensors(self.batch)))
         with torch.no_grad(), Drops(self.model) as drops, Attention() as attention, unmasked:
             error = tried(twice)
         self.report.findings += list(attention.findings()) or unmasked.findings()

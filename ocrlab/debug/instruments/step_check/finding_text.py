@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments.step_check.findings import leaves, plain
+from ocrlab.debug.instruments.step_check.findings import plain
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
 SHAPE = re.compile(r"\[(\d+(?:, \d+)+)\]")
 CHANNELS = re.compile(r"to have (\d+) channels")
@@ -104,7 +105,7 @@ def last_line(error: BaseException) -> str:
 
 def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
     """Return what to do about an error of the forward pass."""
-    text, devices = str(error), {str(t.device) for _, t in leaves(batch)}
+    text, devices = str(error), {str(t.device) for _, t in dotted_tensors(batch)}
     if "Expected more than 1 value per channel" in text:
         return "Use a larger batch or crop: BatchNorm has one value for each channel here"
     if "class probabilities" in text:

@@ -5,8 +5,7 @@ A tensor is named by its way through the batch, with dots: `images`, `labels.0`,
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -15,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.tensor_facts import under_vmap
+from ocrlab.debug.instruments.tensor_tree import DEEPEST, parts
 
 ALSO = 6  # more places that are told of one rule
-DEEP = 8  # levels of a batch that are looked into
 NONE = "none of the batch"
 
 
@@ -78,36 +77,11 @@ class Range:
         return "only " + ", ".join(f"{v:g}" for v in self.only) if self.only else f"{self.low:g} to {self.high:g}"
 
 
-def leaves(tree: Any, name: str = "", deep: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of a batch made of mappings, sequences, named tuples, dataclasses or plain objects."""
-    if isinstance(tree, Tensor):
-        yield name or "batch", tree
-    elif deep < DEEP:
-        for key, item in parts(tree):
-            yield from leaves(item, f"{name}.{key}" if name else key, deep + 1)
-
-
-def parts(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named parts of one level of a batch."""
-    if isinstance(tree, str | bytes | type | torch.nn.Module):
-        return
-    if isinstance(tree, Mapping):
-        yield from ((str(key), item) for key, item in tree.items())
-    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        yield from zip(getattr(tree, "_fields"), tree, strict=True)  # noqa: B009  # a named tuple
-    elif isinstance(tree, list | tuple):
-        yield from ((str(i), item) for i, item in enumerate(tree))
-    elif dataclasses.is_dataclass(tree):
-        yield from ((field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree))
-    elif hasattr(tree, "__dict__") and not callable(tree):
-        yield from vars(tree).items()
-
-
 def names_in(tree: Any, count: int, deep: int = 0) -> list[str] | None:
     """Return the first list of `count` texts in a batch, which are taken for the names of its samples."""
     if isinstance(tree, list | tuple) and count and len(tree) == count and all(isinstance(item, str) for item in tree):
         return list(tree)
-    if deep < DEEP and not isinstance(tree, str | Tensor):
+    if deep < DEEPEST and not isinstance(tree, str | Tensor):
         for _, item in parts(tree):
             found = names_in(item, count, deep + 1)
             if found:

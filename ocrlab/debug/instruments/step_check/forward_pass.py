@@ -12,19 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from ocrlab.debug.instruments.compiled_modules import of_jit
-from ocrlab.debug.instruments.step_check.findings import (
-    Finding,
-    Range,
-    judge,
-    leaves,
-    masks,
-    not_finite,
-    plain,
-    spot,
-    value_at,
-)
+from ocrlab.debug.instruments.step_check.findings import Finding, Range, judge, masks, not_finite, plain, spot, value_at
 from ocrlab.debug.instruments.step_check.normalisation import scaled
 from ocrlab.debug.instruments.tensor_facts import under_vmap
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
 LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
 FLAT = 1e-6  # slope of a sigmoid at 14
@@ -109,7 +100,7 @@ class Forward:
         return leave
 
     def _look(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
-        given = list(leaves(output))
+        given = list(dotted_tensors(output))
         first = given[0][1] if given else None
         shapes = tuple(tuple(t.shape) for _, t in given)
         kinds = tuple(str(t.dtype).removeprefix("torch.") for _, t in given)
@@ -117,7 +108,7 @@ class Forward:
         self.stages.append(Stage(name, type(module).__name__, shapes, kinds, device, layout))
         if any(under_vmap(tensor) for _, tensor in given):
             return  # no value can be read there, nor a gradient be kept
-        came = next((t for _, t in leaves(args)), None)
+        came = next((t for _, t in dotted_tensors(args)), None)
         if came is not None and first is not None and came.shape == first.shape:
             self.alike.add(id(module))
         label = name or "the model itself"
@@ -130,7 +121,7 @@ class Forward:
             do = "Look at strides and padding between the stage before and this one"
             self.findings.append(Finding("shape.stage", label, got, need, do))
         if not name:
-            self.calls.append(([t for _, t in leaves(args)], isinstance(output, Tensor)))
+            self.calls.append(([t for _, t in dotted_tensors(args)], isinstance(output, Tensor)))
             self.given += [t for _, t in given if t.requires_grad and not t.is_leaf]
             for tensor in self.given:
                 tensor.retain_grad()
@@ -147,7 +138,7 @@ class Forward:
             self.spoilt += 1
             if self.spoilt > 1:
                 return
-            came_in = any(not_finite(t) is not None for _, t in leaves(args))
+            came_in = any(not_finite(t) is not None for _, t in dotted_tensors(args))
             weights = [n for n, p in module.named_parameters(recurse=False) if not_finite(p) is not None]
             source = "its input is not finite either" if came_in else "its input is finite"
             source += f"; its {', '.join(weights)} is not" if weights else ""
@@ -165,7 +156,7 @@ class Forward:
 
     def _formats(self, label: str, module: nn.Module, args: Any, first: Tensor | None) -> None:
         """Report a module that gets channels_last and returns something else: the next one copies, every step."""
-        given = [t for _, t in leaves(args)][:1]
+        given = [t for _, t in dotted_tensors(args)][:1]
         if first is None or not given or next(module.children(), None) is not None:
             return
         if memory_format(given[0]) == "channels_last" and memory_format(first) == "contiguous":
@@ -175,7 +166,7 @@ class Forward:
 
     def _sizes(self, label: str, module: nn.Module, args: Any, first: Tensor | None) -> None:
         """Report the first module that gets or gives numbers with which training goes nowhere."""
-        came = next((t for _, t in leaves(args)), None)
+        came = next((t for _, t in dotted_tensors(args)), None)
         if came is None or first is None or not (plain(came) and plain(first)) or not first.is_floating_point():
             return
         where, rules = f"{label} ({type(module).__name__})", dict(_numbers(module, came.detach(), first.detach()))

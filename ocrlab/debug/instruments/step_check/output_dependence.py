@@ -16,9 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ocrlab.debug.instruments.step_check.findings import Finding, leaves, plain, tried
+from ocrlab.debug.instruments.step_check.findings import Finding, plain, tried
 from ocrlab.debug.instruments.step_check.loss_checks import CLASSES, PLAIN, arguments
 from ocrlab.debug.instruments.step_check.state_guard import Kept
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
 ROWS = 4  # samples from which on it is no chance that all answers are equal
 SAME = 1e-6  # of the largest answer: by less, two answers in float32 are one
@@ -61,7 +62,9 @@ class Call:
         self.kept.restore_random()
         if tried(lambda: given.append(self.module(*args, **kwargs))) is not None:
             return []
-        return [t for _, t in leaves(given) if t.is_floating_point() and t.ndim and len(t) == self.rows and plain(t)]
+        return [
+            t for _, t in dotted_tensors(given) if t.is_floating_point() and t.ndim and len(t) == self.rows and plain(t)
+        ]
 
 
 def answers(model: nn.Module, loss: Callable[[], Any], kept: Kept) -> Iterator[Finding]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ocrlab.debug.instruments.compiled_modules import of_jit
-from ocrlab.debug.instruments.step_check.findings import DEEP, leaves, parts, plain, tried
+from ocrlab.debug.instruments.step_check.findings import plain, tried
+from ocrlab.debug.instruments.tensor_tree import DEEPEST, dotted_tensors, parts
 
 OWN = frozenset(vars(nn.Module()))  # what each module has: its parameters, its hooks
 WRAPPERS = ("torch.nn.parallel", "torch.distributed")  # modules whose attributes mirror a state elsewhere
@@ -37,7 +38,7 @@ class Kept:
         loss: Callable[..., Any] | None = None,
     ) -> None:
         self.model, self.optimizers = model, list(optimizers)
-        self.batch = [(name, t, t.detach().clone()) for name, t in leaves(batch) if plain(t)]
+        self.batch = [(name, t, t.detach().clone()) for name, t in dotted_tensors(batch) if plain(t)]
         self.forms = [(t.shape, t.stride(), t.storage_offset()) for _, t, _ in self.batch]
         self.containers = list(containers(batch))
         outside = [module for _, module in unlisted(model)]
@@ -48,7 +49,11 @@ class Kept:
         self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in tensors_of(model, optimizers)}
         trained = [*self.parameters(), *(t for t, _ in self.outside), *(t for _, t, _ in self.batch if t.is_leaf)]
         self.gradients = [(p, p.grad) for p in trained]
-        every = [*(t for t, _ in self.tensors.values()), *(t for t, _ in self.outside), *(t for _, t in leaves(batch))]
+        every = [
+            *(t for t, _ in self.tensors.values()),
+            *(t for t, _ in self.outside),
+            *(t for _, t in dotted_tensors(batch)),
+        ]
         self.graded = [(t, t.is_leaf, t.requires_grad) for t in every]
         self.data = [(t, t.detach()) for t in every if type(t) in PLAIN and t.is_leaf and plain(t)]
         known = {id(t) for t in every}
@@ -221,7 +226,7 @@ def _restore_data(tensor: Tensor, data: Tensor) -> None:
 
 def containers(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
     """Yield the dictionaries and lists of a batch, and the attributes of its objects, each with a copy."""
-    if isinstance(tree, Tensor) or deep >= DEEP:
+    if isinstance(tree, Tensor) or deep >= DEEPEST:
         return
     if type(tree) in (dict, list):
         yield tree, tree.copy()

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ocrlab.debug.instruments.step_check.findings import leaves, plain
+from ocrlab.debug.instruments.step_check.findings import plain
 from ocrlab.debug.instruments.step_check.output_dependence import ROWS, alike
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.fail_safe import guard
 
 EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
@@ -39,9 +40,9 @@ class Answers:
         if torch.compiler.is_compiling() or not module.training or not self.looking():
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            given = [t for _, t in leaves((args, kwargs)) if t.ndim and plain(t)]
+            given = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and plain(t)]
             rows = len(given[0]) if given else 0
-            ours = [t.detach() for _, t in leaves(output) if t.is_floating_point() and t.ndim and plain(t)]
+            ours = [t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and plain(t)]
             ours = [t for t in ours if len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ocrlab.debug.instruments.step_check.findings import leaves, plain
+from ocrlab.debug.instruments.step_check.findings import plain
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.fail_safe import guard
 
 STEPS = 150  # losses from which on something is said
@@ -48,7 +49,9 @@ class Baseline:
     @guard
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and module.training and self.given and self.looking():
-            self.output = next((t.detach() for _, t in leaves(output) if t.is_floating_point() and plain(t)), None)
+            self.output = next(
+                (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and plain(t)), None
+            )
 
     def loss(self, value: float) -> None:
         """Note a loss, and of which kind it is."""

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
-from ocrlab.debug.instruments.step_check.findings import entries, leaves, plain
+from ocrlab.debug.instruments.step_check.findings import entries, plain
 from ocrlab.debug.instruments.step_check.shared_weights import untrained
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.training_health import rules, sampler_coverage
 from ocrlab.debug.recorder.training_health.collapsed_outputs import Answers
 from ocrlab.debug.recorder.training_health.constant_baseline import Baseline
@@ -86,7 +87,7 @@ class Learning:
             return sums(part.parameters())
         state = getattr(part, "state_dict", None)
         try:
-            held = [t for _, t in leaves(state())] if callable(state) else []
+            held = [t for _, t in dotted_tensors(state())] if callable(state) else []
         except Exception:  # of the user's making
             return None
         shapes = Counter(t.shape for t in held if t.is_floating_point())
@@ -140,7 +141,7 @@ class Learning:
             return
         self.count()  # of steps that were not looked at
         self.looking = not capturing()
-        found = [(name, t.detach()) for name, t in leaves(batch) if plain(t)] if self.looking else []
+        found = [(name, t.detach()) for name, t in dotted_tensors(batch) if plain(t)] if self.looking else []
         self.scales.looking = self.looking
         self.baseline.begin([t for _, t in found])
         if self.looking:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.instruments.step_check.findings import leaves, plain
+from ocrlab.debug.instruments.step_check.findings import plain
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.fail_safe import guard
 
 CALLS = 32  # calls of each kind that are looked at
@@ -80,7 +81,7 @@ class Scales:
             or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
         ):
             return
-        first = next((t for _, t in leaves((args, kwargs))), None)
+        first = next((t for _, t in dotted_tensors((args, kwargs))), None)
         if first is not None and first.is_floating_point() and first.ndim >= 2 and plain(first):
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 seen.add(first)

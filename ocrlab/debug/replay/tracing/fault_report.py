@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments import batch_tree as traced_batch
-from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
 from ocrlab.debug.replay.tracing.module_stack import Call, label
 from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth, bad, pointer, root
 from ocrlab.debug.replay.tracing.operator_trace import innermost, is_of_package
@@ -176,7 +176,7 @@ def of_range(step: Step, batch: Any) -> Fault:
     shape, index, bad_ones = found.shape, found.index, found.mask
     name = _in_batch(found.tensor, batch)
     if name is not None:  # the loss may have flattened it
-        shape = tuple(dict(traced_batch.tensors(batch))[name].shape)
+        shape = tuple(dict(tensor_tree.tensors(batch))[name].shape)
         if shape != found.shape:
             flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
@@ -197,7 +197,7 @@ def of_range(step: Step, batch: Any) -> Fault:
 
 def _in_batch(tensor: Tensor, batch: Any) -> str | None:
     """Return the name of the tensor of a batch that another one was made of, by its values; None for none."""
-    for name, given in traced_batch.tensors(batch):
+    for name, given in tensor_tree.tensors(batch):
         alike = given.numel() == tensor.numel() and given.dtype == tensor.dtype and given.device == tensor.device
         if alike and bool((given.reshape(-1) == tensor.reshape(-1)).all()):
             return name
@@ -214,7 +214,7 @@ def _place(step: Step, error: BaseException) -> Fault:
         return {"phase": "backward", "node": node, **made, **hooked}
     if step.modules.raised is not None and _same(step.modules.raised[0], error):
         call = step.modules.raised[1]
-        inputs = [tensor for _, tensor in traced_batch.tensors([call.args, dict(call.kwargs)], "")]
+        inputs = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
         phase = "validation" if step.was_evaluating() else "loss" if call.is_loss else "forward"
         place: Fault = {"phase": phase, "path": call.path, "module": call.label}
         place |= {"given": step.sources(inputs), "inputs": step.shapes(inputs), "entered": True}
@@ -281,7 +281,7 @@ def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | N
         return [0]
     if call is None or not count or not _same(step.modules.raised[0], error):  # type: ignore[index]
         return None
-    given = [tensor for _, tensor in traced_batch.tensors([call.args, dict(call.kwargs)])]
+    given = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)])]
     if any(tensor.is_cuda or step.values.is_moved(tensor) for tensor in given):
         return None
     state, drawn = torch.get_rng_state(), random.getstate()

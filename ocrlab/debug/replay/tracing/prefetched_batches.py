@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments import tensor_tree
 from ocrlab.debug.replay.tracing.nonfinite_tracker import pointer
 
 MOST = 4  # batches that are fetched ahead and still known
@@ -52,4 +52,4 @@ class Ahead:
 
 
 def _storages(batch: Any) -> set[int]:
-    return {pointer(tensor) for _, tensor in traced_batch.tensors(batch)} - {0}
+    return {pointer(tensor) for _, tensor in tensor_tree.tensors(batch)} - {0}

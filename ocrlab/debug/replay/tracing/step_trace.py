@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
-from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
 from ocrlab.debug.replay.tracing import index_checks as traced_ranges
 from ocrlab.debug.replay.tracing import row_order as traced_rows
 from ocrlab.debug.replay.tracing import tracer_errors
@@ -81,7 +81,7 @@ class Step:
 
     def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
         """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
-        named = dict(traced_batch.tensors(batch))
+        named = dict(tensor_tree.tensors(batch))
         known = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
@@ -304,7 +304,7 @@ class Step:
     def _backward_began(self, tensors: Any) -> None:
         self.after_backward = False
         with self.guarded():
-            for _, tensor in traced_batch.tensors(tensors):
+            for _, tensor in tensor_tree.tensors(tensors):
                 if self.loss is None and not self.dead and not _capturing() and bad(tensor):
                     self.loss = self.values.of(tensor)
 
@@ -344,7 +344,7 @@ class Step:
 
 
 def _first(call: Call) -> list[Tensor]:
-    values = [value for _, value in traced_batch.tensors([call.args, dict(call.kwargs)], "")]
+    values = [value for _, value in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
     return values[:SHOWN]
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
 from ocrlab.debug.instruments.step_check.checker import Range
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
 
 
@@ -98,7 +99,7 @@ class Item:
 )
 @pytest.mark.parametrize("back", ["tensor", "dict", "object", "tuple"])
 def test_batches_and_losses_of_any_kind(given: Any, back: str) -> None:
-    x, y = (tensor for _, tensor in checker.leaves(given))
+    x, y = (tensor for _, tensor in dotted_tensors(given))
 
     def step(model: nn.Module, _batch: Any) -> Any:
         total = functional.mse_loss(model(x), y)
