@@ -32,12 +32,12 @@ SECONDS = 3600.0  # for one question
 
 def main() -> None:
     """Ask the questions and end with 1 where one of them misses a limit."""
-    made = parser(__doc__)
-    made.add_argument("questions", nargs="*", metavar="QUESTION", help=f"some of {', '.join(QUESTIONS)}")
-    args = made.parse_intermixed_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("questions", nargs="*", metavar="QUESTION", help=f"some of {', '.join(QUESTIONS)}")
+    args = arguments.parse_intermixed_args()
     unknown = set(args.questions) - set(QUESTIONS)
     if unknown:
-        made.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(QUESTIONS)}")
+        arguments.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(QUESTIONS)}")
     rows, bodies = [], []
     for name in args.questions or QUESTIONS:
         print(f"{name}: {QUESTIONS[name]}", file=sys.stderr, flush=True)
@@ -64,8 +64,8 @@ def ask(name: str) -> tuple[int, str]:
         FIGURES.extend(json.loads(figures.read_text(encoding="utf-8")) if figures.exists() else [])
     if "# " not in done.stdout:
         return done.returncode or 1, f"It ended without a table:\n\n```\n{done.stderr[-2000:]}\n```"
-    told = done.stdout.partition("# ")[2].partition("\n")[2].strip()
-    lines = [line for line in told.splitlines() if not line.startswith("Machine: ")]
+    answer = done.stdout.partition("# ")[2].partition("\n")[2].strip()
+    lines = [line for line in answer.splitlines() if not line.startswith("Machine: ")]
     return done.returncode, "\n".join(lines).strip().replace("\n## ", "\n### ")
 
 

@@ -85,16 +85,16 @@ def children(run: Any) -> Iterator[None]:
 
 def climb(options: Options) -> tuple[list[Check], dict[str, probe_runner.Ran], float]:
     """Climb the real ladder and return its findings, what became of each child, and the seconds it took."""
-    kept, real = {}, probe_runner.run
+    answers, real = {}, probe_runner.run
 
     def recorded(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.Ran:
-        ran = kept[key(file, function, arguments)] = real(python, file, function, arguments, **more)
+        ran = answers[key(file, function, arguments)] = real(python, file, function, arguments, **more)
         return ran
 
     began = time.monotonic()
     with children(recorded):
         checks = doctor_job.run(options)
-    return checks, kept, time.monotonic() - began
+    return checks, answers, time.monotonic() - began
 
 
 def key(file: Path, function: str, arguments: Any) -> str:
@@ -103,7 +103,7 @@ def key(file: Path, function: str, arguments: Any) -> str:
 
 
 def planted(
-    ask: Ask, fault: str, probe: Path, every: list[Ask], kept: dict[str, probe_runner.Ran], options: Options
+    ask: Ask, fault: str, probe: Path, every: list[Ask], answers: dict[str, probe_runner.Ran], options: Options
 ) -> bool:
     """Return whether the report is complete with a fault in one check; the others answer as they did."""
     real = probe_runner.run
@@ -111,11 +111,11 @@ def planted(
     def replayed(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.Ran:
         if file == probe:
             return real(python, file, function, arguments, **more)
-        return kept.get(key(file, function, arguments)) or probe_runner.Ran(done=True)
+        return answers.get(key(file, function, arguments)) or probe_runner.Ran(done=True)
 
     broken = replace(ask, probe=probe, function=fault, after=(), skip=lambda facts: None, deadline=DEADLINE, idle=IDLE)
     with children(replayed):
-        checks = doctor_job.run(options, planned=[broken if one is ask else one for one in every])
+        checks = doctor_job.run(options, planned=[broken if other is ask else other for other in every])
     mine = [check for check in checks if check.name == ask.name]
     return (
         {check.step for check in checks} == set(range(1, 11))
@@ -128,23 +128,23 @@ def planted(
 def left() -> list[int]:
     """Return the processes that a child of this benchmark has left behind."""
     mark = f"{probe_runner.MARK}={os.getpid()}-".encode()
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if int(pid) != os.getpid() and mark in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(int(pid))
+                pids.append(int(pid))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def main() -> int:
     """Print the page; 1 where a report is not complete or the ladder takes too long."""
-    given = parser(__doc__).parse_args()
+    args = parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         options, probe = Options(sys.executable, Path(folder)), Path(folder) / "planted.py"
         probe.write_text(PLANTED, encoding="utf-8")
-        checks, kept, seconds = climb(options)
+        checks, answers, seconds = climb(options)
         quick = doctor_job.asks(options)
         began = time.monotonic()
         doctor_job.run(options, planned=[ask for ask in quick if ask.name not in TORCH])
@@ -154,7 +154,7 @@ def main() -> int:
             every, good, longest = doctor_job.asks(options), 0, 0.0
             for ask in every:
                 began = time.monotonic()
-                good += planted(ask, fault, probe, every, kept, options)
+                good += planted(ask, fault, probe, every, answers, options)
                 longest = max(longest, time.monotonic() - began)
             rows.append((words, len(every), good, f"{longest:.1f}"))
             complete, count = complete + good, count + len(every)
@@ -171,7 +171,7 @@ def main() -> int:
     body = markdown(("figure", "measured", "must", ""), limits) + "\n\n"
     body += markdown(("planted", "checks", "complete reports", "longest ladder, s"), rows)
     body += f"\n\nA planted child has {DEADLINE:.0f} s here, {IDLE:.0f} s without work."
-    publish("diagnosis-doctor", page("Is the doctor's report complete whatever a check does?", body), given)
+    publish("diagnosis-doctor", page("Is the doctor's report complete whatever a check does?", body), args)
     return int(not all(met))
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     runs = [(f, method) for f in chosen if f.name not in lacking for method in (f.start_methods or (None,))]
     began = time.monotonic()
     with ThreadPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(lambda run: told(watched(run[0], run[1], args.silence)), runs))
+        results = list(pool.map(lambda run: report_progress(watched(run[0], run[1], args.silence)), runs))
     clear_groups()
     took = f"{len(results)} runs in {time.monotonic() - began:.0f} s, {args.jobs} at a time."
     body = f"{report(results, lacking)}\n\n{took}"
@@ -55,12 +55,12 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--family", action="append", default=[], help="only faults of this family (again for more)")
-    made.add_argument("--name", action="append", default=[], help="only this fault (again for more)")
-    made.add_argument("--silence", type=float, default=6.0, help="seconds without progress that are a hang (default 6)")
-    made.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
-    return made.parse_args()
+    parser_ = parser(__doc__)
+    parser_.add_argument("--family", action="append", default=[], help="only faults of this family (again for more)")
+    parser_.add_argument("--name", action="append", default=[], help="only this fault (again for more)")
+    parser_.add_argument("--silence", type=float, default=6.0, help="seconds without progress that are a hang (default 6)")
+    parser_.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
+    return parser_.parse_args()
 
 
 def wanted(fault: Fault, args: argparse.Namespace) -> bool:
@@ -84,7 +84,7 @@ def watched(fault: Fault, method: str | None, silence: float) -> Result:
         orphans = end_all(f"TMPDIR={place}")
         shutil.rmtree(place, ignore_errors=True)
     causes = verdict.get("causes") or []
-    said = causes[0]["id"] if causes else None
+    first = causes[0]["id"] if causes else None
     healthy = fault.ends == "healthy"
     return {
         "name": fault.name,
@@ -97,7 +97,7 @@ def watched(fault: Fault, method: str | None, silence: float) -> Result:
         "status": verdict.get("status"),
         "signal": verdict.get("signal"),
         "exit_status": status,
-        "right": not verdict and status == 0 if healthy else said in fault.causes,
+        "right": not verdict and status == 0 if healthy else first in fault.causes,
         "seconds": round(seconds, 1),
         "orphans": orphans,
     }
@@ -117,10 +117,10 @@ def finished(command: list[str], environment: dict[str, str]) -> int | None:
 def read(path: Path) -> Result:
     """Return a verdict, empty where there is none."""
     try:
-        found: Result = json.loads(path.read_text(encoding="utf-8"))
+        verdict: Result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return verdict
 
 
 def end_all(marker: str) -> int:
@@ -134,12 +134,12 @@ def end_all(marker: str) -> int:
     return count
 
 
-def told(result: Result) -> Result:
+def report_progress(result: Result) -> Result:
     """Say on stderr how one run went, and return it."""
     mark = "right" if result["right"] else "WRONG"
     where = f"{result['name']} {result['method'] or ''}".strip()
-    said = f"{result['status']} {' '.join(result['said'])}"
-    print(f"{mark} {where:<28} {result['seconds']:5.1f} s  {said}", file=sys.stderr, flush=True)
+    verdict = f"{result['status']} {' '.join(result['said'])}"
+    print(f"{mark} {where:<28} {result['seconds']:5.1f} s  {verdict}", file=sys.stderr, flush=True)
     return result
 
 
@@ -170,8 +170,8 @@ def report(results: list[Result], lacking: dict[str, str]) -> str:
 
 def row(result: Result) -> tuple[str, ...]:
     """Return one line of the table of what was wrong."""
-    accepted, said = " ".join(result["accepted"]) or "healthy", " ".join(result["said"]) or "unknown"
-    return result["name"], result["method"] or "", accepted, said, str(result["status"])
+    accepted, answer = " ".join(result["accepted"]) or "healthy", " ".join(result["said"]) or "unknown"
+    return result["name"], result["method"] or "", accepted, answer, str(result["status"])
 
 
 def named(lacking: dict[str, str], reason: str) -> str:

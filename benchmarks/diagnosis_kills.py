@@ -97,8 +97,8 @@ def once(kind: str, dice: random.Random, mark: str) -> list[str]:
 def chosen(kind: str, watcher: int, mark: str, dice: random.Random) -> list[list[int]]:
     """Return the groups of processes to kill, one after the other."""
     guard = children(watcher)[:1]
-    program = [pid for one in guard for pid in children(one)][:1]
-    workers = [pid for one in program for pid in children(one)]
+    program = [pid for parent in guard for pid in children(parent)][:1]
+    workers = [pid for parent in program for pid in children(parent)]
     everyone = [watcher, *guard, *program, *workers]
     groups = {
         "watcher": [[watcher]],
@@ -114,20 +114,20 @@ def chosen(kind: str, watcher: int, mark: str, dice: random.Random) -> list[list
 
 def lies(run: Path, status: int | None) -> list[str]:
     """Return what the run folder says that is not so."""
-    found = ["green"] if status == 0 or (run / ".SUCCESS").exists() else []
+    problems = ["green"] if status == 0 or (run / ".SUCCESS").exists() else []
     with contextlib.suppress(OcrlabError):
-        found += ["green"] if run_folder.status(run).status == "success" else []
+        problems += ["green"] if run_folder.status(run).status == "success" else []
     for path in [*run.rglob("*.json"), *(run / name for name in (".RUNNING", ".FAILURE"))]:
         try:
-            told = json.loads(path.read_bytes())
+            record = json.loads(path.read_bytes())
         except FileNotFoundError:
             continue
         except ValueError:
-            found.append("unreadable")
+            problems.append("unreadable")
             continue
-        if path.name == "verdict.json" and told.get("status") not in ("failed", "killed", "hung"):
-            found.append("green")
-    return found
+        if path.name == "verdict.json" and record.get("status") not in ("failed", "killed", "hung"):
+            problems.append("green")
+    return problems
 
 
 def children(pid: int) -> list[int]:
@@ -140,12 +140,12 @@ def children(pid: int) -> list[int]:
 
 def marked(mark: str) -> list[int]:
     """Return the living processes that have the mark of a round in their environment."""
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             if name.isdigit() and f"{MARK}={mark}\0".encode() in Path("/proc", name, "environ").read_bytes() + b"\0":
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ def main() -> int:
     met = right == len(DEATHS) and slowest <= LIMIT
     table.figure("notebooks that tell how their kernel died", right / len(DEATHS), "share", limit=">= 1")
     table.figure("the slowest notebook, from the death to its files", slowest, "s", limit=f"<= {LIMIT}")
-    found = (
+    summary = (
         f"**{sentence(right, slowest)}** Must: {len(DEATHS)} of {len(DEATHS)} within {LIMIT:g} s: {table.judged(met)}."
     )
     head = ("kernel dies of", "outcome", "signal or exit code", "seconds until all files", "cause named", "right")
-    page = table.page("Notebooks whose kernel dies", f"{found}\n\n{table.markdown(head, rows)}")
+    page = table.page("Notebooks whose kernel dies", f"{summary}\n\n{table.markdown(head, rows)}")
     table.publish("diagnosis-notebooks", page, args)
     return 0 if met else 1
 
@@ -95,7 +95,7 @@ def measure(folder: Path, cause: str, code: str, word: str, how: str | int | Non
     seconds = max(file.stat().st_mtime for file in files if file) - began
     notebook, page, result = (file.read_text(encoding="utf-8") for file in files if file)
     ending = json.loads(result).get("ending") or {}
-    named = [found["id"] for found in ((ending.get("verdict") or {}).get("causes") or [])[:1]]
+    named = [row["id"] for row in ((ending.get("verdict") or {}).get("causes") or [])[:1]]
     return "; ".join(lies(json.loads(notebook), page, json.loads(result), word, how)), seconds, ", ".join(named)
 
 

@@ -110,10 +110,10 @@ CAPTURED = {
 
 def main() -> None:
     """Score, print the table and every miss, and end with 1 where a limit is not met."""
-    made = parser(__doc__)
-    made.add_argument("reports", nargs="*", type=Path, help="JSON-lines files (default: the shared development set)")
-    made.add_argument("--misses", action="store_true", help="name each report that was missed")
-    args = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("reports", nargs="*", type=Path, help="JSON-lines files (default: the shared development set)")
+    arguments.add_argument("--misses", action="store_true", help="name each report that was missed")
+    args = arguments.parse_args()
     parts, met = [], True
     for file in args.reports or [SHARED / "reports_dev.jsonl"]:
         reports = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -126,7 +126,7 @@ def main() -> None:
             f"{file.name}: {len(reports)} reports in {seconds:.1f} s.\n\n{markdown(('what', 'is', 'must'), rows)}"
         )
         parts += [f"Missed:\n\n{misses(reports, verdicts)}"] if args.misses else []
-    parts.append(captured(SHARED / "captured", told=args.misses))
+    parts.append(captured(SHARED / "captured", show_misses=args.misses))
     publish("diagnosis-reports", page("Diagnosis of public failure reports", "\n\n".join(parts)), args)
     sys.exit(0 if met else 1)
 
@@ -172,8 +172,8 @@ def score(reports: list[dict[str, Any]], verdicts: list[Verdict]) -> tuple[list[
 
 def count(pairs: Iterable[tuple[dict[str, Any], Verdict]]) -> tuple[int, int]:
     """Return how many are accepted, and how many there are."""
-    found = [top(verdict) in accepted(report) for report, verdict in pairs]
-    return sum(found), len(found)
+    right = [top(verdict) in accepted(report) for report, verdict in pairs]
+    return sum(right), len(right)
 
 
 def share(what: str, part: int, whole: int, limit: float | None) -> tuple[str, str, str]:
@@ -199,7 +199,7 @@ def misses(reports: list[dict[str, Any]], verdicts: list[Verdict]) -> str:
     """Return one line for each report whose verdict is not as it should be."""
     lines = []
     for report, verdict in zip(reports, verdicts, strict=True):
-        told = ", ".join(f"{cause.id} {cause.confidence}" for cause in verdict.causes[:3]) or "unknown"
+        answer = ", ".join(f"{cause.id} {cause.confidence}" for cause in verdict.causes[:3]) or "unknown"
         if report.get("ambiguous_without_rerun"):
             fine = among(report, verdict)
         else:
@@ -207,24 +207,24 @@ def misses(reports: list[dict[str, Any]], verdicts: list[Verdict]) -> str:
         kind = "open" if report.get("ambiguous_without_rerun") else "decided"
         if not fine:
             other = " ".join(report.get("also_acceptable") or ()) or "-"
-            lines.append(f"- {report['id']} ({kind}): is {report['cause']} ({other}); said {told}")
+            lines.append(f"- {report['id']} ({kind}): is {report['cause']} ({other}); said {answer}")
     return "\n".join(lines) or "- none"
 
 
-def captured(folder: Path, *, told: bool) -> str:
-    """Return the score of the captured logs, with every miss where `told`."""
+def captured(folder: Path, *, show_misses: bool) -> str:
+    """Return the score of the captured logs, with every miss where `show_misses`."""
     lines, right, total = [], 0, 0
     for log in sorted(folder.glob("*.log")):
-        verdict = classify.classify(load_input.incident(str(log)))
+        verdict = classify.classify(load_input.read_incident(str(log)))
         name = max((name for name in CAPTURED if log.stem.startswith(name)), key=len)
         wanted = CAPTURED[name].split()
         fine = top(verdict) in wanted or (not wanted and (not verdict.causes or verdict.causes[0].confidence < 0.5))
         right, total = right + fine, total + 1
-        said = ", ".join(f"{cause.id} {cause.confidence}" for cause in verdict.causes[:3]) or "unknown"
-        lines += [] if fine else [f"- {log.stem}: is {' or '.join(wanted) or 'no failure'}; said {said}"]
+        answer = ", ".join(f"{cause.id} {cause.confidence}" for cause in verdict.causes[:3]) or "unknown"
+        lines += [] if fine else [f"- {log.stem}: is {' or '.join(wanted) or 'no failure'}; said {answer}"]
     figure("captured logs of real faults named right", right / max(total, 1), "share")
     text = f"Captured logs of real faults: {right} of {total} named right."
-    return text + ("\n\n" + "\n".join(lines) if told and lines else "")
+    return text + ("\n\n" + "\n".join(lines) if show_misses and lines else "")
 
 
 if __name__ == "__main__":

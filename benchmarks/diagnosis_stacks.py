@@ -58,8 +58,8 @@ def _stands_still(pid: int) -> None:
     """Wait until the training waits for the one worker that sleeps."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        found = hang_cause.find(stack_dumps.take(process_tree.descendants(pid), 10.0), {})
-        if found and found[0].id == "loader.hang_sample" and "sample 77" in found[0].why:
+        findings = hang_cause.find_hangs(stack_dumps.take(process_tree.descendants(pid), 10.0), {})
+        if findings and findings[0].id == "loader.hang_sample" and "sample 77" in findings[0].why:
             return
         time.sleep(0.5)
     raise SystemExit("the program did not come to the place where it hangs")
@@ -72,7 +72,7 @@ def _measure(pid: int, rounds: int) -> tuple[list[tuple[str, ...]], bool]:
         taken = stack_dumps.take(process_tree.descendants(pid), LIMIT)
         stack_dumps.text(taken)
         whole.append(time.monotonic() - began)
-        hang_cause.causes(taken, {})
+        hang_cause.rank_hang_causes(taken, {})
         naming.append(time.monotonic() - began)
         complete &= len(taken) == 1 + WORKERS and all(stack.how == "py-spy" for stack in taken)
     rows = [_row("stacks of all, as text", whole, f"{LIMIT:.0f}"), _row("and the hang is named", naming, "")]

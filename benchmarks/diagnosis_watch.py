@@ -103,9 +103,9 @@ def cost(place: Path, rounds: int, steps: int) -> tuple[list[float], list[float]
     for number in range(rounds):
         fast = {}  # the fastest tenth: what else this machine does makes steps slower, never faster
         for watched in (False, True) if number % 2 else (True, False):
-            told, _ = stepping(place, watched, steps, work)
-            work = work or told["rounds"]
-            fast[watched] = statistics.quantiles(told["seconds"], n=10)[0]
+            timing, _ = stepping(place, watched, steps, work)
+            work = work or timing["rounds"]
+            fast[watched] = statistics.quantiles(timing["seconds"], n=10)[0]
         used = stepping(place, True, steps, work)[1] - stepping(place, True, 1, work)[1]
         cpu.append(100 * used / (steps - 1) / STEP)
         slower.append(100 * (fast[True] / fast[False] - 1))
@@ -114,16 +114,16 @@ def cost(place: Path, rounds: int, steps: int) -> tuple[list[float], list[float]
 
 def stepping(place: Path, watched: bool, steps: int, work: int) -> tuple[dict[str, Any], float]:
     """Run the steps, with a watcher or without; returns what they tell and the CPU seconds of the watcher."""
-    said = place / "said.json"
+    timing = place / "timing.json"
     front = [sys.executable, "-c", WATCHER, tempfile.mkdtemp(dir=place)] if watched else []
-    command = [*front, sys.executable, "-c", STEPS, str(said), str(steps), str(work)]
+    command = [*front, sys.executable, "-c", STEPS, str(timing), str(steps), str(work)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True, timeout=600)
-    return json.loads(said.read_text()), float(done.stderr.split()[-1]) if watched else 0.0
+    return json.loads(timing.read_text()), float(done.stderr.split()[-1]) if watched else 0.0
 
 
-def row(what: str, found: Sequence[float], must: float, *, middle: bool = False) -> tuple[object, ...]:
+def row(what: str, values: Sequence[float], must: float, *, middle: bool = False) -> tuple[object, ...]:
     """Return a line of the table; the 95th percentile is judged, or with `middle` the median of noisy rounds."""
-    ordered = sorted(found)
+    ordered = sorted(values)
     late = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
     median = statistics.median(ordered)
     table.figure(f"{what}, median", median, "as named", limit=f"<= {must}" if middle else None)

@@ -239,7 +239,7 @@ def _verdict(folder: Path) -> Verdict | None:
     from ocrlab.debug.diagnosis import classify, load_input
 
     with contextlib.suppress(OcrlabError):
-        return classify.classify(load_input.incident(str(folder)))
+        return classify.classify(load_input.read_incident(str(folder)))
     return None
 
 

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> Answer:
         return _explain(args.explain)
     if args.jsonl is not None:
         return _many(args.jsonl, args.json)
-    incident = load_input.incident(args.path)
+    incident = load_input.read_incident(args.path)
     found = classify.classify(incident)
     told, failed = incident.facts.get("learned"), bool(found.causes)
     now, well = running(Path(args.path), failed=failed), ended_well(Path(args.path), failed=failed)
@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> Answer:
     if failed or (incident.texts and not well) or not any(parts):
         parts.append(verdict_files.markdown(found, incident.facts))
     else:
-        parts += verdict_files.known(incident.facts, found)
+        parts += verdict_files.extra_paragraphs(incident.facts, found)
     text = "\n\n".join(filter(None, parts))
-    record = {**to_json(found), **learned, **verdict_files.told_besides(incident.facts)}
+    record = {**to_json(found), **learned, **verdict_files.extra_fields(incident.facts)}
     return Answer(redaction.clean(record), redaction.clean(text).rstrip())
 
 

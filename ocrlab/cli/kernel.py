@@ -102,7 +102,7 @@ def told(checks: list[Check]) -> str:
 
 def profile(path: Path) -> Answer:
     """Answer with every launch of a profile in words."""
-    found = [(one, nsight.words(one)) for one in nsight.read(read(path))]
+    found = [(one, nsight.describe(one)) for one in nsight.read(read(path))]
     record: dict[str, Any] = {"schema": SCHEMA, "kernels": [{**asdict(one), "words": said} for one, said in found]}
     return Answer(record, "\n".join(f"{one.kernel}\n" + "\n".join(f"  {line}" for line in said) for one, said in found))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ocrlab.cli.parser import Answer, add_json, table
 from ocrlab.cli.streams_and_signals import answer_line
-from ocrlab.debug.diagnosis.oom_message import words
+from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.monitor_log import Monitor, limits, newest
 from ocrlab.errors import ConfigError
 from ocrlab.hardware.processes import process_tree
@@ -109,7 +109,7 @@ def line(told: dict[str, Any]) -> str:
     """Return a sample in one line."""
     parts = [f"{told['seconds']:.0f} s"]
     for name, (used, limit) in limits(told).items():
-        parts.append(f"{name} {words(int(used))}" + (f" of {words(int(limit))}" if limit else ""))
+        parts.append(f"{name} {size_text(int(used))}" + (f" of {size_text(int(limit))}" if limit else ""))
         parts[-1] += _growing(told, name, ", ")
     missing = told["gpus"].get("missing")
     return " | ".join(parts + ([f"gpus: {missing}"] if missing else []))
@@ -119,12 +119,14 @@ def text(told: dict[str, Any], what: str) -> str:
     """Return a sample as a block: a row for each limit, then the cards, then the largest processes."""
     rows: list[tuple[str, ...]] = [("", "used", "of", "grows")]
     for name, (used, limit) in limits(told).items():
-        rows.append((name, words(int(used)), words(int(limit)) if limit else "", _growing(told, name)))
+        rows.append((name, size_text(int(used)), size_text(int(limit)) if limit else "", _growing(told, name)))
     parts = [f"{what}, {told['seconds']:.0f} s", table(rows)]
     parts += [_card(card) for card in told["gpus"].get("cards", ())]
     parts += [f"GPUs: {told['gpus']['missing']}"] if told["gpus"].get("missing") else []
     largest = sorted(told["host"]["processes"], key=lambda use: -(use.get("pss") or use["rss"]))[:PROCESSES]
-    parts.append(table([(u["role"], u["pid"], u["name"], words(u.get("pss") or u["rss"])) for u in largest] or [("",)]))
+    parts.append(
+        table([(u["role"], u["pid"], u["name"], size_text(u.get("pss") or u["rss"])) for u in largest] or [("",)])
+    )
     return "\n".join(part for part in parts if part)
 
 
@@ -139,7 +141,7 @@ def _card(card: dict[str, Any]) -> str:
     parts += [f"throttled: {', '.join(card['throttled'])}"] if card.get("throttled") else []
     for one in card.get("processes", ()):
         whose = "ours" if one.get("ours") else "other"
-        held = "an unknown amount" if one["bytes"] is None else words(one["bytes"])
+        held = "an unknown amount" if one["bytes"] is None else size_text(one["bytes"])
         parts.append(f"{one['name'] or 'process'} {one['pid']} ({whose}) {held}")
     return ", ".join(parts)
 
@@ -149,7 +151,7 @@ def _growing(told: dict[str, Any], name: str, before: str = "") -> str:
     if not found["grows"]:
         return ""
     left = f", full in {_time(found['left'])}" if found["left"] is not None else ""
-    return f"{before}+{words(int(found['rate']))}/s{left}"
+    return f"{before}+{size_text(int(found['rate']))}/s{left}"
 
 
 def _time(seconds: float) -> str:

@@ -94,7 +94,7 @@ def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: floa
     Raises ConfigError for a fault that there is not, or one that this machine cannot do, and DataError.
     """
     if incident:
-        return Caught(classify(load_input.incident(str(Path(incident).expanduser()))), None, incident)
+        return Caught(classify(load_input.read_incident(str(Path(incident).expanduser()))), None, incident)
     planted = _fault(fault)
     command = [sys.executable, "-m", "ocrlab.fault_lab", fault]
     command += ["--start-method", start_method] if start_method else []

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from html import escape
 from typing import Any
 
-from ocrlab.debug.diagnosis.oom_message import words
+from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.monitor_log import Monitor, limits
 from ocrlab.notebook.lab_session import Block
 from ocrlab.redaction import clean
@@ -100,7 +100,7 @@ def view(samples: list[dict[str, Any]], *, running: bool) -> View:
     last = samples[-1]
     rows, lines = [], []
     for name, (used, limit) in limits(last).items():
-        label, text = NAMES.get(name, name), words(int(used)) + (f" of {words(int(limit))}" if limit else "")
+        label, text = NAMES.get(name, name), size_text(int(used)) + (f" of {size_text(int(limit))}" if limit else "")
         grows = _grows(last["growth"].get(name, {}))
         points = [(one["seconds"], limits(one)[name][0]) for one in samples if name in limits(one)]
         rows.append(
@@ -122,7 +122,7 @@ def _grows(found: dict[str, Any]) -> str:
     if not found.get("grows"):
         return ""
     left = found.get("left")
-    return f"+{words(int(found['rate']))}/s" + (f", full in {left:.0f} s" if left is not None else "")
+    return f"+{size_text(int(found['rate']))}/s" + (f", full in {left:.0f} s" if left is not None else "")
 
 
 def _card(card: dict[str, Any]) -> str:
@@ -132,7 +132,7 @@ def _card(card: dict[str, Any]) -> str:
     parts += [f"{card['power'] / 1000:.0f} W"] if "power" in card else []
     parts += [f"throttled: {', '.join(card['throttled'])}"] if card.get("throttled") else []
     others = [one for one in card.get("processes", ()) if not one.get("ours")]
-    parts += [f"{one['name'] or 'process'} {one['pid']} holds {words(one['bytes'])}" for one in others]
+    parts += [f"{one['name'] or 'process'} {one['pid']} holds {size_text(one['bytes'])}" for one in others]
     return ", ".join(parts)
 
 
@@ -144,7 +144,7 @@ def _spark(label: str, points: list[tuple[float, float]]) -> str:
         f"{2 + (WIDTH - 4) * (at - first) / span:.1f},{HEIGHT - 2 - (HEIGHT - 6) * value / top:.1f}"
         for at, value in points
     )
-    about = f"{label} over {span:.0f} s: {words(int(points[-1][1]))} now, {words(int(top))} at the highest"
+    about = f"{label} over {span:.0f} s: {size_text(int(points[-1][1]))} now, {size_text(int(top))} at the highest"
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
         f'aria-label="{escape(about)}">'

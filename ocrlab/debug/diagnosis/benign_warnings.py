@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ocrlab.debug.diagnosis.evidence import CONTEXT, KERNEL_LOG, Hit
 from ocrlab.debug.diagnosis.final_exception import CAPPED, HARMLESS, MILD, WARNED, WARNED_LINES, akin
-from ocrlab.debug.diagnosis.log_lines import Page
+from ocrlab.debug.diagnosis.log_lines import LogText
 
 ILL = ("num.", "hw.", "wsl.")  # what ends no program: only a warning tells it
 LASTING = (*ILL, "build.arch", "gpumem.", "kernel.", "data.index_range", "hang.")
@@ -15,7 +15,7 @@ UNSURE = 0.7  # of a warning after which the log says something else
 SPEAKS = ("decisive", "strong", "likely", "possible", "fallback")
 
 
-def outweighed(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+def outweighed(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     """Return the hits of a log without an exception at its end; a warning yields to what stands after it."""
     pages = {page.name: page for page in texts}
     mild = {id(hit) for hit in hits if is_mild(hit, pages.get(hit.evidence.file))}
@@ -23,7 +23,7 @@ def outweighed(hits: list[Hit], texts: list[Page]) -> list[Hit]:
     return [_beside(hit, grave, pages) if id(hit) in mild else hit for hit in hits]
 
 
-def is_mild(hit: Hit, page: Page | None) -> bool:
+def is_mild(hit: Hit, page: LogText | None) -> bool:
     """Tell whether a line only warns, by its level or by its own words."""
     if page is None or page.name in (CONTEXT, KERNEL_LOG) or hit.evidence.line is None:
         return False
@@ -33,14 +33,14 @@ def is_mild(hit: Hit, page: Page | None) -> bool:
     return any(WARNED.search(above) for at, above in _lines(page) if number - WARNED_LINES <= at < number)
 
 
-def _beside(hit: Hit, grave: Iterable[Hit], pages: dict[str, Page]) -> Hit:
+def _beside(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> Hit:
     """Return a warning with what it is worth: little beside an end that is not its own, less than sure beside words."""
     page, number = pages[hit.evidence.file], hit.evidence.line or 0
-    later = [one for one in grave if one.evidence.file != page.name or (one.evidence.line or 0) > number]
-    if any(one.cause == hit.cause for one in later) or hit.cause.startswith(ILL):
+    later = [other for other in grave if other.evidence.file != page.name or (other.evidence.line or 0) > number]
+    if any(other.cause == hit.cause for other in later) or hit.cause.startswith(ILL):
         return hit
     fits = hit.cause.startswith(LASTING)
-    if later and not any(akin(hit, one) or _leads(hit, one) for one in later):
+    if later and not any(akin(hit, other) or _leads(hit, other) for other in later):
         return _at_most(hit, CAPPED)
     if not fits and any(at > number for at in page.progress):
         return _at_most(hit, CAPPED)
@@ -53,7 +53,7 @@ def _leads(hit: Hit, later: Hit) -> bool:
     if (hit.cause, later.cause) == ("loss.ctc_length", "num.nonfinite"):  # a label without a path costs infinitely much
         return True
     # What a person says of ranks that stand still is what a connection does that is tried for ever.
-    return later.evidence.file == CONTEXT and all(one.cause.startswith("dist.") for one in (hit, later))
+    return later.evidence.file == CONTEXT and all(side.cause.startswith("dist.") for side in (hit, later))
 
 
 def _continues(text: str) -> bool:
@@ -64,5 +64,5 @@ def _at_most(hit: Hit, most: float) -> Hit:
     return replace(hit, confidence=min(hit.confidence, most), ceiling=min(hit.ceiling, most))
 
 
-def _lines(page: Page) -> Iterable[tuple[int, str]]:
+def _lines(page: LogText) -> Iterable[tuple[int, str]]:
     return zip(page.numbers, page.text.split("\n"), strict=False)

@@ -37,7 +37,7 @@ PROVES = {
 class Sign:
     """One signature: all of `all` and none of `none` must be found; the first of `all` is the evidence.
 
-    One with `said` describes a circumstance that only a person reports: the context alone is searched for it.
+    One with `context_only` describes a circumstance that only a person reports: the context alone is searched for it.
     """
 
     cause: str
@@ -45,7 +45,7 @@ class Sign:
     all: tuple[re.Pattern[str], ...]
     none: tuple[re.Pattern[str], ...] = ()
     why: str = ""
-    said: bool = False
+    context_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Entry:
     def form(self, lines: Iterable[str]) -> Form:
         """Return the first form that one of the lines shows, else the fix and experiment of all."""
         shown = list(lines)
-        found = (form for form in self.forms if any(form.line.search(line) for line in shown))
-        form = next(found, None)
+        matching = (form for form in self.forms if any(form.line.search(line) for line in shown))
+        form = next(matching, None)
         if form is None:
             return Form(re.compile(""), self.fix, self.experiment, title=self.title)
         return replace(form, experiment=form.experiment or self.experiment, title=form.title or self.title)
@@ -112,10 +112,10 @@ class Catalogue:
 def load() -> Catalogue:
     """Return the catalogue; raises KeyError or re.error where the file breaks its schema, which a test watches."""
     with FILE.open("rb") as file:
-        found = tomllib.load(file)
-    entries = {made.id: made for made in map(_entry, found["cause"])}
-    guides = {name: Guide(guide["title"], guide["text"].strip("\n")) for name, guide in found["guide"].items()}
-    return Catalogue(entries, guides, re.compile("|".join(f"(?:{line})" for line in found["advice"]), re.MULTILINE))
+        table = tomllib.load(file)
+    entries = {entry.id: entry for entry in map(_entry, table["cause"])}
+    guides = {name: Guide(guide["title"], guide["text"].strip("\n")) for name, guide in table["guide"].items()}
+    return Catalogue(entries, guides, re.compile("|".join(f"(?:{line})" for line in table["advice"]), re.MULTILINE))
 
 
 def _entry(row: dict[str, Any]) -> Entry:
@@ -126,7 +126,9 @@ def _entry(row: dict[str, Any]) -> Entry:
     ]
     for rule in row.get("rule", ()):
         every, none = ([re.compile(p, FLAGS) for p in rule.get(key, ())] for key in ("all", "none"))
-        signs.append(Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("said", False)))
+        signs.append(
+            Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("context_only", False))
+        )
     forms = [
         Form(re.compile(form["line"]), form["fix"], *(form.get(key, "") for key in ("experiment", "example", "title")))
         for form in row.get("form", ())
@@ -152,21 +154,21 @@ def explain(name: str, *, signatures: bool = True) -> str:
 
     `signatures` are the regular expressions that tell it, which few people want to read.
     """
-    known = load()
-    if name not in known.entries:
-        near = [other for other in known.entries if name.split(".")[-1] in other or name.split(".")[0] in other]
+    catalogue_ = load()
+    if name not in catalogue_.entries:
+        near = [other for other in catalogue_.entries if name.split(".")[-1] in other or name.split(".")[0] in other]
         raise ConfigError(
             f"{name!r} is no cause",
             need=", ".join(near[:6]) or "an id",
             do="ocrlab diagnose --explain lists all",
         )
-    entry = known.entries[name]
+    entry = catalogue_.entries[name]
     parts = [f"{entry.id}: {entry.title}", "", entry.about, "", "Why, most frequent first"]
     parts += [f"  {number}. {why}" for number, why in enumerate(entry.why, 1)]
     parts += ["", "The experiment that tells", f"  {entry.experiment}", "", "Fix", f"  {entry.fix}"]
     parts += [f"  {form.fix}    (where a line has: {form.line.pattern})" for form in entry.forms]
-    parts += ["", "Looks the same"] + [f"  {other}: {known.entries[other].title}" for other in entry.otherwise]
-    for guide in (known.guides[guide] for guide in entry.guides):
+    parts += ["", "Looks the same"] + [f"  {other}: {catalogue_.entries[other].title}" for other in entry.otherwise]
+    for guide in (catalogue_.guides[guide] for guide in entry.guides):
         parts += ["", guide.title, *(f"  {line}" for line in guide.text.splitlines())]
     if signatures:
         parts += ["", "Signatures", *(f"  {line}" for line in _signatures(entry))]

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, replace
 
 from ocrlab.debug.diagnosis.evidence import Hit
-from ocrlab.debug.diagnosis.log_lines import Page
+from ocrlab.debug.diagnosis.log_lines import LogText
 
 
 @dataclass(frozen=True)
-class Doubt:
+class ConfidenceCap:
     """A hit of `cause` on a line like `line` needs `beside` somewhere in the texts, else it is worth `most` at most."""
 
     cause: str
@@ -67,7 +67,7 @@ OWN_MACHINE = re.compile(  # no network lies between: whoever should listen is n
 )
 COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
 DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
-TOLD_WHY = re.compile(
+ABORT_REASON = re.compile(
     r"what\(\)|terminate called|(?i:assert)|free\(|malloc|corrupt|OMP: |Fatal|[Cc]heck failed|MPI_ABORT"
 )
 WHERE_IT_DIED = re.compile(
@@ -86,7 +86,7 @@ WRITES = re.compile(  # what fills a disk: without it the space may be that of /
 READ_BEFORE = re.compile(
     r"(?i)\b(?:epoch|iter|step)\w*\W{1,3}\d|\d ?%|\d/\d+ \[|broken|after [^\n]{0,20}(?:epoch|step|iter)"
 )
-ONE_GPU = re.compile(  # nobody says that it needs several cards
+NOT_ONLY_ON_SEVERAL_GPUS = re.compile(  # nobody says that it needs several cards
     r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
     r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
 )
@@ -123,7 +123,7 @@ TOOL = re.compile(
     r"No such file or directory: ['\"](?:[^'\"\n]{0,200}[/\\])?"
     r"(?:nvcc|ptxas|cuobjdump|nvdisasm|gcc|g\+\+|cc|c\+\+|clang|make|cmake|ninja|ld)[\w.+-]{0,20}['\"]"
 )
-TOOL_TOLD = re.compile(  # in words of the library that looked for it
+TOOL_MESSAGE = re.compile(  # in words of the library that looked for it
     r"(?i)\b(?:nvcc|ptxas|nvidia-smi|gcc|g\+\+|ninja|cmake|compiler|runtime)\b[^\n]{0,40}(?:not found|is missing)"
     r"|\b(?:checking|detecting|finding) (?:the )?compiler"
 )
@@ -160,87 +160,97 @@ NOT_BUILT = re.compile(
     r"|Failed building|CalledProcessError|\A[^\n]{0,400}\Z"
 )
 ANSWERED = re.compile(r"Response \[4\d\d\]|previously created and deleted")  # the server was reached
-KEPT = re.compile(r"\bmachine api\.wandb|key for [\w./:-]{1,60} to your netrc")  # where a key for the server is kept
+KEY_FILE = re.compile(
+    r"\bmachine api\.wandb|key for [\w./:-]{1,60} to your netrc"
+)  # where a key for the server is kept
 NCCL_TELLS = re.compile(r"NCCL INFO")
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
-DOUBTS = (
-    Doubt("", LISTED, NEVER, 0.4),
-    Doubt("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
-    Doubt("build.", LINKS, NOT_BUILT, 0.4),
-    Doubt("tracker.network", ANSWERED, NEVER, 0.4),
-    Doubt("tracker.network", KEPT, NEVER, 0.0),
-    Doubt("driver.", NCCL_TELLS, NEVER, 0.0),
-    Doubt("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
-    Doubt("io.", CUDA_SAYS, NEVER, 0.0),
-    Doubt("io.permission", REFUSED, NEVER, 0.0),
-    Doubt("native.abort", OPENCV, NEVER, 0.0),
-    Doubt("native.abort", CHECKED, NEVER, 0.4),
-    Doubt("native.abort", re.compile(""), NOT_A_WORKER, 0.5),
-    Doubt("loader.", RESET, A_WORKER, 0.0),
-    Doubt("user.shape", SIZES, NOT_LOADED, 0.6),
-    Doubt("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
-    Doubt("io.disk_full", WATCHES, NEVER, 0.0),
-    Doubt("host.thread_limit", LOCKED, NEVER, 0.0),
-    Doubt("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
-    Doubt("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
-    Doubt("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, 0.45),  # nobody has so much
-    Doubt("io.missing", TOOL, NEVER, 0.0),
-    Doubt("io.missing", TOOL_TOLD, NEVER, 0.3),
-    Doubt("host.shm", ON_CHIP, NEVER, 0.0),
-    Doubt("gpumem.leak", OF_NCCL, NEVER, 0.0),
-    Doubt("dist.p2p", SEND_AND_RECEIVE, NEVER, 0.0),
-    Doubt("loss.ctc_length", CAPTURED, NEVER, 0.0),
-    Doubt("num.nonfinite", COMPILES, NEVER, 0.0),
-    Doubt("tracker.network", FETCHED, TRACKED, 0.4),
-    Doubt("io.download", re.compile(""), UNTRACKED, 0.4),  # the connection is the tracker's
-    Doubt("loss.ctc_length", re.compile(r"(?i)length is (?:zero|0)\b"), NEVER, 0.45),  # an empty text fits everywhere
-    Doubt("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
-    Doubt("data.annotation", PARSED, DATA, 0.4),
-    Doubt("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
-    Doubt("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, 0.0),
-    Doubt("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
-    Doubt("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
-    Doubt("io.port", re.compile(""), NOT_OF_TORCH, 0.3),
-    Doubt("io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0),  # of ssh
-    Doubt("dist.", SOCKET, RANKS, 0.0),
-    Doubt("io.missing", NCCL_LINE, NEVER, 0.0),
-    Doubt("io.missing", LINKED, NEVER, 0.0),
-    Doubt("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
-    Doubt("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
-    Doubt(
+CAPS = (
+    ConfidenceCap("", LISTED, NEVER, 0.4),
+    ConfidenceCap("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
+    ConfidenceCap("build.", LINKS, NOT_BUILT, 0.4),
+    ConfidenceCap("tracker.network", ANSWERED, NEVER, 0.4),
+    ConfidenceCap("tracker.network", KEY_FILE, NEVER, 0.0),
+    ConfidenceCap("driver.", NCCL_TELLS, NEVER, 0.0),
+    ConfidenceCap("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
+    ConfidenceCap("io.", CUDA_SAYS, NEVER, 0.0),
+    ConfidenceCap("io.permission", REFUSED, NEVER, 0.0),
+    ConfidenceCap("native.abort", OPENCV, NEVER, 0.0),
+    ConfidenceCap("native.abort", CHECKED, NEVER, 0.4),
+    ConfidenceCap("native.abort", re.compile(""), NOT_A_WORKER, 0.5),
+    ConfidenceCap("loader.", RESET, A_WORKER, 0.0),
+    ConfidenceCap("user.shape", SIZES, NOT_LOADED, 0.6),
+    ConfidenceCap("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
+    ConfidenceCap("io.disk_full", WATCHES, NEVER, 0.0),
+    ConfidenceCap("host.thread_limit", LOCKED, NEVER, 0.0),
+    ConfidenceCap("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
+    ConfidenceCap("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
+    ConfidenceCap("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, 0.45),  # nobody has so much
+    ConfidenceCap("io.missing", TOOL, NEVER, 0.0),
+    ConfidenceCap("io.missing", TOOL_MESSAGE, NEVER, 0.3),
+    ConfidenceCap("host.shm", ON_CHIP, NEVER, 0.0),
+    ConfidenceCap("gpumem.leak", OF_NCCL, NEVER, 0.0),
+    ConfidenceCap("dist.p2p", SEND_AND_RECEIVE, NEVER, 0.0),
+    ConfidenceCap("loss.ctc_length", CAPTURED, NEVER, 0.0),
+    ConfidenceCap("num.nonfinite", COMPILES, NEVER, 0.0),
+    ConfidenceCap("tracker.network", FETCHED, TRACKED, 0.4),
+    ConfidenceCap("io.download", re.compile(""), UNTRACKED, 0.4),  # the connection is the tracker's
+    ConfidenceCap(
+        "loss.ctc_length", re.compile(r"(?i)length is (?:zero|0)\b"), NEVER, 0.45
+    ),  # an empty text fits everywhere
+    ConfidenceCap("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
+    ConfidenceCap("data.annotation", PARSED, DATA, 0.4),
+    ConfidenceCap("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
+    ConfidenceCap("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, 0.0),
+    ConfidenceCap("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
+    ConfidenceCap("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
+    ConfidenceCap("io.port", re.compile(""), NOT_OF_TORCH, 0.3),
+    ConfidenceCap(
+        "io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0
+    ),  # of ssh
+    ConfidenceCap("dist.", SOCKET, RANKS, 0.0),
+    ConfidenceCap("io.missing", NCCL_LINE, NEVER, 0.0),
+    ConfidenceCap("io.missing", LINKED, NEVER, 0.0),
+    ConfidenceCap("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
+    ConfidenceCap("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
+    ConfidenceCap(
         "build.system_libs", re.compile(r"Error (?:compiling objects|building ext)|^error: command '"), COMPILER, 0.62
     ),
-    Doubt("ext.signal", ENDS_OTHERS, NEVER, 0.0),
-    Doubt("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
-    Doubt("native.abort", DIED_OF_IT, TOLD_WHY, 0.62),
-    Doubt("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
-    Doubt("io.disk_full", SEMAPHORE, NEVER, 0.45),
-    Doubt("io.disk_full", FULL, WRITES, 0.62),
-    Doubt("host.shm", BUS, ROOMY, 0.62),
-    Doubt("num.nonfinite", re.compile(""), ONE_GPU, 0.62),
-    Doubt("num.nonfinite", re.compile(""), NO_CTC, 0.62),
-    Doubt("dist.network", NO_IPV6, NEVER, 0.45),
-    Doubt("dist.network", OWN_MACHINE, NEVER, 0.62),
-    Doubt("ext.signal", re.compile(""), UNQUEUED, 0.6),
-    Doubt("build.", NCCL_LINE, NEVER, 0.0),
-    Doubt("user.", INFORMED, NEVER, 0.0),
-    Doubt("host.shm", ATTACHED, NEVER, 0.5),
-    Doubt("hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4),
-    Doubt("data.corrupt", re.compile(r"Assertion failed\) !\w*\.empty\(\)"), READ_BEFORE, 0.62),
+    ConfidenceCap("ext.signal", ENDS_OTHERS, NEVER, 0.0),
+    ConfidenceCap("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
+    ConfidenceCap("native.abort", DIED_OF_IT, ABORT_REASON, 0.62),
+    ConfidenceCap("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
+    ConfidenceCap("io.disk_full", SEMAPHORE, NEVER, 0.45),
+    ConfidenceCap("io.disk_full", FULL, WRITES, 0.62),
+    ConfidenceCap("host.shm", BUS, ROOMY, 0.62),
+    ConfidenceCap("num.nonfinite", re.compile(""), NOT_ONLY_ON_SEVERAL_GPUS, 0.62),
+    ConfidenceCap("num.nonfinite", re.compile(""), NO_CTC, 0.62),
+    ConfidenceCap("dist.network", NO_IPV6, NEVER, 0.45),
+    ConfidenceCap("dist.network", OWN_MACHINE, NEVER, 0.62),
+    ConfidenceCap("ext.signal", re.compile(""), UNQUEUED, 0.6),
+    ConfidenceCap("build.", NCCL_LINE, NEVER, 0.0),
+    ConfidenceCap("user.", INFORMED, NEVER, 0.0),
+    ConfidenceCap("host.shm", ATTACHED, NEVER, 0.5),
+    ConfidenceCap(
+        "hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4
+    ),
+    ConfidenceCap("data.corrupt", re.compile(r"Assertion failed\) !\w*\.empty\(\)"), READ_BEFORE, 0.62),
     # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
-    Doubt("data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62),
+    ConfidenceCap(
+        "data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62
+    ),
 )
 
 
-def weighed(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+def apply_caps(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     """Return the hits, those in doubt with less confidence and those that then speak for nothing left out."""
     whole = "\n".join(page.text for page in texts)
-    return [one for hit in hits if (one := _weighed(hit, whole)).confidence > 0]
+    return [weighted for hit in hits if (weighted := _apply_cap(hit, whole)).confidence > 0]
 
 
-def _weighed(hit: Hit, whole: str) -> Hit:
-    for doubt in DOUBTS:
-        suits = hit.cause.startswith(doubt.cause) and doubt.line.search(hit.evidence.text)
-        if suits and not doubt.beside.search(whole):
-            return replace(hit, confidence=min(hit.confidence, doubt.most), ceiling=min(hit.ceiling, doubt.most))
+def _apply_cap(hit: Hit, whole: str) -> Hit:
+    for cap in CAPS:
+        suits = hit.cause.startswith(cap.cause) and cap.line.search(hit.evidence.text)
+        if suits and not cap.beside.search(whole):
+            return replace(hit, confidence=min(hit.confidence, cap.most), ceiling=min(hit.ceiling, cap.most))
     return hit

@@ -58,12 +58,10 @@ def mismatch(text: str) -> Mismatch | None:
     if torch is None and cuda is None and named is None:
         return None
     for pattern, capability in CARDS:
-        found = pattern.search(text)
-        if found:
+        card = pattern.search(text)
+        if card:
             why = _against(capability, torch, cuda, named)
-            return (
-                Mismatch(f"{found[0].strip()} (compute capability {capability}) {why}", found.start()) if why else None
-            )
+            return Mismatch(f"{card[0].strip()} (compute capability {capability}) {why}", card.start()) if why else None
     return None
 
 
@@ -87,8 +85,8 @@ def _against(capability: float, torch: float | None, cuda: float | None, named: 
 
 def _torch(text: str) -> float | None:
     """Return the lowest torch version that a text names as major + minor / 100."""
-    found = [int(match[1]) + int(match[2]) / 100 for match in TORCH.finditer(text) if int(match[1]) < 4]
-    return min(found, default=None)
+    versions = [int(match[1]) + int(match[2]) / 100 for match in TORCH.finditer(text) if int(match[1]) < 4]
+    return min(versions, default=None)
 
 
 def _named(text: str) -> float | None:

@@ -16,12 +16,12 @@ from ocrlab.debug.diagnosis import (
     source_in_tracebacks,
 )
 from ocrlab.debug.diagnosis.log_excerpt import HEAD, TAIL, window
-from ocrlab.debug.diagnosis.log_lines import Line, Page, by_person, page
+from ocrlab.debug.diagnosis.log_lines import Line, LogText, by_person, log_text
 from ocrlab.records import Evidence, Incident
 
 CONTEXT, KERNEL_LOG = "context", "kernel_log.txt"
 LONG = 2 * (HEAD + TAIL)  # characters from which a text is windowed before it is searched; never one that was
-SAID, SAID_AT_MOST = 0.66, 0.7  # what a person says is a claim, not evidence
+PERSON_CONFIDENCE, PERSON_CEILING = 0.66, 0.7  # what a person says is a claim, not evidence
 MOST = 3  # lines of one signature
 # Of a process that died: what each signal speaks for, most probable first.
 DIED_OF = {
@@ -61,17 +61,17 @@ class Hit:
     order: tuple[int, int] | None = None
 
 
-def pages(incident: Incident) -> list[Page]:
+def clean_texts(incident: Incident) -> list[LogText]:
     """Return the texts of an incident cleaned, in the order in which they count; the context last."""
-    known = catalogue.load()
+    advice = catalogue.load()
     texts = {name: _short(text) for name, text in incident.texts.items() if name != "stacks.txt"}
-    ours = kernel_log_lines.ours(incident.facts)
+    ours = kernel_log_lines.own_pids(incident.facts)
     if ours and KERNEL_LOG in texts:
-        texts[KERNEL_LOG] = kernel_log_lines.without_others(texts[KERNEL_LOG], ours)
-    made = [source_in_tracebacks.blanked(page(name, text, known.advice)) for name, text in texts.items()]
+        texts[KERNEL_LOG] = kernel_log_lines.blank_other_processes(texts[KERNEL_LOG], ours)
+    cleaned = [source_in_tracebacks.blanked(log_text(name, text, advice.advice)) for name, text in texts.items()]
     if incident.context:
-        made.append(page(CONTEXT, incident.context, known.advice))
-    return made
+        cleaned.append(log_text(CONTEXT, incident.context, advice.advice))
+    return cleaned
 
 
 def _short(text: str) -> str:
@@ -80,7 +80,7 @@ def _short(text: str) -> str:
     return window(io.BytesIO(text.encode("utf-8", errors="replace")))
 
 
-def gather(incident: Incident, texts: list[Page]) -> list[Hit]:
+def find_hits(incident: Incident, texts: list[LogText]) -> list[Hit]:
     """Return every hit of signatures, memory numbers, versions, exit codes and stacks in the texts."""
     spoken = {text.name for text in texts if text.name == CONTEXT or by_person(text.text)}
     hits = [hit for sign in catalogue.load().signs() for hit in _signature(sign, texts, spoken)]
@@ -97,7 +97,7 @@ def hit(cause: str, strength: str, evidence: Evidence, why: str = "", order: tup
     return Hit(cause, start, ceiling, strength, evidence, why, order)
 
 
-def _signature(sign: catalogue.Sign, texts: list[Page], spoken: set[str]) -> list[Hit]:
+def _signature(sign: catalogue.Sign, texts: list[LogText], spoken: set[str]) -> list[Hit]:
     """Return up to three hits of a signature; what a rule needs or forbids may stand in any of the texts.
 
     A rule reads several places, so it has none in time. What a person says, in texts that are `spoken` or in a sentence
@@ -108,22 +108,22 @@ def _signature(sign: catalogue.Sign, texts: list[Page], spoken: set[str]) -> lis
             return []
         if any(text.searched.search(pattern) for pattern in sign.none for text in texts):
             return []
-    found = []
+    hits = []
     for order, text in enumerate(texts):
-        if sign.said and text.name != CONTEXT:
+        if sign.context_only and text.name != CONTEXT:
             continue
         for match in text.searched.finditer(sign.all[0]):
             line = text.line(_inside(match))
             place = None if text.name == CONTEXT or len(sign.all) > 1 else (order, line.number)
-            told = hit(sign.cause, sign.strength, quote(text.name, line), sign.why, place)
+            match_hit = hit(sign.cause, sign.strength, quote(text.name, line), sign.why, place)
             if len(sign.all) > 1:  # who has read more is a little surer
-                told = replace(told, confidence=told.confidence + 0.01)
-            if told.confidence > SAID and (text.name in spoken or by_person(line.text)):
-                told = replace(told, confidence=SAID, ceiling=SAID_AT_MOST, strength="likely")
-            found.append(told)
-            if len(found) >= MOST:
-                return found
-    return found
+                match_hit = replace(match_hit, confidence=match_hit.confidence + 0.01)
+            if match_hit.confidence > PERSON_CONFIDENCE and (text.name in spoken or by_person(line.text)):
+                match_hit = replace(match_hit, confidence=PERSON_CONFIDENCE, ceiling=PERSON_CEILING, strength="likely")
+            hits.append(match_hit)
+            if len(hits) >= MOST:
+                return hits
+    return hits
 
 
 def _inside(match: re.Match[str]) -> int:
@@ -131,8 +131,8 @@ def _inside(match: re.Match[str]) -> int:
     return match.start() + len(match[0]) - len(match[0].lstrip())
 
 
-def _memory(text: Page, order: int) -> list[Hit]:
-    found = []
+def _memory(text: LogText, order: int) -> list[Hit]:
+    hits = []
     for message in oom_message.parse(text.text)[:5]:
         line = text.line(message.offset)
         place = None if text.name == CONTEXT else (order, line.number)
@@ -142,39 +142,39 @@ def _memory(text: Page, order: int) -> list[Hit]:
                 "decisive" if sure > 0.88 else "strong" if sure >= 0.72 else "likely" if sure > 0.5 else "possible"
             )
             ceiling = max(sure, 0.7 if sure < 0.72 else 0.95)
-            found.append(Hit(judged.cause, sure, ceiling, strength, quote(text.name, line), judged.why, place))
-    return found
+            hits.append(Hit(judged.cause, sure, ceiling, strength, quote(text.name, line), judged.why, place))
+    return hits
 
 
-def _orphan(text: Page) -> list[Hit]:
-    found = nvidia_smi.orphan(text.text)
-    if found is None:
+def _orphan(text: LogText) -> list[Hit]:
+    memory = nvidia_smi.orphan(text.text)
+    if memory is None:
         return []
-    why = f"{found.used} of {found.total} MiB are in use and nvidia-smi shows no process"
-    told = hit("gpumem.foreign", "strong", quote(text.name, text.line(found.offset)), why)
-    return [replace(told, confidence=told.confidence + 0.02)]  # a message of OOM alone says less
+    why = f"{memory.used} of {memory.total} MiB are in use and nvidia-smi shows no process"
+    foreign = hit("gpumem.foreign", "strong", quote(text.name, text.line(memory.offset)), why)
+    return [replace(foreign, confidence=foreign.confidence + 0.02)]  # a message of OOM alone says less
 
 
-def _died(text: Page) -> list[Hit]:
+def _died(text: LogText) -> list[Hit]:
     """Return hits of exit codes and signals in a text; where they stand is not where in time they belong."""
-    found = []
+    hits = []
     for name, offset in exit_codes.find(text.text)[:5]:
-        told, why = quote(text.name, text.line(offset)), f"a process died of {name}"
-        found += [hit(cause, strength, told, why) for cause, strength in DIED_OF.get(name, ())]
-    return found
+        line, why = quote(text.name, text.line(offset)), f"a process died of {name}"
+        hits += [hit(cause, strength, line, why) for cause, strength in DIED_OF.get(name, ())]
+    return hits
 
 
-def _versions(texts: list[Page]) -> list[Hit]:
+def _versions(texts: list[LogText]) -> list[Hit]:
     """Return a hit where the card named in any text cannot run the torch named in it, beside an error that fits."""
     whole = "\n".join(text.text for text in texts)
-    found = cuda_compatibility.mismatch(whole)
-    if found is None or not LIBRARY.search(whole):
+    mismatch = cuda_compatibility.mismatch(whole)
+    if mismatch is None or not LIBRARY.search(whole):
         return []
     for text in texts:
-        if found.offset < len(text.text):
+        if mismatch.offset < len(text.text):
             strength = "likely" if text.name == CONTEXT else "strong"
-            return [hit("build.arch", strength, quote(text.name, text.line(found.offset)), found.why)]
-        found = cuda_compatibility.Mismatch(found.why, found.offset - len(text.text) - 1)
+            return [hit("build.arch", strength, quote(text.name, text.line(mismatch.offset)), mismatch.why)]
+        mismatch = cuda_compatibility.Mismatch(mismatch.why, mismatch.offset - len(text.text) - 1)
     return []
 
 

@@ -35,13 +35,13 @@ class Handler:
 
 def inside(file: str, line: int) -> Handler | None:
     """Return the innermost `except` block that a line stands in; None where it is in none, or there is no source."""
-    found = [
+    around = [
         (node, clause)
         for node in _tries(file)
         for clause in node.handlers
         if clause.lineno <= line <= (clause.end_lineno or 0)
     ]
-    return _made(file, *max(found, key=lambda pair: pair[1].lineno)) if found else None
+    return _handler(file, *max(around, key=lambda pair: pair[1].lineno)) if around else None
 
 
 def guarding(file: str, line: int, kinds: Sequence[str]) -> Handler | None:
@@ -50,27 +50,29 @@ def guarding(file: str, line: int, kinds: Sequence[str]) -> Handler | None:
     for node in sorted(around, key=lambda node: -node.lineno):
         for clause in node.handlers:
             if set(_catches(clause)) & {*kinds, ""}:
-                return _made(file, node, clause)
+                return _handler(file, node, clause)
     return None
 
 
 def silent(file: str) -> list[Handler]:
     """Return every `except` of a file that takes any error and goes on."""
-    found = [_made(file, node, clause) for node in _tries(file) for clause in node.handlers if not _raises(clause)]
-    return [one for one in found if one.broad and not LEAVES.search(one.does)]
+    handlers = [
+        _handler(file, node, clause) for node in _tries(file) for clause in node.handlers if not _raises(clause)
+    ]
+    return [handler for handler in handlers if handler.broad and not LEAVES.search(handler.does)]
 
 
 def names(file: str, line: int) -> set[str]:
     """Return the names that the statement in a line reads."""
-    found = [node for node in ast.walk(_tree(file)) if isinstance(node, ast.stmt) and node.lineno <= line]
-    found = [node for node in found if line <= (node.end_lineno or 0)]
-    if not found:
+    statements = [node for node in ast.walk(_tree(file)) if isinstance(node, ast.stmt) and node.lineno <= line]
+    statements = [node for node in statements if line <= (node.end_lineno or 0)]
+    if not statements:
         return set()
-    innermost = max(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+    innermost = max(statements, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
     parts: list[ast.AST] = [innermost]
     if isinstance(innermost, ast.For | ast.While | ast.If | ast.With):  # of a compound statement only its head
         parts = [part for part in ast.iter_child_nodes(innermost) if not isinstance(part, ast.stmt)]
-    return {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
+    return {node_.id for part in parts for node_ in ast.walk(part) if isinstance(node_, ast.Name)}
 
 
 def source(file: str, line: int) -> str:
@@ -79,7 +81,7 @@ def source(file: str, line: int) -> str:
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
-def _made(file: str, node: ast.Try, clause: ast.ExceptHandler) -> Handler:
+def _handler(file: str, node: ast.Try, clause: ast.ExceptHandler) -> Handler:
     lines = _text(file).split("\n")
     guarded = "\n".join(lines[node.body[0].lineno - 1 : node.body[-1].end_lineno])
     does = "\n".join(lines[clause.lineno - 1 : clause.end_lineno])

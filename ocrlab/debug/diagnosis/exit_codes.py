@@ -47,13 +47,13 @@ def name(code: int | None) -> str | None:
 
 def find(text: str) -> list[tuple[str, int]]:
     """Return the signals that a text says a process died of, with the offset of the words, in order."""
-    found = [(match[1], match.start()) for match in NAMED.finditer(text)]
+    signals_ = [(match[1], match.start()) for match in NAMED.finditer(text)]
     for match in WRITTEN.finditer(text):
         code = int(match[1], 16) if match[1].startswith("0x") else int(match[1])
         if name(code) and (code != -1 or SPAWNED.search(text, max(match.start() - 20, 0), match.end())):
-            found.append((str(name(code)), match.start()))
+            signals_.append((str(name(code)), match.start()))
     for match in CAUGHT.finditer(text):
         signal = name(-int(match[1]))
         if signal:
-            found.append((signal, match.start()))
-    return sorted(found, key=lambda pair: pair[1])
+            signals_.append((signal, match.start()))
+    return sorted(signals_, key=lambda pair: pair[1])

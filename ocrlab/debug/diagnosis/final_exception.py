@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ocrlab.debug.diagnosis.evidence import CONTEXT, KERNEL_LOG, Hit
-from ocrlab.debug.diagnosis.log_lines import Line, Page
+from ocrlab.debug.diagnosis.log_lines import Line, LogText
 from ocrlab.records import RuledOut
 
 ERRORS = "errors.txt"  # of an incident: what the program's Python told of errors that the program had hidden
@@ -15,7 +15,7 @@ TRACEBACK = "Traceback (most recent call last)"
 NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback")
 NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
 RAISED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::|$)")
-TOLD = re.compile(  # another's
+RELAYED = re.compile(  # another's
     r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|Process(?:Raised|Exited)Exception"
     r"|ExecuteUserScriptError"
 )
@@ -100,7 +100,7 @@ CAPPED = 0.4  # of a warning before an exception that nothing else explains
 class Uncaught:
     """The tracebacks that end a log with no progress between them: first and last line, and the exceptions."""
 
-    page: Page
+    page: LogText
     first: int
     last: int
     exceptions: tuple[Line, ...]
@@ -109,8 +109,8 @@ class Uncaught:
     @property
     def own(self) -> Line:
         """Return the last exception that does not only tell of another process's."""
-        told = [line for line in self.exceptions if not TOLD.search(line.text)]
-        return self.handled or (told or list(self.exceptions))[-1]
+        own = [line for line in self.exceptions if not RELAYED.search(line.text)]
+        return self.handled or (own or list(self.exceptions))[-1]
 
     @property
     def handled(self) -> Line | None:
@@ -122,8 +122,8 @@ class Uncaught:
             if before and text.startswith(MARK) and self.page.name == ERRORS:
                 return before[-1]
             if number <= self.last and text.startswith(DURING):
-                found = NAMED.match(before[-1].text) if before else None
-                if found and (not TRIED.search(found[1]) or self._reports(number)):
+                exception = NAMED.match(before[-1].text) if before else None
+                if exception and (not TRIED.search(exception[1]) or self._reports(number)):
                     return before[-1]
                 return None
         return None
@@ -144,23 +144,23 @@ class Uncaught:
     @property
     def plain(self) -> bool:
         """Tell whether these are errors of the program's own logic: KeyError, TypeError, a class of its own."""
-        told = [self.own] if self.hid else self.exceptions
-        names = [NAMED.match(line.text) for line in told if not TOLD.search(line.text)]
+        exceptions = [self.own] if self.hid else self.exceptions
+        names = [NAMED.match(line.text) for line in exceptions if not RELAYED.search(line.text)]
         return bool(names) and not any(name is None or CARRIERS.match(name[1]) for name in names)
 
 
-def find(texts: Iterable[Page]) -> Uncaught | None:
+def find_uncaught(texts: Iterable[LogText]) -> Uncaught | None:
     """Return what ended the program, None where no log ends with an exception."""
-    found = [_of(page) for page in texts if page.name not in (CONTEXT, KERNEL_LOG)]
-    return next((one for one in reversed(found) if one is not None), None)
+    endings = [_uncaught_of(page) for page in texts if page.name not in (CONTEXT, KERNEL_LOG)]
+    return next((ending for ending in reversed(endings) if ending is not None), None)
 
 
-def _of(page: Page) -> Uncaught | None:
+def _uncaught_of(page: LogText) -> Uncaught | None:
     lines = [Line(number, text) for number, text in zip(page.numbers, page.text.split("\n"), strict=False)]
     moved = set(page.progress)
     first, exceptions, waits, name = 0, list[Line](), False, None
     last = 0
-    drawn = set[str]()  # how far bars have come: one that is closed at the end of a program is drawn once more
+    bars = set[str]()  # how far bars have come: one that is closed at the end of a program is drawn once more
     for line in lines:
         notebook = NOTEBOOK.match(line.text)
         if TRACEBACK in line.text:
@@ -171,19 +171,19 @@ def _of(page: Page) -> Uncaught | None:
         elif not waits and RAISED.match(line.text) and not HANDLED.search(line.text):
             first, last = first or line.number, line.number
             exceptions.append(line)
-        elif not waits and first and line.number in moved and not _again(line.text, drawn):
+        elif not waits and first and line.number in moved and not _again(line.text, bars):
             first, exceptions = 0, []  # it went on
         elif not waits and first and not exceptions and HANDLED.search(line.text):
             first = 0
-        drawn.update(BAR.findall(line.text))
+        bars.update(BAR.findall(line.text))
     traced = any(TRACEBACK in line.text for line in lines if line.number >= first)
     return Uncaught(page, first, last, tuple(exceptions), traced) if first and exceptions else None
 
 
-def _again(text: str, drawn: set[str]) -> bool:
+def _again(text: str, bars: set[str]) -> bool:
     """Tell whether a line is progress bars that have come no further than before."""
     counts = BAR.findall(text)
-    return bool(counts) and drawn.issuperset(counts)
+    return bool(counts) and bars.issuperset(counts)
 
 
 def _ends(text: str, notebook: str | None) -> bool:
@@ -193,35 +193,37 @@ def _ends(text: str, notebook: str | None) -> bool:
     return bool(text.strip()) and not text.startswith((" ", "\t")) and NAMED.match(text) is not None
 
 
-def counted(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     """Return the hits that can be the cause: before an uncaught exception no warning and nothing that was survived."""
     hits = _without_terminated(hits, texts)
-    end = find(texts)
+    end = find_uncaught(texts)
     if end is None:
         return hits
     inside = [hit for hit in hits if hit.evidence.file == end.page.name and (hit.evidence.line or 0) >= end.first]
     roots = [hit for hit in inside if hit.strength in ("decisive", "strong", "likely", "possible")]
-    kept = []
+    remaining = []
     handled = end.handled
     for hit in hits:
         number = hit.evidence.line
         if handled and _after(hit, end, handled):
             continue
         itself = hit.strength == "wrapper" and number == end.own.number  # DeadKernelError: there is no other to read
-        told = hit.strength in MESSENGERS and hit.evidence.file == end.page.name and not itself
-        if end.plain and end.traced and not roots and told:
+        relayed = hit.strength in MESSENGERS and hit.evidence.file == end.page.name and not itself
+        if end.plain and end.traced and not roots and relayed:
             continue  # torchrun and its like report the exception that is there to be read
         if hit.evidence.file != end.page.name or number is None or number >= end.first:
-            kept.append(hit)
+            remaining.append(hit)
         elif IMREAD in hit.evidence.text and not _unread(hit, end):
-            kept += [] if roots else [replace(hit, confidence=hit.confidence * UNREAD, ceiling=hit.ceiling * UNREAD)]
+            remaining += (
+                [] if roots else [replace(hit, confidence=hit.confidence * UNREAD, ceiling=hit.ceiling * UNREAD)]
+            )
         elif end.plain and not roots:
-            kept += [] if _survived(hit, end) else _before_plain(hit, end)
+            remaining += [] if _survived(hit, end) else _before_plain(hit, end)
         elif not _survived(hit, end) or any(akin(hit, root) for root in roots):
-            kept.append(hit)
+            remaining.append(hit)
         elif not roots and not HANDLED.search(hit.evidence.text):
-            kept.append(_capped(hit))
-    return kept
+            remaining.append(_capped(hit))
+    return remaining
 
 
 def _after(hit: Hit, end: Uncaught, handled: Line) -> bool:
@@ -243,24 +245,24 @@ def _capped(hit: Hit) -> Hit:
     return replace(hit, confidence=min(hit.confidence, CAPPED), ceiling=CAPPED)
 
 
-def passed(before: list[Hit], after: list[Hit], texts: list[Page]) -> list[RuledOut]:
+def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText]) -> list[RuledOut]:
     """Return what `counted` has left out, once for each cause of which nothing is left."""
     left = {hit.cause for hit in after}
     gone = {hit.cause: hit for hit in before if hit.cause not in left and hit.strength not in ("word", "hint")}
     why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
-    end = find(texts)
+    end = find_uncaught(texts)
     handled = end.handled if end else None
     later = "line {} of {} is only what the handler of the first exception failed of"
     if end and end.hid:
         later = f"line {{}} of {{}} came later: {end.hid}"
-    found = []
+    ruled_out = []
     for cause, hit in gone.items():
-        told = later if end and handled and _after(hit, end, handled) else why
-        found.append(RuledOut(cause, told.format(hit.evidence.line, hit.evidence.file)))
-    if end and end.hid and not any(end.hid in one.why for one in found):
+        reason = later if end and handled and _after(hit, end, handled) else why
+        ruled_out.append(RuledOut(cause, reason.format(hit.evidence.line, hit.evidence.file)))
+    if end and end.hid and not any(end.hid in ruled.why for ruled in ruled_out):
         last = NAMED.match(end.exceptions[-1].text)
-        found.append(RuledOut(last[1] if last and len(end.exceptions) > 1 else "output", end.hid))
-    return found
+        ruled_out.append(RuledOut(last[1] if last and len(end.exceptions) > 1 else "output", end.hid))
+    return ruled_out
 
 
 def _survived(hit: Hit, end: Uncaught) -> bool:
@@ -291,22 +293,22 @@ def akin(hit: Hit, root: Hit) -> bool:
     return hit.cause == root.cause or (hit.cause.startswith(DEVICE) and root.cause.startswith(DEVICE))
 
 
-def _without_terminated(hits: list[Hit], texts: list[Page]) -> list[Hit]:
+def _without_terminated(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     """Return the hits without the ranks that torchrun ended, where it names another one as the first that failed."""
-    root = next((found for page in texts for found in ROOT.finditer(page.text)), None)
+    root = next((match for page in texts for match in ROOT.finditer(page.text)), None)
     if root is None or root[1] == "-15":
         return hits
     return [hit for hit in hits if hit.cause != "ext.signal" or not TERMINATED.search(hit.evidence.text)]
 
 
-def ended_well(texts: list[Page]) -> bool:
+def ended_well(texts: list[LogText]) -> bool:
     """Tell whether a log says at its end that the program has finished."""
     logs = [page for page in texts if page.text.strip()]
-    if not logs or any(page.name in (CONTEXT, KERNEL_LOG) for page in logs) or find(texts):
+    if not logs or any(page.name in (CONTEXT, KERNEL_LOG) for page in logs) or find_uncaught(texts):
         return False
     return all(FINISHED.search(page.text.rstrip().rpartition("\n")[2]) for page in logs)
 
 
-def left_over(hits: list[Hit]) -> list[Hit]:
+def keep_nan_losses(hits: list[Hit]) -> list[Hit]:
     """Return what still counts in a log that ended well: a loss that became NaN."""
     return [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]

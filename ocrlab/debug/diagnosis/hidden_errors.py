@@ -38,7 +38,7 @@ INSTEAD = "its handler raised another one"
 
 
 @dataclass(frozen=True)
-class Story:
+class ExceptionChain:
     """The first error and those after it, oldest first, and in a sentence what became of each but the last."""
 
     links: tuple[Link, ...]
@@ -55,24 +55,24 @@ class Story:
         return "\n".join(parts)
 
 
-def told(records: Sequence[Record], log: str, main: int) -> str:
+def errors_text(records: Sequence[Record], log: str, main: int) -> str:
     """Return the text of `errors.txt`: empty where the program has shown its first error itself."""
     story = _of(records, log, main)
     return story.text if story else ""
 
 
-def swallowed(records: Sequence[Record]) -> str:
+def most_swallowed_error(records: Sequence[Record]) -> str:
     """Return a sentence about the error that a program with exit status 0 has swallowed most often; empty if none."""
     counts: dict[tuple[object, ...], int] = {}
-    for one in records:
-        if one["kind"] == "times":
-            key = (one["pid"], *one["key"])
-            counts[key] = max(counts.get(key, 1), int(one["count"]))
+    for record in records:
+        if record["kind"] == "times":
+            key = (record["pid"], *record["key"])
+            counts[key] = max(counts.get(key, 1), int(record["count"]))
     rows = []
-    for one in (one for one in records if one["kind"] == "handled"):
-        by, count = _taken_by(one["chain"][0]), counts.get((one["pid"], *one["key"]), 1)
+    for record in (record for record in records if record["kind"] == "handled"):
+        by, count = _taken_by(record["chain"][0]), counts.get((record["pid"], *record["key"]), 1)
         if by and by.broad and count >= MANY and "raise" not in by.does:
-            rows.append((count, one["chain"][0], by))
+            rows.append((count, record["chain"][0], by))
     if not rows:
         return ""
     count, link, by = max(rows, key=lambda row: row[0])
@@ -81,18 +81,23 @@ def swallowed(records: Sequence[Record]) -> str:
     return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {many} errors: {error}"
 
 
-def suspected(records: Sequence[Record], log: str, main: int) -> str:
+def suspected_handler(records: Sequence[Record], log: str, main: int) -> str:
     """Return in a sentence which handler may have taken the first error, where Python could not tell (before 3.12)."""
     for end in _ends(records, log, main):
         link = end["chain"][0]
         if end["kind"] != "uncaught" or end.get("hears") or not link["frames"]:
             continue
         for file, line, _ in reversed(link["frames"]):
-            by = next(
-                (one for one in except_blocks.silent(file) if one.line < line and _may_explain(one, line, link)), None
+            swallower = next(
+                (
+                    handler
+                    for handler in except_blocks.silent(file)
+                    if handler.line < line and _may_explain(handler, line, link)
+                ),
+                None,
             )
-            if by:
-                place = f"{Path(file).name}:{by.at}"
+            if swallower:
+                place = f"{Path(file).name}:{swallower.at}"
                 return f"an error that the `except` in {place} may have taken in silence: `raise` there shows it"
     return ""
 
@@ -112,13 +117,13 @@ def _may_explain(by: Handler, line: int, last: Link) -> bool:
 
 def _ends(records: Sequence[Record], log: str, main: int) -> list[Record]:
     """Return how processes ended of an error: the program itself, then those whose error stands in the output."""
-    ends = [one for one in records if one["kind"] in ENDS]
-    ours = [one for one in ends if one["pid"] == main]
-    shown = [one for one in ends if one["pid"] != main and _shows(log, one["chain"][0])]
+    ends = [record for record in records if record["kind"] in ENDS]
+    ours = [record for record in ends if record["pid"] == main]
+    shown = [record for record in ends if record["pid"] != main and _shows(log, record["chain"][0])]
     return [*reversed(ours), *shown]
 
 
-def _of(records: Sequence[Record], log: str, main: int) -> Story | None:
+def _of(records: Sequence[Record], log: str, main: int) -> ExceptionChain | None:
     ends = _ends(records, log, main)
     for end in ends:
         story = _lost(end["chain"], log)
@@ -127,12 +132,12 @@ def _of(records: Sequence[Record], log: str, main: int) -> Story | None:
             return story
     if ends:
         return _unshown(ends[0], log) if ends[0]["pid"] == main else None
-    last = [one for one in records if one["kind"] == "handled" and one["pid"] == main]
-    taken = next((one for one in reversed(last) if _leaves(one["chain"][0], log)), None)
+    last = [record for record in records if record["kind"] == "handled" and record["pid"] == main]
+    taken = next((record for record in reversed(last) if _leaves(record["chain"][0], log)), None)
     return (_lost(taken["chain"], log) or _left(taken, log)) if taken else None
 
 
-def _lost(chain: Sequence[Link], log: str) -> Story | None:
+def _lost(chain: Sequence[Link], log: str) -> ExceptionChain | None:
     """Return the story of an error whose handler raised another one, if the output does not show it as such."""
     errors = itertools.takewhile(lambda link: str(link["type"]).rpartition(".")[2] not in CONTROL_FLOW, chain[1:])
     chain = [*chain[:1], *errors]
@@ -144,7 +149,7 @@ def _lost(chain: Sequence[Link], log: str) -> Story | None:
     hidden = any(later["by"] == "hidden" for later in links[:-1])
     if _traced(log, links[-1]) and not hidden and not _tried(links[-1]):
         return None  # Python's own words tell it
-    return Story(tuple(reversed(links)), tuple(reversed(words)))
+    return ExceptionChain(tuple(reversed(links)), tuple(reversed(words)))
 
 
 def _became(earlier: Link, later: Link) -> str:
@@ -153,7 +158,7 @@ def _became(earlier: Link, later: Link) -> str:
         return ""  # `raise ... from error`: both are shown, and the program wants it so
     at = _handler(later)
     guard = _taken_by(earlier)
-    broad = (at or guard) is not None and any(one.broad for one in (at, guard) if one)
+    broad = (at or guard) is not None and any(handler.broad for handler in (at, guard) if handler)
     reports = at is not None and WRITES.search(_line(later)) is not None
     if _tried(earlier) and not (broad or reports):
         return ""  # another way was tried
@@ -163,22 +168,24 @@ def _became(earlier: Link, later: Link) -> str:
     return f"the handler of this error failed itself{place}:"
 
 
-def _left(end: Record, log: str) -> Story | None:
+def _left(end: Record, log: str) -> ExceptionChain | None:
     """Return the story of an error that was caught, and that the program ended itself for."""
     link = end["chain"][0]
     if _traced(log, link):
         return None
     by = _taken_by(link)
     place = f", in {Path(by.file).name}:{by.at}" if by else ""
-    return Story((link,), (f"the program caught this error and ended itself without showing where it arose{place}",))
+    return ExceptionChain(
+        (link,), (f"the program caught this error and ended itself without showing where it arose{place}",)
+    )
 
 
-def _unshown(end: Record, log: str) -> Story | None:
+def _unshown(end: Record, log: str) -> ExceptionChain | None:
     """Return the story of an error that ended the program, and that stands nowhere in its output."""
     link = end["chain"][0]
     if _shows(log, link) or link["type"] == "KeyboardInterrupt":
         return None
-    return Story((link,), ("this error ended the program, and its output does not show it",))
+    return ExceptionChain((link,), ("this error ended the program, and its output does not show it",))
 
 
 def _leaves(link: Link, log: str) -> bool:
@@ -191,13 +198,13 @@ def _leaves(link: Link, log: str) -> bool:
     return bool(except_blocks.LEAVES.search(by.does)) and (by.broad or shown)
 
 
-def _unmade(records: Sequence[Record], end: Record) -> Story | None:
+def _unmade(records: Sequence[Record], end: Record) -> ExceptionChain | None:
     """Return the story of a program that failed of what an error had kept it from making, which it had swallowed."""
     last = end["chain"][0]
-    for one in records:
-        if one["kind"] != "handled" or one["pid"] != end["pid"] or one["time"] > end["time"]:
+    for record in records:
+        if record["kind"] != "handled" or record["pid"] != end["pid"] or record["time"] > end["time"]:
             continue
-        link = one["chain"][0]
+        link = record["chain"][0]
         by = _taken_by(link)
         if by is None or _same(link, last) or not (by.broad or not _tried(link)):
             continue
@@ -205,7 +212,7 @@ def _unmade(records: Sequence[Record], end: Record) -> Story | None:
             went = (
                 f"the program caught this error in {Path(by.file).name}:{by.at} and went on, until it failed of that:"
             )
-            return Story((link, last), (went,))
+            return ExceptionChain((link, last), (went,))
     return None
 
 
@@ -226,8 +233,8 @@ def _explains(by: Handler, link: Link, last: Link) -> bool:
 
 def _handler(link: Link) -> Handler | None:
     """Return the `except` block of the program in which an error arose, or in a function called from there."""
-    found = (except_blocks.inside(file, line) for file, line, _ in link["frames"])
-    return next((one for one in found if one), None)
+    blocks = (except_blocks.inside(file, line) for file, line, _ in link["frames"])
+    return next((block for block in blocks if block), None)
 
 
 def _taken_by(link: Link) -> Handler | None:
@@ -254,13 +261,13 @@ def _tried(link: Link) -> bool:
     )
 
 
-def _same(one: Link, other: Link) -> bool:
-    return (one["type"], one["says"], one["frames"][-1:]) == (other["type"], other["says"], other["frames"][-1:])
+def _same(link: Link, other: Link) -> bool:
+    return (link["type"], link["says"], link["frames"][-1:]) == (other["type"], other["says"], other["frames"][-1:])
 
 
 def _words(link: Link) -> str:
-    said = str(link["says"])
-    return f"{link['type']}: {said}" if said else str(link["type"])
+    message = str(link["says"])
+    return f"{link['type']}: {message}" if message else str(link["type"])
 
 
 def _shows(log: str, link: Link) -> bool:

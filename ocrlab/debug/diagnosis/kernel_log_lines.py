@@ -20,7 +20,7 @@ BEGINS = re.compile(r"invoked oom-killer|\bmemory: usage \d")  # names who asked
 
 
 @dataclass(frozen=True)
-class Told:
+class KernelLine:
     """One line: its kind (oom, trap, fault, xid), whose it is, the library or the Xid, its number and text."""
 
     kind: str
@@ -30,27 +30,27 @@ class Told:
     text: str
 
 
-def ours(facts: Mapping[str, Any]) -> set[int]:
+def own_pids(facts: Mapping[str, Any]) -> set[int]:
     """Return the numbers under which the kernel log knows the program's processes, from the facts of an incident."""
     return {int(pid) for key in ("pids", "oom_pids") for pid in facts.get(key) or ()}
 
 
-def told(text: str) -> Iterator[Told]:
+def process_lines(text: str) -> Iterator[KernelLine]:
     """Yield every line that names a process."""
     for line in clean(text):
         for kind, pattern in KINDS.items():
-            found = pattern.search(line.text)
-            if found:
-                what = found.groupdict().get("what") or "unmapped code"
-                yield Told(kind, int(found["pid"]), what, line.number, line.text.strip())
+            match = pattern.search(line.text)
+            if match:
+                what = match.groupdict().get("what") or "unmapped code"
+                yield KernelLine(kind, int(match["pid"]), what, line.number, line.text.strip())
                 break
 
 
-def without_others(text: str, ours: Iterable[int]) -> str:
+def blank_other_processes(text: str, ours: Iterable[int]) -> str:
     """Return a kernel log in which the lines about other people's processes are empty; numbers of lines stay."""
     mine = set(ours)
-    known = list(told(text))
-    foreign = {one.number for one in known if one.pid not in mine}
-    if not any(one.kind == "oom" and one.pid in mine for one in known):
+    lines = list(process_lines(text))
+    foreign = {entry.number for entry in lines if entry.pid not in mine}
+    if not any(entry.kind == "oom" and entry.pid in mine for entry in lines):
         foreign |= {number for number, line in enumerate(text.split("\n"), 1) if BEGINS.search(line)}
     return "\n".join("" if number in foreign else line for number, line in enumerate(text.split("\n"), 1))

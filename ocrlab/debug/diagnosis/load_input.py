@@ -23,16 +23,16 @@ WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab wat
 RESULT = "application/vnd.ocrlab.result+json"
 
 
-def incident(path: str) -> Incident:
+def read_incident(path: str) -> Incident:
     """Return the incident at a path, `-` for stdin; raises DataError where there is nothing to read."""
     if path == "-":
         return Incident(texts={"log_tail.txt": _text(window(sys.stdin.buffer), "stdin")})
     place = Path(path)
     try:
         if place.is_dir():
-            return folder(place)
+            return read_run_folder(place)
         if place.suffix == ".ipynb":
-            return notebook(place)
+            return read_notebook(place)
         with place.open("rb") as file:
             return Incident(texts={place.name: _text(window(file), path)})
     except OSError as error:
@@ -51,7 +51,7 @@ def _text(text: str, path: str) -> str:
     return text
 
 
-def folder(place: Path) -> Incident:
+def read_run_folder(place: Path) -> Incident:
     """Return the incident of a run folder: its failure record, incident/ and flight/, else the logs that lie in it.
 
     What `ocrlab replay` has found there since is in its facts, as `replay`, what a recorded training noticed about
@@ -61,13 +61,13 @@ def folder(place: Path) -> Incident:
     old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
     error = old.get("error")
     if isinstance(error, dict) and error.get("type") not in WATCHERS:
-        told = f"{error.get('type', 'Error')}: {error.get('message', '')}"
-        texts["traceback.txt"] = str(error.get("traceback") or told)
+        line = f"{error.get('type', 'Error')}: {error.get('message', '')}"
+        texts["traceback.txt"] = str(error.get("traceback") or line)
     inside = place / "incident"
     for name in ("log_tail.txt", "traceback.txt", "stacks.txt", "kernel_log.txt", final_exception.ERRORS):
-        found = next((file for file in (inside / name, place / name) if file.is_file()), None)
-        if found:
-            with found.open("rb") as file:
+        source = next((file for file in (inside / name, place / name) if file.is_file()), None)
+        if source:
+            with source.open("rb") as file:
                 texts[name] = window(file)
     logs = list(dict.fromkeys(file for name in LOGS for file in sorted(place.glob(name)) if file.is_file()))
     if not (texts or old or inside.is_dir() or (place / "flight").is_dir()) and len({log.stem for log in logs}) > 1:
@@ -76,18 +76,20 @@ def folder(place: Path) -> Incident:
     for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
         with file_.open("rb") as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, window(file))
-    answer, noticed = previous_verdict.replay(place), training_findings.read(place)
-    known = _known(inside / "verdict.json", texts, old)
-    record = _record_end(place, known.status, spoken=noticed is not None)
+    answer, noticed = previous_verdict.read_replay(place), training_findings.read(place)
+    incident_ = _with_status(inside / "verdict.json", texts, old)
+    record = _record_end(place, incident_.status, spoken=noticed is not None)
     if not (texts or old or answer or noticed is not None or record):
         recorded = next((place / "flight").glob("ring-*.bin"), None)
         do = f"Run its last step again: ocrlab replay {place}" if recorded else None
         raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
     since: dict[str, Any] = {"replay": answer or None, "learned": noticed, "record": record or None}
-    return replace(known, facts={**known.facts, **{name: value for name, value in since.items() if value is not None}})
+    return replace(
+        incident_, facts={**incident_.facts, **{name: value for name, value in since.items() if value is not None}}
+    )
 
 
-def _known(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:
+def _with_status(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:
     """Return an incident with the status, exit code and signal that an earlier verdict or the sentinel holds."""
     before = _record(verdict) if verdict.is_file() else {}
     status = str(before.get("status") or ("failed" if record.get("status") == "failure" else "log"))
@@ -122,23 +124,23 @@ def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:
         return {}
     rows = _ranks(run)
     start = _record(run / "environment.json") if (run / "environment.json").is_file() else {}
-    gpus = [one.get("gpu") for one in rows] or [start.get("gpu")]
-    facts: dict[str, Any] = {"gpu": any(gpus)} if all(isinstance(one, bool) for one in gpus) else {}
-    return {**facts, "ranks": rows} if any(one.get("end") for one in rows) else facts
+    gpus = [row.get("gpu") for row in rows] or [start.get("gpu")]
+    facts: dict[str, Any] = {"gpu": any(gpus)} if all(isinstance(row, bool) for row in gpus) else {}
+    return {**facts, "ranks": rows} if any(row.get("end") for row in rows) else facts
 
 
 def _ranks(run: Path) -> list[dict[str, Any]]:
     """Return the ranks by their own records: what each has said of its end, where its flight record stops, and the
     exit code that a watcher of the same processes may have left here."""
     inside, where = run / "flight", last_position.rank_positions(run)
-    codes = {(one.get("rank"), one.get("pid")): one.get("exit_code") for one in launcher.exits(inside)}
+    codes = {(row.get("rank"), row.get("pid")): row.get("exit_code") for row in launcher.exits(inside)}
     rows = []
-    for one in launcher.read(inside):
-        code = codes.get((one["rank"], one.get("pid")))
+    for row in launcher.read(inside):
+        code = codes.get((row["rank"], row.get("pid")))
         signal = exit_codes.name(code) if isinstance(code, int) and code < 0 else None
         gone: dict[str, Any] = {"pids": [], "state": "", "exit_code": code, "signal": signal}
-        source = {"file": f"flight/{launcher.FOLDER}/rank-{one['rank']}.json", "line": None}
-        rows.append({**gone, **where.get(one.get("pid", 0), {}), **one, **source})
+        source = {"file": f"flight/{launcher.FOLDER}/rank-{row['rank']}.json", "line": None}
+        rows.append({**gone, **where.get(row.get("pid", 0), {}), **row, **source})
     return rows
 
 
@@ -152,16 +154,20 @@ def _record(file: Path) -> dict[str, Any]:
         return {}
 
 
-def notebook(place: Path) -> Incident:
+def read_notebook(place: Path) -> Incident:
     """Return the incident of an executed notebook: outputs and errors of its cells, in their order."""
     try:
         cells = json.loads(place.read_bytes()).get("cells", [])
     except (ValueError, AttributeError) as error:
         raise DataError(f"{place} is not a notebook", got=str(error), need="an executed .ipynb file") from error
-    found = [cell.get("outputs") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
-    outputs = [one for rows in found if isinstance(rows, list) for one in rows if isinstance(one, dict)]
-    text = "\n".join(part for one in outputs for part in _output(one))
-    results = [data[RESULT] for one in outputs if isinstance(data := one.get("data"), dict) and RESULT in data]
+    outputs_of_cells = (
+        [cell.get("outputs") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+    )
+    outputs = [
+        output for rows in outputs_of_cells if isinstance(rows, list) for output in rows if isinstance(output, dict)
+    ]
+    text = "\n".join(part for output in outputs for part in _output(output))
+    results = [data[RESULT] for output in outputs if isinstance(data := output.get("data"), dict) and RESULT in data]
     if not results or not isinstance(results[-1], dict):
         return Incident(texts={place.name: text})
     return _executed(place.name, text, results[-1])
@@ -169,8 +175,8 @@ def notebook(place: Path) -> Incident:
 
 def _executed(name: str, text: str, result: dict[str, Any]) -> Incident:
     """Return the incident of a notebook that `ocrlab run` executed: with the ending and the verdict that it stored."""
-    told = result.get("ending")
-    ending: dict[str, Any] = told if isinstance(told, dict) else {}
+    stored = result.get("ending")
+    ending: dict[str, Any] = stored if isinstance(stored, dict) else {}
     code = 0 if result.get("outcome") == "PASS" else previous_verdict.exit_code(ending)
     if (
         code is None and previous_verdict.status(ending) == "failed"
@@ -191,8 +197,8 @@ def _output(output: dict[str, Any]) -> list[str]:
         if output.get("ename") in previous_verdict.OURS:
             return []
         return [*map(str, output.get("traceback") or ()), f"{output.get('ename')}: {output.get('evalue')}"]
-    found = output.get("data")
-    data: dict[str, Any] = found if isinstance(found, dict) else {}
+    bundle = output.get("data")
+    data: dict[str, Any] = bundle if isinstance(bundle, dict) else {}
     if RESULT in data:  # our own words
         return []
     text = output.get("text") or data.get("text/plain") or ""

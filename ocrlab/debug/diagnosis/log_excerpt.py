@@ -44,7 +44,7 @@ def window(file: BinaryIO) -> str:
 
 def _marked(chunk: bytes, line: int, most: int) -> list[tuple[int, bytes]]:
     """Return the surroundings of the marks in a chunk that starts at a line."""
-    found: list[tuple[int, bytes]] = []
+    pieces: list[tuple[int, bytes]] = []
     end = 0
     places = sorted(place for mark in MARKS if (place := chunk.find(mark)) >= 0)
     for place in places[:most]:
@@ -52,8 +52,8 @@ def _marked(chunk: bytes, line: int, most: int) -> list[tuple[int, bytes]]:
             continue
         begin = chunk.rfind(b"\n", 0, max(place - AROUND // 4, 0)) + 1
         end = min(place + AROUND, len(chunk))
-        found.append((line + chunk.count(b"\n", 0, begin), chunk[begin:end]))
-    return found
+        pieces.append((line + chunk.count(b"\n", 0, begin), chunk[begin:end]))
+    return pieces
 
 
 def _joined(pieces: list[tuple[int, bytes]]) -> str:

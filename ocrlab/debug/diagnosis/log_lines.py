@@ -9,7 +9,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis import log_prefixes
-from ocrlab.debug.diagnosis.regex_prefilter import Searched
+from ocrlab.debug.diagnosis.regex_prefilter import SearchableText
 
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
@@ -68,7 +68,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Page:
+class LogText:
     """A cleaned text in one piece, with the way back from an offset to the number of its line."""
 
     name: str
@@ -79,9 +79,9 @@ class Page:
     writes: tuple[int, ...] = ()  # numbers of lines of shown source that write a file
 
     @functools.cached_property
-    def searched(self) -> Searched:
+    def searched(self) -> SearchableText:
         """Return the text as one that is searched for many patterns."""
-        return Searched(self.text)
+        return SearchableText(self.text)
 
     @functools.cached_property
     def printed(self) -> bool:
@@ -131,24 +131,26 @@ def _cleaned(text: str) -> tuple[Line, ...]:
         if gap:
             skipped += int(gap[1]) - 1
             continue
-        told = _told(raw)
-        for state in told:
+        states = _line_states(raw)
+        for state in states:
             if "\ufffd" in state and junk(state):
                 state = ""  # random bytes spell anything
             text = _shorten(PREFIX.sub("", CONTROL.sub("", state) if odd else state, count=1)).rstrip()
             lines.append(Line(number, text))
-        if not told:
+        if not states:
             lines.append(Line(number, ""))
     if lines and not lines[-1].text:
         lines.pop()
     bare = log_prefixes.without([line.text for line in lines])
-    return tuple(Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _apart(text))
+    return tuple(
+        Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _split_exception(text)
+    )
 
 
-def _apart(text: str) -> list[str]:
+def _split_exception(text: str) -> list[str]:
     """Return a line, or where an exception stands behind other words these and the exception."""
-    found = LED.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
-    return [text[: found.start("raised")].rstrip(), text[found.start("raised") :]] if found else [text]
+    match = LED.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
+    return [text[: match.start("raised")].rstrip(), text[match.start("raised") :]] if match else [text]
 
 
 def bare(text: str) -> str:
@@ -176,7 +178,7 @@ def _plain(text: str) -> str:
     return html.unescape(TAG.sub("", text)) if ENTITY.search(text) else text
 
 
-def _told(raw: str) -> list[str]:
+def _line_states(raw: str) -> list[str]:
     """Return what a line holds: the states of a progress bar, or the lines of a traceback written as one."""
     if lines := _unescaped(raw):
         return lines
@@ -194,7 +196,7 @@ def junk(text: str) -> bool:
     return odd > MOST_ODD * len(signs)
 
 
-def page(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> Page:
+def log_text(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> LogText:
     """Return a text as one searchable page; what `advice` matches is blanked, so that it is never evidence."""
     starts, numbers, parts, offset = [], [], [], 0
     lines = clean(data)
@@ -205,9 +207,9 @@ def page(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) ->
         offset += len(line.text) + 1
     text = "\n".join(parts)
     if advice is not None:
-        text = advice.sub(lambda found: " " * len(found[0]), text)
+        text = advice.sub(lambda match: " " * len(match[0]), text)
     progress = tuple(line.number for line in lines if PROGRESS.search(line.text))
-    return Page(name, text, tuple(starts), tuple(numbers), progress)
+    return LogText(name, text, tuple(starts), tuple(numbers), progress)
 
 
 def _varied(lines: list[Line]) -> list[Line]:
@@ -218,8 +220,8 @@ def _varied(lines: list[Line]) -> list[Line]:
     for index, line in enumerate(lines):
         if line.text:
             shapes.setdefault(DIGITS.sub("0", line.text[:200]), []).append(index)
-    kept = {index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])}
-    return [lines[index] for index in sorted(kept)]
+    indices = {index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])}
+    return [lines[index] for index in sorted(indices)]
 
 
 def _bar(state: str) -> bool:

@@ -32,36 +32,36 @@ def without(lines: list[str]) -> list[str]:
     Lines of another level than the traceback's own keep what says so: a warning must stay one.
     """
     forms: dict[str, Callable[[str], str | None]] = {}
-    made = list(lines)
+    stripped = list(lines)
     for index, text in enumerate(lines):
-        found = FRAME.match(text) if any(mark in text for mark in MARKS) else None
-        if found is None or made[index] != text or (len(forms) >= MOST_FORMS and found["before"] not in forms):
+        frame = FRAME.match(text) if any(mark in text for mark in MARKS) else None
+        if frame is None or stripped[index] != text or (len(forms) >= MOST_FORMS and frame["before"] not in forms):
             continue
-        bare = forms.setdefault(found["before"], _form(found["before"]))
-        _strip(made, lines, index, bare)
-    return made
+        bare = forms.setdefault(frame["before"], _form(frame["before"]))
+        _strip(stripped, lines, index, bare)
+    return stripped
 
 
-def _strip(made: list[str], lines: list[str], index: int, bare: Callable[[str], str | None]) -> None:
+def _strip(stripped: list[str], lines: list[str], index: int, bare: Callable[[str], str | None]) -> None:
     """Take the prefix from the lines around a frame: up to the head of its traceback, down as far as it goes."""
-    found: dict[int, str] = {}
+    rests: dict[int, str] = {}
     for at in range(index - 1, -1, -1):
         rest = bare(lines[at])
-        if rest is None or made[at] != lines[at]:
+        if rest is None or stripped[at] != lines[at]:
             break
         if not rest.startswith((" ", "\t")) and not HEADER.match(rest):
             break
-        found[at] = rest
+        rests[at] = rest
         if HEADER.match(rest):
             break
     for at in range(index, len(lines)):
         rest = bare(lines[at])
         if rest is None:
             break
-        found[at] = rest
-    if len(found) > 1:  # one line alone shows no habit
-        for at, rest in found.items():
-            made[at] = rest
+        rests[at] = rest
+    if len(rests) > 1:  # one line alone shows no habit
+        for at, rest in rests.items():
+            stripped[at] = rest
 
 
 def _form(before: str) -> Callable[[str], str | None]:
@@ -73,10 +73,10 @@ def _form(before: str) -> Callable[[str], str | None]:
     levels = re.findall(LEVEL, head)
 
     def bare(line: str) -> str | None:
-        found = pattern.match(line)
-        if found is None:
+        prefix = pattern.match(line)
+        if prefix is None:
             return None
-        rest = line[found.end() :] if re.findall(LEVEL, found[0]) == levels else line
+        rest = line[prefix.end() :] if re.findall(LEVEL, prefix[0]) == levels else line
         return rest.rstrip().removesuffix(head).rstrip() if head in BOX else rest
 
     return bare

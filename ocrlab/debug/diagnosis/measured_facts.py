@@ -18,7 +18,7 @@ MOVES = 2.0  # seconds of silence; less is no silence
 SHM_LEFT = 256 * 2**20  # bytes; with more left, even after the end has freed some, a SIGBUS is not for want of it
 MEASURED = (-1, 0)  # the place in time of what was measured: before all that was printed
 OF_A_GPU = ("gpumem.", "kernel.", "hw.gpu", "hw.xid_app", "dist.p2p", "hang.gpu_kernel", "driver.device_busy")
-HELD = re.compile(r"leaked shared_memory objects|multiprocessing/shared_memory\.py")
+SHM_USE = re.compile(r"leaked shared_memory objects|multiprocessing/shared_memory\.py")
 BUS = re.compile(r"[Bb]us error|SIGBUS|总线错误")
 KILLED = re.compile(r"killed by signal: Killed|^Killed\s*$|\bSIGKILL\b", re.MULTILINE)
 WORKER_DIED_OF = {
@@ -35,17 +35,17 @@ WORKER_DIED_OF = {
 def hits(incident: Incident) -> list[Hit]:
     """Return what the facts of an incident speak for; a watcher's own kill is no evidence."""
     facts = incident.facts
-    found = _kernel(incident)
+    hits_ = _kernel(incident)
     if facts.get("oom_kills"):
         text = f"the control group's oom_kill counter grew by {facts['oom_kills']}"
-        if killed(incident):
-            found.append(_proof("host.oom_kill", 0.95, text))
+        if was_killed(incident):
+            hits_.append(_proof("host.oom_kill", 0.95, text))
         else:  # somebody else in the same group
-            found.append(hit("host.oom_kill", "hint", Evidence("facts", None, text), text))
-    found += _ended(incident, facts.get("ended_by"))
+            hits_.append(hit("host.oom_kill", "hint", Evidence("facts", None, text), text))
+    hits_ += _ended(incident, facts.get("ended_by"))
     for ended in facts.get("exits") or ():
-        found += _worker(ended, facts)
-    return found
+        hits_ += _worker(ended, facts)
+    return hits_
 
 
 def absent(cause: str, facts: Mapping[str, Any]) -> bool:
@@ -55,13 +55,13 @@ def absent(cause: str, facts: Mapping[str, Any]) -> bool:
     return facts.get("workers") == 0 and cause.startswith("loader.")
 
 
-def moved(incident: Incident) -> bool:
+def still_moved(incident: Incident) -> bool:
     """Tell whether a program still moved when the watcher ended it: it was over its time limit, it did not hang."""
     silent = incident.facts.get("silent_seconds")
     return incident.facts.get("ended_by") == "limit" and isinstance(silent, int | float) and silent < MOVES
 
 
-def killed(incident: Incident) -> bool:
+def was_killed(incident: Incident) -> bool:
     """Tell whether a process of the program died of SIGKILL, as far as anybody has seen its end."""
     if incident.signal == "SIGKILL" or exit_codes.name(incident.exit_code) == "SIGKILL":
         return True
@@ -80,44 +80,44 @@ def _ended(incident: Incident, ended_by: object) -> list[Hit]:
         return [_proof("ext.signal", 0.9, f"{signal} was sent by somebody else, through the watcher")]
     if not signal or ended_by == "limit":
         return []
-    told = Evidence("facts", None, f"the process died of {signal}")
+    line = Evidence("facts", None, f"the process died of {signal}")
     if signal == "SIGBUS":
-        return _bus(told, incident)
-    return [hit(cause, strength, told, told.text) for cause, strength in DIED_OF.get(signal, ())]
+        return _bus(line, incident)
+    return [hit(cause, strength, line, line.text) for cause, strength in DIED_OF.get(signal, ())]
 
 
-def _bus(told: Evidence, incident: Incident) -> list[Hit]:
+def _bus(line: Evidence, incident: Incident) -> list[Hit]:
     """Return what SIGBUS says: shared memory where none is left, else a mapped file that became shorter."""
     left = incident.facts.get("shm_free_bytes")
     if not isinstance(left, int):
-        return [hit(cause, strength, told, told.text) for cause, strength in DIED_OF["SIGBUS"]]
+        return [hit(cause, strength, line, line.text) for cause, strength in DIED_OF["SIGBUS"]]
     why = f"SIGBUS with {left >> 20} MiB left in /dev/shm"
-    told = Evidence("facts", None, f"{told.text}, with {left >> 20} MiB left in /dev/shm")
+    line = Evidence("facts", None, f"{line.text}, with {left >> 20} MiB left in /dev/shm")
     if left <= SHM_LEFT:
-        return [hit("host.shm", "strong", told, why)]
+        return [hit("host.shm", "strong", line, why)]
     if not _plenty(incident):
-        return [hit("host.shm", "likely", told, "it held a block of shared memory, which its end has freed")]
-    return [hit("data.corrupt", "likely", told, why), hit("native.segv", "possible", told, why)]
+        return [hit("host.shm", "likely", line, "it held a block of shared memory, which its end has freed")]
+    return [hit("data.corrupt", "likely", line, why), hit("native.segv", "possible", line, why)]
 
 
 def _plenty(incident: Incident) -> bool:
     """Tell whether there was room in /dev/shm: it is measured after the end, which frees what the program held."""
     left = incident.facts.get("shm_free_bytes")
-    held = any(HELD.search(text) for text in incident.texts.values())
-    return isinstance(left, int) and left > SHM_LEFT and not held
+    used_shm = any(SHM_USE.search(text) for text in incident.texts.values())
+    return isinstance(left, int) and left > SHM_LEFT and not used_shm
 
 
-def less_sure(hits: list[Hit], incident: Incident) -> list[Hit]:
+def cap_missing_files(hits: list[Hit], incident: Incident) -> list[Hit]:
     """Return the hits; a missing file is less sure where a handler may have taken what kept it from being written."""
     if not incident.facts.get("silent"):
         return hits
     return [
-        replace(one, confidence=min(one.confidence, SILENT), ceiling=SILENT) if one.cause == "io.missing" else one
-        for one in hits
+        replace(hit, confidence=min(hit.confidence, SILENT), ceiling=SILENT) if hit.cause == "io.missing" else hit
+        for hit in hits
     ]
 
 
-def asked_first(causes: list[Cause], incident: Incident) -> list[Cause]:
+def ask_silent_handler(causes: list[Cause], incident: Incident) -> list[Cause]:
     """Return the causes; before a missing file is looked for, the handler that may have hidden why is asked."""
     silent = incident.facts.get("silent")
     if not silent or not causes or causes[0].id != "io.missing":
@@ -125,41 +125,45 @@ def asked_first(causes: list[Cause], incident: Incident) -> list[Cause]:
     return [replace(causes[0], experiment=f"COMMAND    (after it is shown: {silent})"), *causes[1:]]
 
 
-def not_short(hits: list[Hit], incident: Incident) -> list[Hit]:
+def drop_shm_guesses(hits: list[Hit], incident: Incident) -> list[Hit]:
     """Return the hits without those that take a bus error for want of shared memory, where there was plenty."""
     if not _plenty(incident):
         return hits
-    return [one for one in hits if one.cause != "host.shm" or not BUS.search(one.evidence.text)]
+    return [hit for hit in hits if hit.cause != "host.shm" or not BUS.search(hit.evidence.text)]
 
 
 def _worker(ended: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Hit]:
     """Return what the end of a data worker says, where it was not the watcher that ended it."""
-    known = WORKER_DIED_OF.get(str(ended.get("signal")))
-    if known is None or ended.get("role") != "worker" or facts.get("ended_by"):
+    meaning = WORKER_DIED_OF.get(str(ended.get("signal")))
+    if meaning is None or ended.get("role") != "worker" or facts.get("ended_by"):
         return []
-    told = Evidence("facts", None, f"data worker {ended.get('pid')} died of {ended.get('signal')}")
-    found = [hit(*known, told, told.text)]
-    if known[0] == "host.shm" and not not_short(found, Incident(facts=dict(facts))):
-        return [hit("loader.worker_crash", "likely", told, "SIGBUS with plenty of room in /dev/shm: a mapped file")]
-    return found
+    line = Evidence("facts", None, f"data worker {ended.get('pid')} died of {ended.get('signal')}")
+    hits_ = [hit(*meaning, line, line.text)]
+    if meaning[0] == "host.shm" and not drop_shm_guesses(hits_, Incident(facts=dict(facts))):
+        return [hit("loader.worker_crash", "likely", line, "SIGBUS with plenty of room in /dev/shm: a mapped file")]
+    return hits_
 
 
 def _kernel(incident: Incident) -> list[Hit]:
     """Return the kernel's own lines about our processes."""
-    ours = kernel_log_lines.ours(incident.facts)
-    return [_line(one) for one in kernel_log_lines.told(incident.texts.get(KERNEL_LOG, "")) if one.pid in ours]
+    ours = kernel_log_lines.own_pids(incident.facts)
+    return [
+        _line(entry)
+        for entry in kernel_log_lines.process_lines(incident.texts.get(KERNEL_LOG, ""))
+        if entry.pid in ours
+    ]
 
 
-def _line(one: kernel_log_lines.Told) -> Hit:
-    line = Evidence(KERNEL_LOG, one.number, one.text[:300])
-    if one.kind == "oom":
-        return _proof("host.oom_kill", 0.95, f"the kernel killed our process {one.pid}", line)
-    if one.kind == "trap":
-        return _proof("build.cpu_isa", 0.93, f"invalid opcode in {one.what}", line)
-    if one.kind == "fault":
-        return hit("native.segv", "strong", line, f"segmentation fault in {one.what}")
-    cause = "hw.xid_app" if one.what in APPLICATION_XIDS else "hw.gpu"
-    return hit(cause, "strong", line, f"Xid {one.what} names our process {one.pid}")
+def _line(entry: kernel_log_lines.KernelLine) -> Hit:
+    line = Evidence(KERNEL_LOG, entry.number, entry.text[:300])
+    if entry.kind == "oom":
+        return _proof("host.oom_kill", 0.95, f"the kernel killed our process {entry.pid}", line)
+    if entry.kind == "trap":
+        return _proof("build.cpu_isa", 0.93, f"invalid opcode in {entry.what}", line)
+    if entry.kind == "fault":
+        return hit("native.segv", "strong", line, f"segmentation fault in {entry.what}")
+    cause = "hw.xid_app" if entry.what in APPLICATION_XIDS else "hw.gpu"
+    return hit(cause, "strong", line, f"Xid {entry.what} names our process {entry.pid}")
 
 
 def _proof(cause: str, confidence: float, why: str, line: Evidence | None = None) -> Hit:

@@ -25,7 +25,7 @@ LATE = re.compile(
     r"(?:CUDA|HIP|XPU) error|CU(?:BLAS|SOLVER|SPARSE|FFT)_STATUS|cuDNN error|CUDNN_STATUS|device-side assert"
 )
 SURFACED = " (where it surfaced)"
-SAID = re.compile(rf"^module [\w.*?]+(?:, operator \w+)?(?:{re.escape(SURFACED)})?\Z")
+MODULE_TEXT = re.compile(rf"^module [\w.*?]+(?:, operator \w+)?(?:{re.escape(SURFACED)})?\Z")
 MARKS = re.compile(r"^\s*[~^]+[~^ ]*$")
 WRAPPERS = {"module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"}  # DataParallel, compile, Lightning, FSDP
 NO_OPERATORS = {"checkpoint", "compile", "no_grad", "autocast", "tensor", "load", "save", "manual_seed"}
@@ -46,7 +46,7 @@ class Call:
         return bool(MODULE.search(self.file) and CALLING.match(self.function))
 
 
-def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+def failing_module(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     """Return the line of a traceback that names its operator, and in words the module and the operator; None for none.
 
     `lines` are numbered, from the traceback to its exception; without a call of a module nothing is said. What a
@@ -68,8 +68,8 @@ def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     if not calls:
         return None
     last = calls[-1]
-    found = list(OPERATOR.finditer(last.code))
-    operator = found[-1][1] if len(found) == 1 and found[-1][1] not in NO_OPERATORS else ""
+    operators = list(OPERATOR.finditer(last.code))
+    operator = operators[-1][1] if len(operators) == 1 and operators[-1][1] not in NO_OPERATORS else ""
     if len(names) > 1 and set(names) == {"?"}:  # in a compiled graph, say: not one name is known
         names = ["?"] if operator else []
     if not names and not local:
@@ -79,21 +79,21 @@ def told(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     return last.number, where + SURFACED * bool(LATE.search(lines[-1][1]))
 
 
-def said(text: str) -> str:
+def module_text(text: str) -> str:
     """Return a line of evidence if it is one of ours, else nothing."""
-    return text if SAID.match(text) else ""
+    return text if MODULE_TEXT.match(text) else ""
 
 
 def _calls(lines: Sequence[tuple[int, str]]) -> Iterator[Call]:
     at = 0
     while at < len(lines):
-        found = FRAME.match(lines[at][1])
+        frame = FRAME.match(lines[at][1])
         number = lines[at][0]
         at += 1
-        if not found:
+        if not frame:
             continue
         code = marks = ""
-        ours = OURS.search(found[1])
+        ours = OURS.search(frame[1])
         if at < len(lines) and not FRAME.match(lines[at][1]):
             number, code = lines[at]
             at += 1
@@ -101,7 +101,7 @@ def _calls(lines: Sequence[tuple[int, str]]) -> Iterator[Call]:
                 marks = lines[at][1]
                 at += 1
         if not ours:
-            yield Call(found[1].replace("\\", "/"), found[2], _marked(code, marks), number)
+            yield Call(frame[1].replace("\\", "/"), frame[2], _marked(code, marks), number)
 
 
 def _marked(code: str, marks: str) -> str:
@@ -115,8 +115,8 @@ def _callee(code: str) -> str:
 
     Outer calls come first: of `self.relu(self.conv(x))` without marks nobody knows which one is at work.
     """
-    found = [name for name in CALLED.findall(code) if name.startswith("self.") or "." not in name]
-    mine = [name for name in found if name.startswith("self.")] or found
+    callees = [name for name in CALLED.findall(code) if name.startswith("self.") or "." not in name]
+    mine = [name for name in callees if name.startswith("self.")] or callees
     if len(mine) != 1 and not (mine and code.startswith(f"{mine[0]}(") and code.endswith(")")):
         return "self.?" if mine and mine[0].startswith("self.") else ""
     return re.sub(r"\[(\w+)\]", r".\1", mine[0])

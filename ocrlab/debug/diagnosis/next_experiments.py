@@ -26,12 +26,15 @@ LEFT = {
 }
 
 
-def told(causes: list[Cause], incident: Incident) -> list[Cause]:
+def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:
     """Return the causes; where the watcher made the incident their experiments are those that it has not done."""
     if not watched(incident):
         return causes
     left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
-    return [replace(one, experiment=left.get(one.id, one.experiment)) if _general(one) else one for one in causes]
+    return [
+        replace(cause, experiment=left.get(cause.id, cause.experiment)) if _general(cause) else cause
+        for cause in causes
+    ]
 
 
 def _general(cause: Cause) -> bool:

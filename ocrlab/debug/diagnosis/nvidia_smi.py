@@ -25,8 +25,8 @@ def orphan(text: str) -> Orphan | None:
     table = PROCESSES.search(text)
     if table is None or ROW.search(text, table.end()):
         return None
-    for found in MEMORY.finditer(text, 0, table.start()):
-        used, total = int(found[1]), int(found[2])
+    for card in MEMORY.finditer(text, 0, table.start()):
+        used, total = int(card[1]), int(card[2])
         if used > IN_USE * total:
-            return Orphan(used, total, found.start())
+            return Orphan(used, total, card.start())
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 UNITS = {"b": 1, "bytes": 1, "kib": 2**10, "kb": 2**10, "mib": 2**20, "mb": 2**20, "gib": 2**30, "gb": 2**30}
 UNITS |= {"tib": 2**40, "tb": 2**40, "pib": 2**50, "eb": 2**60, "eib": 2**60}
 SIZE = r"(\d+(?:\.\d+)?)\s?(bytes|[KMGTPE]i?B|B)\b"
-FOUND = re.compile(
+OOM_LINE = re.compile(
     r"out of memory|Out of memory|OutOfMemoryError|(?<!you )[Tt]ried to allocate \d|memory on GPU|OOM when allocating"
     r"|would exceed allowed memory",
     re.ASCII,
@@ -101,32 +101,32 @@ class Oom:
 
 def parse(text: str) -> list[Oom]:
     """Return every out-of-memory message of a text that holds a number, in order."""
-    found: list[Oom] = []
+    messages: list[Oom] = []
     last = -1
-    for start in FOUND.finditer(text):
+    for start in OOM_LINE.finditer(text):
         if start.start() < last:
             continue
         begin = text.rfind("\n", 0, start.start()) + 1
         piece = text[begin : start.start() + REACH]
         end = _end(piece, start.start() - begin)
-        oom = _one(piece[:end], begin)
+        oom = _parse_message(piece[:end], begin)
         if oom is not None:
-            found.append(oom)
+            messages.append(oom)
             last = begin + end
-        if len(found) >= 50:
+        if len(messages) >= 50:
             break
-    return found
+    return messages
 
 
 def _end(piece: str, offset: int) -> int:
     """Return where the message at an offset ends: at the next message, traceback or empty line."""
     ends = [piece.find(mark, offset + 40) for mark in ("\n\n", "\nTraceback", "\n  File", "CUDA out of memory")]
     second = re.compile(r"out of memory. Tried").finditer(piece)
-    ends += [found.start() for found in list(second)[1:2]]
+    ends += [match.start() for match in list(second)[1:2]]
     return min([end for end in ends if end > 0], default=len(piece))
 
 
-def _one(piece: str, offset: int) -> Oom | None:
+def _parse_message(piece: str, offset: int) -> Oom | None:
     flat = re.sub(r"\s*\n\s*", " ", piece)
     values = {name: _size(pattern.search(flat)) for name, pattern in PATTERNS.items()}
     if "more than 1EB" in flat:
@@ -141,11 +141,11 @@ def _one(piece: str, offset: int) -> Oom | None:
     others = {int(pid): _bytes(number, unit) for pid, number, unit in OTHERS.findall(flat)}
     form = "2.1" if "Of the allocated memory" in flat else "1.4" if "reserved in total by PyTorch" in flat else ""
     device = DEVICE.search(flat)
-    found = Oom(
+    oom = Oom(
         **values, others=others or None, device=int(device[1]) if device else None, offset=offset,
         form="1.0" if cached else form,
     )  # fmt: skip
-    return _in_a_container(found)
+    return _in_a_container(oom)
 
 
 def _fits(cached: int, values: dict[str, int | None]) -> bool:
@@ -158,18 +158,18 @@ def _in_a_container(oom: Oom) -> Oom:
     """Return a message in which this process is listed as another one: NVML knows it by its number on the host."""
     if oom.process is not None or not oom.others or not oom.reserved:
         return oom
-    large = {pid: held for pid, held in oom.others.items() if held >= 0.98 * oom.reserved}
+    large = {pid: used for pid, used in oom.others.items() if used >= 0.98 * oom.reserved}
     if not large:
         return oom
-    pid = min(large, key=lambda one: large[one])
+    pid = min(large, key=lambda process: large[process])
     rest = {other: size for other, size in oom.others.items() if other != pid}
     return replace(oom, process=large[pid], others=rest or None)
 
 
-def _size(found: re.Match[str] | None) -> int | None:
-    if found is None:
+def _size(match: re.Match[str] | None) -> int | None:
+    if match is None:
         return None
-    number, unit = [group for group in found.groups() if group is not None][:2]
+    number, unit = [group for group in match.groups() if group is not None][:2]
     return _bytes(number, unit)
 
 
@@ -190,10 +190,12 @@ class Judgement:
 def judge(oom: Oom) -> list[Judgement]:
     """Return what the numbers of one message speak for, most probable first; empty where they say nothing."""
     rivals = [part for part in (_foreign(oom), _fragmented(oom), _outside(oom)) if part is not None]
-    most = max((one.bytes for one in rivals if one.confidence > ALIKE), default=0)
-    rivals = [one if one.bytes >= most else replace(one, confidence=min(one.confidence, ALIKE)) for one in rivals]
-    found = [part for part in (_absurd(oom), _wsl(oom)) if part is not None]
-    return sorted([*found, *rivals, _capacity(oom)], key=lambda judgement: -judgement.confidence)
+    most = max((rival.bytes for rival in rivals if rival.confidence > ALIKE), default=0)
+    rivals = [
+        rival if rival.bytes >= most else replace(rival, confidence=min(rival.confidence, ALIKE)) for rival in rivals
+    ]
+    judgements = [part for part in (_absurd(oom), _wsl(oom)) if part is not None]
+    return sorted([*judgements, *rivals, _capacity(oom)], key=lambda judgement: -judgement.confidence)
 
 
 def _absurd(oom: Oom) -> Judgement | None:
@@ -201,12 +203,12 @@ def _absurd(oom: Oom) -> Judgement | None:
         return None
     limit = 3 * oom.total if oom.total else LARGEST_CARD
     if oom.request >= limit:
-        against = f" of a device with {words(oom.total)}" if oom.total else ""
+        against = f" of a device with {size_text(oom.total)}" if oom.total else ""
         sure = 0.9 if oom.request >= NOWHERE else 0.7  # that the size is wrong is certain, not where it comes from
-        return Judgement("gpumem.absurd_size", sure, f"one request of {words(oom.request)}{against}")
+        return Judgement("gpumem.absurd_size", sure, f"one request of {size_text(oom.request)}{against}")
     spills = (oom.ours or 0) > (oom.total or 0)  # Windows lends the card the host's memory
     if oom.total and oom.request > oom.total and not spills:
-        why = f"one request of {words(oom.request)} is larger than the whole device ({words(oom.total)})"
+        why = f"one request of {size_text(oom.request)} is larger than the whole device ({size_text(oom.total)})"
         return Judgement("gpumem.absurd_size", 0.7, why)
     return None
 
@@ -228,9 +230,11 @@ def _foreign(oom: Oom) -> Judgement | None:
         return None
     share = foreign / oom.total
     whose = (
-        f"named processes hold {words(named)}" if named else f"about {words(int(foreign))} is held by nobody of ours"
+        f"named processes hold {size_text(named)}"
+        if named
+        else f"about {size_text(int(foreign))} is held by nobody of ours"
     )
-    why = f"{whose} of {words(oom.total)}; this process holds {words(oom.ours)}"
+    why = f"{whose} of {size_text(oom.total)}; this process holds {size_text(oom.ours)}"
     needed = (oom.ours or 0) + (oom.request or 0)
     if share >= 0.5 or (oom.ours or 0) < 0.25 * oom.total:
         sure = 0.88 if share >= 0.3 else 0.7
@@ -247,13 +251,13 @@ def _fragmented(oom: Oom) -> Judgement | None:
         return None
     share = oom.unallocated / max(oom.reserved or 1, 1)
     if oom.unallocated >= oom.request:
-        why = f"{words(oom.unallocated)} is reserved but unallocated, more than the {words(oom.request)} asked for"
+        why = f"{size_text(oom.unallocated)} is reserved but unallocated, more than the {size_text(oom.request)} asked for"
         sure = 0.86 if share >= 0.2 else 0.7 if share >= TORN else 0.45
         return Judgement("gpumem.fragmentation", sure, why, oom.unallocated)
     large = oom.unallocated >= MATERIAL * (oom.total or oom.reserved or 1)
     if large and oom.unallocated + (oom.free or 0) >= oom.request > (oom.free or 0):
-        both = f"{words(oom.unallocated)} reserved but unallocated and {words(oom.free)} free"
-        why = f"{both} are more than the {words(oom.request)} asked for"
+        both = f"{size_text(oom.unallocated)} reserved but unallocated and {size_text(oom.free)} free"
+        why = f"{both} are more than the {size_text(oom.request)} asked for"
         return Judgement("gpumem.fragmentation", 0.72, why, oom.unallocated)
     return None
 
@@ -265,32 +269,32 @@ def _outside(oom: Oom) -> Judgement | None:
     beyond = oom.outside - CONTEXT
     if beyond < 2 * MATERIAL * oom.total or (oom.free or 0) + beyond < oom.request:
         return None
-    why = f"{words(oom.outside)} of this process are outside torch's allocator (NCCL, cuBLAS, other libraries)"
+    why = f"{size_text(oom.outside)} of this process are outside torch's allocator (NCCL, cuBLAS, other libraries)"
     return Judgement("gpumem.raw_alloc", 0.74, why, int(beyond))
 
 
 def _capacity(oom: Oom) -> Judgement:
     if oom.allowed and oom.request and oom.total and oom.allowed < 0.999 * oom.total:
-        why = f"{words(oom.request)} more would pass the limit of {words(oom.allowed)} that this program set itself"
+        why = f"{size_text(oom.request)} more would pass the limit of {size_text(oom.allowed)} that this program set itself"
         if (oom.reserved or 0) + oom.request > oom.allowed:
             return Judgement("gpumem.capacity", 0.8, why)
     if _absurd(oom):
-        return Judgement("gpumem.capacity", 0.5, f"one request of {words(oom.request)} of {words(oom.total)}")
+        return Judgement("gpumem.capacity", 0.5, f"one request of {size_text(oom.request)} of {size_text(oom.total)}")
     if oom.total and oom.ours and oom.request:
         share = (oom.ours + oom.request) / oom.total
-        held = oom.ours / oom.total
-        why = f"this process holds {words(oom.ours)} of {words(oom.total)} and asks for {words(oom.request)} more"
-        if share > 1 and held >= 0.8:
+        own_share = oom.ours / oom.total
+        why = f"this process holds {size_text(oom.ours)} of {size_text(oom.total)} and asks for {size_text(oom.request)} more"
+        if share > 1 and own_share >= 0.8:
             torn = oom.unallocated is not None and oom.unallocated >= max(oom.request, TORN * (oom.reserved or 0))
             return Judgement("gpumem.capacity", 0.62 if torn else 0.7, why)  # one message cannot tell it from a leak
         fits = oom.request <= oom.total
-        return Judgement("gpumem.capacity", 0.65 if fits and (held >= 0.6 or share > 1) else 0.5, why)
+        return Judgement("gpumem.capacity", 0.65 if fits and (own_share >= 0.6 or share > 1) else 0.5, why)
     if oom.total and oom.request and oom.request > 0.5 * oom.total:
-        return Judgement("gpumem.capacity", 0.6, f"one request of {words(oom.request)} of {words(oom.total)}")
+        return Judgement("gpumem.capacity", 0.6, f"one request of {size_text(oom.request)} of {size_text(oom.total)}")
     return Judgement("gpumem.capacity", 0.6, "the message does not say who holds the memory")
 
 
-def words(size: int | None) -> str:
+def size_text(size: int | None) -> str:
     """Return a size in bytes in the unit that torch would print."""
     if size is None:
         return "an unknown amount"

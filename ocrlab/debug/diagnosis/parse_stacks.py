@@ -65,21 +65,21 @@ def parse(text: str) -> list[Stack]:
 def _header(reader: _Reader, line: str) -> bool:
     if CRASH.match(line):
         reader.process(Process(0, role="main"), "crash")
-    elif found := PROCESS.match(line):
-        command = found[2].strip()
+    elif match := PROCESS.match(line):
+        command = match[2].strip()
         role = next((role for pattern, role in ROLES if pattern.search(command)), "main")
-        reader.process(Process(int(found[1]), role=role, command=command), "py-spy")
-    elif reader.stacks and (found := ABOUT.match(line)):
+        reader.process(Process(int(match[1]), role=role, command=command), "py-spy")
+    elif reader.stacks and (match := ABOUT.match(line)):
         old = reader.stacks.pop().process
-        process = Process(old.pid, state=found[2], command=old.command, role=found[1], threads=int(found[3]))
-        reader.process(process, found[4], found[5] or "", found[6] or "")
-    elif found := THREAD.match(line):
-        thread = Thread(int(found[1], 0), found[4] or "", active=found[2] == "active", gil=bool(found[3]))
+        process = Process(old.pid, state=match[2], command=old.command, role=match[1], threads=int(match[3]))
+        reader.process(process, match[4], match[5] or "", match[6] or "")
+    elif match := THREAD.match(line):
+        thread = Thread(int(match[1], 0), match[4] or "", active=match[2] == "active", gil=bool(match[3]))
         reader.thread(thread, "py-spy")
-    elif found := FAULT.match(line):
-        reader.thread(Thread(int(found[2], 16), found[3] or ""), "faulthandler")
-    elif found := GDB_THREAD.match(line):
-        reader.thread(Thread(int(found[1]), found[2] or ""), "gdb")
+    elif match := FAULT.match(line):
+        reader.thread(Thread(int(match[2], 16), match[3] or ""), "faulthandler")
+    elif match := GDB_THREAD.match(line):
+        reader.thread(Thread(int(match[1]), match[2] or ""), "gdb")
     elif TRACEBACK.match(line):
         reader.upside_down = Thread(0, "MainThread")
     else:
@@ -88,24 +88,24 @@ def _header(reader: _Reader, line: str) -> bool:
 
 
 def _frame(reader: _Reader, line: str) -> bool:
-    if found := FILE.match(line):
+    if match := FILE.match(line):
         if reader.upside_down is not None:
-            number = int(found[2]) if found[2].isdigit() else 0
-            reader.upside_down.frames.insert(0, Frame(found[3].strip(), found[1], number))
+            number = int(match[2]) if match[2].isdigit() else 0
+            reader.upside_down.frames.insert(0, Frame(match[3].strip(), match[1], number))
         else:
-            reader.frame(found[3], found[1], found[2])
+            reader.frame(match[3], match[1], match[2])
     elif not reader.open:
         return False
-    elif found := WAITS.match(line):
+    elif match := WAITS.match(line):
         threads = reader.stacks[-1].threads
         old = threads[-1]
-        threads[-1] = Thread(old.id, old.name, old.active, old.gil, old.frames, call=found[1])
-    elif (found := LOCAL.match(line)) and reader.stacks[-1].threads[-1].frames:
-        reader.stacks[-1].threads[-1].frames[-1].locals[found[1]] = found[2]
-    elif found := GDB_FRAME.match(line):
-        reader.frame(found[1], found[2] or "", found[3])
-    elif found := FRAME.match(line):
-        reader.frame(found[1] or found[4], found[2] or found[5], found[3])
+        threads[-1] = Thread(old.id, old.name, old.active, old.gil, old.frames, call=match[1])
+    elif (match := LOCAL.match(line)) and reader.stacks[-1].threads[-1].frames:
+        reader.stacks[-1].threads[-1].frames[-1].locals[match[1]] = match[2]
+    elif match := GDB_FRAME.match(line):
+        reader.frame(match[1], match[2] or "", match[3])
+    elif match := FRAME.match(line):
+        reader.frame(match[1] or match[4], match[2] or match[5], match[3])
     else:
         return False
     return True

@@ -18,16 +18,16 @@ INLINE = re.compile(r"\(\?[aimsx]+\)")
 
 
 @functools.cache
-def needed(pattern: str) -> frozenset[str] | None:
+def required_words(pattern: str) -> frozenset[str] | None:
     """Return words, case folded, of which every match holds at least one; None where no such words are known.
 
     It reads the syntax that the catalogue uses; what it does not know of a pattern only makes it know fewer words.
     """
-    found = _either(_Reader(pattern))
-    return found if found is not None and len(found) <= MOST else None
+    words = _group_words(_Reader(pattern))
+    return words if words is not None and len(words) <= MOST else None
 
 
-class Searched:
+class SearchableText:
     """A text, and which words it holds: a search that costs little where the pattern cannot match."""
 
     def __init__(self, text: str) -> None:
@@ -37,7 +37,7 @@ class Searched:
 
     def may(self, pattern: re.Pattern[str]) -> bool:
         """Tell whether a pattern can match here: whether a word is there that it needs."""
-        words = needed(pattern.pattern) if self._folded else None
+        words = required_words(pattern.pattern) if self._folded else None
         return words is None or any(map(self._has, words))
 
     def search(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -70,32 +70,32 @@ class _Reader:
 
     def quantifier(self) -> str:
         """Return the quantifier that stands here, or nothing, and go past it."""
-        found = REPEATED.match(self.pattern, self.at)
-        self.at = found.end() if found else self.at
-        return found[0] if found else ""
+        match = REPEATED.match(self.pattern, self.at)
+        self.at = match.end() if match else self.at
+        return match[0] if match else ""
 
 
-def _either(text: _Reader) -> frozenset[str] | None:
+def _group_words(text: _Reader) -> frozenset[str] | None:
     """Return the words of alternatives up to a closing bracket: those of all, None where one has none."""
-    branches = [_one(text)]
+    branches = [_branch_words(text)]
     while text.peek() == "|":
         text.take()
-        branches.append(_one(text))
-    known = [words for words in branches if words is not None]
-    return frozenset().union(*known) if len(known) == len(branches) else None
+        branches.append(_branch_words(text))
+    words_of_branches = [words for words in branches if words is not None]
+    return frozenset().union(*words_of_branches) if len(words_of_branches) == len(branches) else None
 
 
-def _one(text: _Reader) -> frozenset[str] | None:
+def _branch_words(text: _Reader) -> frozenset[str] | None:
     """Return the best words of one alternative: those whose shortest is longest."""
-    found, run = list[frozenset[str]](), ""
+    candidates, run = list[frozenset[str]](), ""
     for letter, words in _parts(text):
         if letter:
             run += letter
             continue
-        found += [frozenset({run.casefold()})] * (len(run) >= LEAST)
-        found += [words] if words else []
+        candidates += [frozenset({run.casefold()})] * (len(run) >= LEAST)
+        candidates += [words] if words else []
         run = ""
-    return max(found, key=lambda words: (min(map(len, words)), -len(words)), default=None)
+    return max(candidates, key=lambda words: (min(map(len, words)), -len(words)), default=None)
 
 
 def _parts(text: _Reader) -> Iterator[tuple[str, frozenset[str] | None]]:
@@ -120,7 +120,7 @@ def _group(text: _Reader) -> frozenset[str] | None:
     looks = LOOKS.match(text.pattern, text.at)
     opened = looks or GROUP.match(text.pattern, text.at)
     text.at = opened.end() if opened else text.at
-    words = _either(text)
+    words = _group_words(text)
     text.take()
     return None if looks else words
 

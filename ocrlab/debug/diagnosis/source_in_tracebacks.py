@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ocrlab.debug.diagnosis.log_lines import Page
+from ocrlab.debug.diagnosis.log_lines import LogText
 
 FRAME = re.compile(r'^(\s*)File "[^"\n]{1,500}", line \d+')
 NOTEBOOK = re.compile(r"^[A-Z]\w{1,60} +Traceback \(most recent call last\)")
@@ -28,16 +28,16 @@ WRITES = re.compile(
 MARKS = re.compile(r"^[\s~^]+$")
 
 
-def blanked(page: Page) -> Page:
+def blanked(page: LogText) -> LogText:
     """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
     lines = page.text.split("\n")
     writes = list[int]()
     indent: int | None = None
     listing: re.Pattern[str] | None = None
     for index, line in enumerate(lines):
-        found = FRAME.match(line)
-        if found:
-            indent, listing = len(found[1]), None
+        frame = FRAME.match(line)
+        if frame:
+            indent, listing = len(frame[1]), None
         elif indent is not None and line.strip() and len(line) - len(line.lstrip()) > indent:
             writes += [page.numbers[index]] if WRITES.search(line) else []
             lines[index] = line if _unmet(lines, index) else " " * len(line)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from ocrlab.debug.diagnosis import evidence, exit_codes, final_exception, next_experiments, user_frame
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_lines import Page
+from ocrlab.debug.diagnosis.log_lines import LogText
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
@@ -40,13 +40,13 @@ MODULE = re.compile(
 )
 
 
-def own(verdict: Verdict) -> str:
+def own_error(verdict: Verdict) -> str:
     """Return the error of the program itself that ended it, and where; empty where a cause or no error is known."""
-    found = [thing for thing in verdict.missing if thing.startswith(OWN)] if not verdict.causes else []
-    return found[0].removeprefix(OWN) if found else ""
+    own_errors = [thing for thing in verdict.missing if thing.startswith(OWN)] if not verdict.causes else []
+    return own_errors[0].removeprefix(OWN) if own_errors else ""
 
 
-def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[str]:
+def missing_evidence(incident: Incident, causes: list[Cause], texts: list[LogText]) -> list[str]:
     """Return what would make a verdict certain; where no cause is known, first what the program itself has said."""
     name, wanted = causes[0].id if causes else "", []
     hung = incident.status in ("hung", "suspected")
@@ -81,46 +81,46 @@ def missing(incident: Incident, causes: list[Cause], texts: list[Page]) -> list[
     return wanted
 
 
-def has_no_log(incident: Incident, texts: list[Page]) -> bool:
+def has_no_log(incident: Incident, texts: list[LogText]) -> bool:
     """Return whether a pasted text, without a context beside it, has no line that looks printed by a program."""
     described = incident.status == "log" and not (incident.context or incident.exit_code or incident.signal)
-    return described and final_exception.find(texts) is None and not any(page.printed for page in texts)
+    return described and final_exception.find_uncaught(texts) is None and not any(page.printed for page in texts)
 
 
-def _error(incident: Incident, texts: list[Page]) -> str:
+def _error(incident: Incident, texts: list[LogText]) -> str:
     """Return the exception that no signature explains, and where; else the last words of the program."""
-    end = final_exception.find(texts)
+    end = final_exception.find_uncaught(texts)
     if end is not None:
         if RELAYED.search(end.own.text):
             return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
-        told = f"`{end.own.text.strip()[:160]}`{user_frame.place(end.page, end.own.number)}"
-        told += f" ({end.page.name} line {end.own.number})"
-        return OWN + told if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {told}"
+        error = f"`{end.own.text.strip()[:160]}`{user_frame.place(end.page, end.own.number)}"
+        error += f" ({end.page.name} line {end.own.number})"
+        return OWN + error if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {error}"
     if final_exception.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
         return _last_words(incident, texts) or f"{NOTHING}{_last_line(incident, texts)}"
     return "the first error line with its traceback"
 
 
-def _last_words(incident: Incident, texts: list[Page]) -> str:
+def _last_words(incident: Incident, texts: list[LogText]) -> str:
     """Return the last line in which the program itself speaks of an error, without an exception."""
     if incident.status == "log" and final_exception.ended_well(texts):
         return ""
     for page in texts:
         lines = list(zip(page.numbers, page.text.split("\n"), strict=False))[-FEW:]
-        said = [(number, text.strip()) for number, text in lines if WORDS.search(text) or OURS.match(text)]
-        if said and page.name not in (final_exception.CONTEXT, final_exception.KERNEL_LOG):
-            number, text = said[-1]
+        errors = [(number, text.strip()) for number, text in lines if WORDS.search(text) or OURS.match(text)]
+        if errors and page.name not in (final_exception.CONTEXT, final_exception.KERNEL_LOG):
+            number, text = errors[-1]
             if OURS.match(text):
                 return f"{OWN}`{text.removeprefix('ocrlab: ')}` ({page.name} line {number})"
-            told = f"`{text[:200]}` ({page.name} line {number})"
+            quoted = f"`{text[:200]}` ({page.name} line {number})"
             asked = text.lower().startswith("error: ") and any(line.startswith("Usage: ") for _, line in lines)
             if USAGE.match(text) or asked:  # argparse; click, fire
-                return f"{OWN}{told}, of the words that it was called with"
-            return f"its traceback: the program says only {told}; log.exception(...) or a bare `raise` would print it"
+                return f"{OWN}{quoted}, of the words that it was called with"
+            return f"its traceback: the program says only {quoted}; log.exception(...) or a bare `raise` would print it"
     return ""
 
 
-def _last_line(incident: Incident, texts: list[Page]) -> str:
+def _last_line(incident: Incident, texts: list[LogText]) -> str:
     """Return how a program ended that had nothing to say, and what it said before."""
     wanted = "; if the program failed, the first error line with its traceback"
     if incident.status == "log":
@@ -132,11 +132,11 @@ def _last_line(incident: Incident, texts: list[Page]) -> str:
     return f"; it ended itself with status {incident.exit_code} (sys.exit, os._exit, a library's exit()){after}"
 
 
-def _modules(texts: list[Page]) -> list[str]:
+def _modules(texts: list[LogText]) -> list[str]:
     """Return which file may hide a module of the same name, where an import brings something else than expected."""
-    end = final_exception.find(texts)
-    found = MODULE.search(end.own.text) if end else None
-    if end is None or found is None:
+    end = final_exception.find_uncaught(texts)
+    match = MODULE.search(end.own.text) if end else None
+    if end is None or match is None:
         return []
     for number, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False):
         frame = user_frame.FRAME.match(text) if end.first <= number <= end.last else None
@@ -145,7 +145,7 @@ def _modules(texts: list[Page]) -> list[str]:
         file = PurePath(frame["file"])
         if file.stem in stack_patterns.STANDARD | stack_patterns.OTHERS:
             return [f"whether {file.name} is meant: it hides the module `{file.stem}` from every import; rename it"]
-    name = found["of"] or found["name"]
+    name = match["of"] or match["name"]
     if name not in stack_patterns.STANDARD | stack_patterns.OTHERS:
         return []
     asks = f'python -c "import {name}; print({name})"'

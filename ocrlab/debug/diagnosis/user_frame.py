@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from ocrlab.debug.diagnosis import module_path
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_lines import Line, Page, clean
+from ocrlab.debug.diagnosis.log_lines import Line, LogText, clean
 from ocrlab.hardware.processes.stack_types import Frame
 from ocrlab.records import Cause, Evidence
 
@@ -39,23 +39,23 @@ class Block:
     accident: bool = False  # its frames only tell where the main process was when a worker died
 
 
-def located(cause: Cause, texts: list[Page], logs: Mapping[str, bytes | str]) -> Cause:
+def add_place(cause: Cause, texts: list[LogText], logs: Mapping[str, bytes | str]) -> Cause:
     """Return a cause whose evidence names the exception first, the module, and the program's own frame, where shown.
 
     `logs` are the texts as they were: in `texts` the source that a traceback quotes is blank.
     """
-    told = cause.evidence[0] if cause.evidence else None
+    first = cause.evidence[0] if cause.evidence else None
     blocks = {page.name: list(_blocks(page)) for page in texts}
-    name, block = _beside(told, blocks)
-    words = _last_words(told, texts)
+    name, block = _block_of(first, blocks)
+    words = _last_words(first, texts)
     if block is None:
-        main = _main_thread(told, blocks)
+        main = _main_thread(first, blocks)
         return replace(cause, evidence=[*words, *cause.evidence][: MOST - len(main)] + main)
     lines = [line for line in cause.evidence if not FRAME.match(line.text)] if block.own else list(cause.evidence)
     exception, lines = block.exception, [*words, *lines]
-    if exception and (told is None or FRAME.match(told.text) or RELAYED.search(told.text)):
+    if exception and (first is None or FRAME.match(first.text) or RELAYED.search(first.text)):
         lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
-    called = None if block.dump or name not in logs else module_path.told(_lines(block, logs[name]))
+    called = None if block.dump or name not in logs else module_path.failing_module(_lines(block, logs[name]))
     if called:
         lines = [*lines[:1], Evidence(name, *called), *lines[1 : MOST - 2]]
     at = _innermost(block)
@@ -65,36 +65,36 @@ def located(cause: Cause, texts: list[Page], logs: Mapping[str, bytes | str]) ->
     return replace(cause, evidence=list(unique.values())[:MOST])
 
 
-def _last_words(told: Evidence | None, texts: list[Page]) -> list[Evidence]:
+def _last_words(first: Evidence | None, texts: list[LogText]) -> list[Evidence]:
     """Return why a process called abort(), where the evidence only tells that it did: its line stands just before."""
-    if told is None or told.line is None or not told.text.startswith(ABORTED):
+    if first is None or first.line is None or not first.text.startswith(ABORTED):
         return []
-    page = next(page for page in texts if page.name == told.file)
+    page = next(page for page in texts if page.name == first.file)
     rows = zip(page.numbers, page.text.split("\n"), strict=False)
-    near = [(n, text) for n, text in rows if told.line - CHAINED <= n < told.line and LAST_WORDS.search(text)]
-    return [Evidence(told.file, number, text.strip()[:300]) for number, text in near[-1:]]
+    near = [(n, text) for n, text in rows if first.line - CHAINED <= n < first.line and LAST_WORDS.search(text)]
+    return [Evidence(first.file, number, text.strip()[:300]) for number, text in near[-1:]]
 
 
-def _main_thread(told: Evidence | None, blocks: dict[str, list[Block]]) -> list[Evidence]:
+def _main_thread(first: Evidence | None, blocks: dict[str, list[Block]]) -> list[Evidence]:
     """Return where the main thread was when another one aborted that is none of Python's."""
-    if told is None or told.line is None or not told.text.startswith(ABORTED):
+    if first is None or first.line is None or not first.text.startswith(ABORTED):
         return []
-    main = [one for one in blocks[told.file] if one.dump and one.first > told.line and one.own][-1:]
-    found = filter(None, map(_innermost, main))
-    return [Evidence(told.file, at.number, f"the main thread was in {frame(at.text)}") for at in found]
+    main = [block for block in blocks[first.file] if block.dump and block.first > first.line and block.own][-1:]
+    frames = filter(None, map(_innermost, main))
+    return [Evidence(first.file, at.number, f"the main thread was in {frame(at.text)}") for at in frames]
 
 
 def frame(text: str) -> str | None:
     """Return the place that a line of a traceback names if it is the program's own: `read (data.py:7)`."""
-    found = FRAME.match(text)
-    if found is None or _foreign(text):
+    match = FRAME.match(text)
+    if match is None or _foreign(text):
         return None
-    path = PurePath(found["file"])
+    path = PurePath(match["file"])
     name = path.name if not path.name.startswith("__") else "/".join(path.parts[-2:])
-    return f"{found['function']} ({name}:{found['line']})"
+    return f"{match['function']} ({name}:{match['line']})"
 
 
-def place(page: Page, number: int) -> str:
+def place(page: LogText, number: int) -> str:
     """Return the program's own frame of the traceback that ends in a line, as ` in read (data.py:7)`; else nothing."""
     for block in _blocks(page):
         if block.exception and block.exception.number == number and not block.accident:
@@ -115,37 +115,37 @@ def _lines(block: Block, log: bytes | str) -> list[tuple[int, str]]:
 
 def _foreign(text: str) -> bool:
     """Tell whether a line is a frame of a library; Python's own frozen modules are blank by now."""
-    found = FRAME.match(text)
-    if found is None:
+    match = FRAME.match(text)
+    if match is None:
         return False
-    return not found["file"].strip() or stack_patterns.is_library(
-        Frame(found["function"], found["file"], int(found["line"]))
+    return not match["file"].strip() or stack_patterns.is_library(
+        Frame(match["function"], match["file"], int(match["line"]))
     )
 
 
-def _beside(told: Evidence | None, blocks: dict[str, list[Block]]) -> tuple[str, Block | None]:
+def _block_of(evidence: Evidence | None, blocks: dict[str, list[Block]]) -> tuple[str, Block | None]:
     """Return the block that a line of evidence belongs to: it stands in it, or it announces it."""
-    fatal = next(((name, one) for name, found in blocks.items() for one in found if one.fatal), None)
-    number = told.line if told and told.file in blocks else None
-    if told is None or number is None:
+    fatal = next(((name, block) for name, file_blocks in blocks.items() for block in file_blocks if block.fatal), None)
+    number = evidence.line if evidence and evidence.file in blocks else None
+    if evidence is None or number is None:
         return fatal or ("", None)
-    around = blocks[told.file]
-    within = next((n for n, one in enumerate(around) if one.first <= number <= one.last), None)
+    around = blocks[evidence.file]
+    within = next((n for n, block in enumerate(around) if block.first <= number <= block.last), None)
     if within is not None and around[within].accident:
-        return told.file, None
-    if within is not None and RELAYED.search(told.text) and within + 1 < len(around):
+        return evidence.file, None
+    if within is not None and RELAYED.search(evidence.text) and within + 1 < len(around):
         within += 1
     if within is not None and around[within].own:
-        return told.file, around[within]
+        return evidence.file, around[within]
     if within and around[within].first - around[within - 1].last <= CHAINED and around[within - 1].own:
-        return told.file, around[within - 1]  # the exception that this one comes from
+        return evidence.file, around[within - 1]  # the exception that this one comes from
     if fatal:
         return fatal
-    after = next((one for one in around if one.first > number), None)
-    return told.file, after if after and RELAYED.search(told.text) else None
+    after = next((block for block in around if block.first > number), None)
+    return evidence.file, after if after and RELAYED.search(evidence.text) else None
 
 
-def _blocks(page: Page) -> Iterator[Block]:
+def _blocks(page: LogText) -> Iterator[Block]:
     block: Block | None = None
     dump = False
     for number, text in zip(page.numbers, page.text.split("\n"), strict=False):

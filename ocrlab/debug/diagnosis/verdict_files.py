@@ -31,33 +31,33 @@ def sentence(verdict: Verdict) -> str:
 
     Of several ranks it is the one to look at that is named, and how that one ended.
     """
-    how, rank = _how(verdict), first_failed_rank.said(verdict)
+    how, rank = _how(verdict), first_failed_rank.rank_sentence(verdict)
     if verdict.missing[:1] == [unknown_cause.NO_LOG]:
         return f"{unknown_cause.NO_LOG[0].upper()}{unknown_cause.NO_LOG[1:]}."
     if not verdict.causes:
-        own = unknown_cause.own(verdict)
-        said = f"it is an error of its own: {own}" if own else "the cause is unknown"
+        own = unknown_cause.own_error(verdict)
+        ending = f"it is an error of its own: {own}" if own else "the cause is unknown"
         words, _, place = own[1:].partition("`")
         if own and first_failed_rank.OURS.sub("", words).rstrip(".") in rank:  # the rank's words tell it already
-            said = f"it is an error of its own{place if place.startswith(' (') else place.replace(' ', ', ', 1)}"
-        return f"{how}; {said}." if how else f"{said[0].upper()}{said[1:]}."
+            ending = f"it is an error of its own{place if place.startswith(' (') else place.replace(' ', ', ', 1)}"
+        return f"{how}; {ending}." if how else f"{ending[0].upper()}{ending[1:]}."
     first = verdict.causes[0]
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
-    told = f"{_within(_title(first))} ({first.id}, {first.confidence:.2f}{line})"
+    cause = f"{_within(_title(first))} ({first.id}, {first.confidence:.2f}{line})"
     where = _where(verdict)
     if rank:
         place = "" if not where or where.startswith(":") else f", {where}"
-        return f"{how}; {sure} cause{place}: {told}."
+        return f"{how}; {sure} cause{place}: {cause}."
     if not how:
-        return f"{sure.capitalize()} cause: {told}{f', {where}' if where else ''}."
+        return f"{sure.capitalize()} cause: {cause}{f', {where}' if where else ''}."
     if where and not where.startswith(":"):
         where = f" {where}"
-    return f"{how}{where}; {sure} cause: {told}."
+    return f"{how}{where}; {sure} cause: {cause}."
 
 
 def _how(verdict: Verdict) -> str:
-    how, rank = ENDED.get(verdict.status, "The program failed"), first_failed_rank.said(verdict)
+    how, rank = ENDED.get(verdict.status, "The program failed"), first_failed_rank.rank_sentence(verdict)
     if rank:
         return f"{how}: {rank}" if verdict.status in ("hung", "suspected") else f"{rank[0].upper()}{rank[1:]}"
     if how and verdict.signal:
@@ -70,12 +70,12 @@ def _where(verdict: Verdict) -> str:
     lines = verdict.causes[0].evidence
     if verdict.status in ("hung", "suspected"):
         return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
-    parts = [f"in {named}" for line in lines if (named := module_path.said(line.text))][:1]
+    parts = [f"in {named}" for line in lines if (named := module_path.module_text(line.text))][:1]
     parts += [
         f"{'called from' if parts else 'in'} {place}" for line in lines if (place := user_frame.frame(line.text))
     ][:1]
-    parts += [f"in the library {found[1]}" for line in lines if (found := LIBRARY.search(line.text))][:1]
-    parts += [f"in data worker {found[1]}" for line in lines if (found := WORKER.search(line.text))][:1]
+    parts += [f"in the library {match[1]}" for line in lines if (match := LIBRARY.search(line.text))][:1]
+    parts += [f"in data worker {match[1]}" for line in lines if (match := WORKER.search(line.text))][:1]
     parts += [
         f"with `{_code(textwrap.shorten(line.text, 130, placeholder=' ...'))}`"
         for line in lines[:1]
@@ -90,7 +90,7 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     Of the `facts` of its incident it says where the flight record ends, which decides no cause, and what a replay has
     answered, where that is no evidence.
     """
-    parts = [f"**{sentence(verdict)}**", *known(facts or {}, verdict)]
+    parts = [f"**{sentence(verdict)}**", *extra_paragraphs(facts or {}, verdict)]
     if verdict.causes:
         first = verdict.causes[0]
         parts += [
@@ -109,37 +109,37 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
         parts += ["## Next experiment", _experiment(first)] if first.experiment else []
         parts += ["## Fix", first.fix] if first.fix else []
     # What the first sentence says is not repeated.
-    said = (
+    repeated = (
         ()
         if verdict.causes
-        else (unknown_cause.OWN, unknown_cause.NO_LOG, first_failed_rank.said(verdict) or unknown_cause.OWN)
+        else (unknown_cause.OWN, unknown_cause.NO_LOG, first_failed_rank.rank_sentence(verdict) or unknown_cause.OWN)
     )
-    wanted = [thing for thing in verdict.missing if not thing.startswith(said)]
+    wanted = [thing for thing in verdict.missing if not thing.startswith(repeated)]
     if wanted:
         heading = "How to get a log" if verdict.missing[0] == unknown_cause.NO_LOG else "What would make it certain"
         parts += [f"## {heading}", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"
 
 
-def known(facts: Mapping[str, Any], verdict: Verdict) -> list[str]:
+def extra_paragraphs(facts: Mapping[str, Any], verdict: Verdict) -> list[str]:
     """Return what is known besides the causes, a paragraph each: where the record ends, what a replay answered."""
-    told = told_besides(facts)
+    additions = extra_fields(facts)
     evidence = [line.text for line in verdict.causes[0].evidence] if verdict.causes else []
-    record, answer = told.get("record"), told.get("replay")
+    record, answer = additions.get("record"), additions.get("replay")
     return [
         *([f"{record[0].upper()}{record[1:]}."] if record else []),
         *([f"Replay: {answer}"] if answer and answer not in evidence else []),
     ]
 
 
-def told_besides(facts: Mapping[str, Any]) -> dict[str, str]:
+def extra_fields(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return what verdict.json says besides the verdict, where it is known: `record`, `replay`."""
     replay = facts.get("replay")
-    told = {"record": facts.get("record"), "replay": replay.get("answer") if isinstance(replay, Mapping) else None}
-    return {name: text for name, text in told.items() if isinstance(text, str) and text}
+    texts = {"record": facts.get("record"), "replay": replay.get("answer") if isinstance(replay, Mapping) else None}
+    return {name: text for name, text in texts.items() if isinstance(text, str) and text}
 
 
-def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
+def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
     """Write verdict.json, verdict.md and the texts of the incident into `folder`, redacted; raises OSError.
 
     The verdict comes last and each file is whole or not there: who finds verdict.json finds all that it quotes.
@@ -149,20 +149,20 @@ def write(folder: Path | str, verdict: Verdict, incident: Incident) -> None:
     count = 0
     for name, text in incident.texts.items():
         if Path(name).name == name:
-            told, replaced = redaction.counted(text)
-            run_folder.write_text(place / name, told)
+            redacted, replaced = redaction.counted(text)
+            run_folder.write_text(place / name, redacted)
             count += replaced
     if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
         run_folder.write_json(place / FACTS, redaction.record({"schema": SCHEMA, **finite(dict(incident.facts))}))
-    told, replaced = redaction.counted(markdown(verdict, incident.facts))
+    redacted, replaced = redaction.counted(markdown(verdict, incident.facts))
     count += replaced
     note = (
         f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n"
         if count
         else ""
     )
-    run_folder.write_text(place / "verdict.md", told + note)
-    run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **told_besides(incident.facts)}))
+    run_folder.write_text(place / "verdict.md", redacted + note)
+    run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **extra_fields(incident.facts)}))
 
 
 def _title(cause: Cause) -> str:

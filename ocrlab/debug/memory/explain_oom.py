@@ -46,7 +46,7 @@ class Why:
 def why(path: str) -> Why:
     """Return why the run of a log or a run folder ran out of memory; raises DataError where it cannot be read."""
     folder = Path(path) if path != "-" and Path(path).is_dir() else None
-    known = oom_inputs.know(load_input.incident(path), folder, _config(folder))
+    known = oom_inputs.know(load_input.read_incident(path), folder, _config(folder))
     found = split(known)
     proposed = remedy(known, found)
     return Why(found, checks(known, found, proposed), proposed, sentence(known, found, proposed), known)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ocrlab.debug.diagnosis.oom_message import words
+from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.oom_inputs import Known, Spot
 from ocrlab.debug.memory.oom_kinds import PINNED, Split, absurd, of_group
 from ocrlab.debug.memory.oom_remedies import Remedy
@@ -39,11 +39,13 @@ def _check(step: int, judgement: str, seen: str, where: Spot | str | None = None
 def _asked(known: Known) -> Check:
     told = known.message
     if told is not None and told.request is not None:
-        seen = f"{words(told.request)} asked for"
+        seen = f"{size_text(told.request)} asked for"
         if told.free is not None:
-            seen += f", {words(told.free)} free of {words(told.total)}; this process holds {words(told.ours)}"
+            seen += (
+                f", {size_text(told.free)} free of {size_text(told.total)}; this process holds {size_text(told.ours)}"
+            )
         if told.allowed is not None:
-            seen += f"; {words(told.allowed)} allowed"
+            seen += f"; {size_text(told.allowed)} allowed"
         first = known.judged[0].cause if known.judged else ""
         if first == "gpumem.absurd_size":
             return _check(1, "fail", seen, known.spot, cause=first, need="a request that some card could hold")
@@ -52,16 +54,16 @@ def _asked(known: Known) -> Check:
     if known.refused is not None:
         limit = known.facts.get("address_space_bytes") or known.limit
         shape = f" for an array {known.refused.shape}" if known.refused.shape else ""
-        size = "" if known.refused.request is None else f"{words(known.refused.request)} of "
+        size = "" if known.refused.request is None else f"{size_text(known.refused.request)} of "
         seen = f"{size}host memory asked for{shape}"
-        seen += f", {words(limit)} allowed" if limit else ""
+        seen += f", {size_text(limit)} allowed" if limit else ""
         cause = "gpumem.absurd_size" if absurd(known) else "host.alloc_fail"
         return _check(1, "fail", seen, known.refused_at, cause=cause)
     peak, limit = known.facts.get("memory_peak_bytes"), known.limit
     if peak and limit:
         near = peak >= 0.9 * limit
         return _check(
-            1, "fail" if near else "ok", f"{words(peak)} at the highest, {words(limit)} allowed", "facts.json"
+            1, "fail" if near else "ok", f"{size_text(peak)} at the highest, {size_text(limit)} allowed", "facts.json"
         )
     return _check(1, "skip", "no message with numbers, no figures of the watcher")
 
@@ -71,12 +73,12 @@ def _others(known: Known) -> Check:
     cards = (known.facts.get("gpus") or {}).get("cards") or []
     index = told.device if told and told.device is not None else 0
     listed = [one for card in cards[index : index + 1] for one in card.get("processes", ()) if not one.get("ours")]
-    names = ", ".join(f"{one.get('name') or 'process'} {one['pid']} {words(one.get('bytes'))}" for one in listed)
+    names = ", ".join(f"{one.get('name') or 'process'} {one['pid']} {size_text(one.get('bytes'))}" for one in listed)
     if told is not None and told.total and told.free is not None and told.ours is not None:
         held = told.foreign or 0
         share = held / told.total
-        who = ", ".join(f"process {pid} {words(size)}" for pid, size in (told.others or {}).items()) or names
-        seen = f"{words(held)} of {words(told.total)} are neither free nor ours" + (f": {who}" if who else "")
+        who = ", ".join(f"process {pid} {size_text(size)}" for pid, size in (told.others or {}).items()) or names
+        seen = f"{size_text(held)} of {size_text(told.total)} are neither free nor ours" + (f": {who}" if who else "")
         foreign = any(one.cause == "gpumem.foreign" and one.confidence > 0.6 for one in known.judged)
         judgement = "fail" if foreign else "warn" if share >= 0.1 else "ok"
         return _check(2, judgement, seen, known.spot, cause="gpumem.foreign" if foreign else "")
@@ -93,7 +95,7 @@ def _pieces(known: Known) -> Check:
     told = known.message
     if told is None or told.unallocated is None or told.request is None:
         return _check(3, "skip", "no figure of reserved but unallocated memory")
-    seen = f"{words(told.unallocated)} reserved but unallocated against a request of {words(told.request)}"
+    seen = f"{size_text(told.unallocated)} reserved but unallocated against a request of {size_text(told.request)}"
     torn = next((one for one in known.judged if one.cause == "gpumem.fragmentation"), None)
     if torn is not None and torn.confidence > 0.6:
         seen += ": the largest free block is smaller than the request"
@@ -110,14 +112,14 @@ def _grows(known: Known) -> Check:
     series, grown = steep or known.grown[0]
     points = f"{grown.points} points of {series.what}"
     if steep is None and grown.grows:
-        seen = f"+{words(int(grown.rate))} a {series.unit} while it started, as every program does: {points}"
+        seen = f"+{size_text(int(grown.rate))} a {series.unit} while it started, as every program does: {points}"
         return _check(4, "warn", seen, series.source)
     if steep is None:
         return _check(
-            4, "ok", f"it does not grow: {points}, {words(int(max(series.values)))} at the highest", series.source
+            4, "ok", f"it does not grow: {points}, {size_text(int(max(series.values)))} at the highest", series.source
         )
-    per = f"+{words(int(grown.rate))} a {series.unit} (95 %: {words(int(grown.low))} to {words(int(grown.high))})"
-    seen = f"{per}, {100 * grown.confidence:.1f} % sure, {points}, {words(int(grown.rise))} in all"
+    per = f"+{size_text(int(grown.rate))} a {series.unit} (95 %: {size_text(int(grown.low))} to {size_text(int(grown.high))})"
+    seen = f"{per}, {100 * grown.confidence:.1f} % sure, {points}, {size_text(int(grown.rise))} in all"
     return _check(4, "fail", seen, series.source, cause="gpumem.leak" if series.where == "gpu" else "host.oom_kill")
 
 
@@ -146,7 +148,7 @@ def _outside(known: Known) -> Check:
     space = NO_SPACE.search(known.text)
     left = facts.get("shm_free_bytes")
     if known.cause == "host.shm":
-        more = f"; {words(left)} are left in /dev/shm" if left is not None else ""
+        more = f"; {size_text(left)} are left in /dev/shm" if left is not None else ""
         return _check(6, "fail", f"{space[0] if space else 'shared memory is exhausted'}{more}", cause="host.shm")
     if facts.get("oom_kills"):
         seen = f"the control group's oom_kill counter grew by {facts['oom_kills']}"
@@ -154,16 +156,16 @@ def _outside(known: Known) -> Check:
     if of_group(known):
         return _check(6, "fail", "the kernel killed in the control group", known.verdict.causes[0].evidence[0].file)
     if facts.get("address_space_bytes"):
-        seen = f"ulimit -v allows {words(facts['address_space_bytes'])} of address space"
+        seen = f"ulimit -v allows {size_text(facts['address_space_bytes'])} of address space"
         return _check(6, "fail" if known.cause == "host.alloc_fail" else "warn", seen, "facts.json")
     if told is not None and told.outside is not None:
         raw = next((one for one in known.judged if one.cause == "gpumem.raw_alloc"), None)
-        seen = raw.why if raw else f"{words(told.outside)} of this process are outside torch's allocator: a context"
+        seen = raw.why if raw else f"{size_text(told.outside)} of this process are outside torch's allocator: a context"
         return _check(6, "fail" if raw else "ok", seen, known.spot, cause="gpumem.raw_alloc" if raw else "")
     if left is not None:
         full = left < FULL
         return _check(
-            6, "warn" if full else "ok", f"{words(left)} are left in /dev/shm; no kill was counted", "facts.json"
+            6, "warn" if full else "ok", f"{size_text(left)} are left in /dev/shm; no kill was counted", "facts.json"
         )
     return _check(6, "skip", "nothing was measured from outside (run it under `ocrlab watch`)")
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis import exit_codes
-from ocrlab.debug.diagnosis.oom_message import LARGEST_CARD, words
+from ocrlab.debug.diagnosis.oom_message import LARGEST_CARD, size_text
 from ocrlab.debug.memory.oom_inputs import Known
 
 KINDS = {
@@ -52,7 +52,7 @@ def split(known: Known) -> Split:
         )
     if known.cause == "host.alloc_fail" and absurd(known):
         request = known.refused.request if known.refused else None
-        found = Split("absurd size", "gpumem.absurd_size", 0.9, f"one request of {words(request)}")
+        found = Split("absurd size", "gpumem.absurd_size", 0.9, f"one request of {size_text(request)}")
     return _grown(known, found)
 
 
@@ -91,9 +91,9 @@ def _grown(known: Known, found: Split) -> Split:
     share = grown.rise / max(series.values[-1], 1.0)
     if share < 0.2:  # it grows, but most of it was there from the start
         return found
-    per = f"{words(int(grown.rate))} a {series.unit}"
-    sure = f"95 %: {words(int(grown.low))} to {words(int(grown.high))}"
-    why = f"{series.what} grew by {per} ({sure}), {words(int(grown.rise))} in all"
+    per = f"{size_text(int(grown.rate))} a {series.unit}"
+    sure = f"95 %: {size_text(int(grown.low))} to {size_text(int(grown.high))}"
+    why = f"{series.what} grew by {per} ({sure}), {size_text(int(grown.rise))} in all"
     return Split("leak", _leak(found.cause), min(grown.confidence, 0.95), why)
 
 
@@ -107,6 +107,6 @@ def _why(known: Known) -> str:
         if judged.cause == known.cause:
             return judged.why
     if known.refused is not None and known.refused.request is not None and known.cause.startswith("host."):
-        return f"{words(known.refused.request)} were asked for and refused"
+        return f"{size_text(known.refused.request)} were asked for and refused"
     lines = known.verdict.causes[0].evidence
     return f"`{lines[0].text[:200].rstrip('.')}`" if lines else ""

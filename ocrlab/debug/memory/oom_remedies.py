@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ocrlab.debug.diagnosis.oom_message import words
+from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.oom_inputs import Known
 from ocrlab.debug.memory.oom_kinds import Split
 
@@ -125,9 +125,9 @@ def _host(known: Known) -> Remedy:
     limit, address = known.limit, known.facts.get("address_space_bytes")
     if address:
         return Remedy(
-            settings, {}, "" if settings else f"Raise ulimit -v ({words(address)}), or ask for less at a time"
+            settings, {}, "" if settings else f"Raise ulimit -v ({size_text(address)}), or ask for less at a time"
         )
-    more = f"more than {words(limit)} for the container" if limit else "a larger memory limit"
+    more = f"more than {size_text(limit)} for the container" if limit else "a larger memory limit"
     return Remedy(settings, {}, "" if settings else f"Fewer workers and a smaller batch or cache, or {more}")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import load_input
-from ocrlab.debug.diagnosis.first_failed_rank import first
+from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
 from ocrlab.debug.flight_record import notebook_cells, program_info, ring_writer, training_findings
 from ocrlab.debug.flight_record.ring_writer import Flight, Step
 from ocrlab.debug.flight_record.snapshot_marker import is_whole
@@ -303,7 +303,7 @@ def _aside(subject: Subject, place: Path, before: str | None) -> dict[str, str]:
 def _guilty(run: Path) -> int:
     """Return the rank that failed first, as the verdict has it; what the ranks said of themselves knows no hang."""
     with contextlib.suppress(OcrlabError, OSError):
-        named = first(load_input.folder(run))
+        named = find_failed_rank(load_input.read_run_folder(run))
         if named is not None:
             return named.rank
     records = launcher.read(run / "flight")

@@ -98,12 +98,12 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     """
     if verdict.status in ("hung", "suspected"):
         name = verdict.causes[0].id if verdict.causes else "no progress"
-        return (SLOW, "not done in its time") if measured_facts.moved(incident) else (HANG, f"a hang ({name})")
+        return (SLOW, "not done in its time") if measured_facts.still_moved(incident) else (HANG, f"a hang ({name})")
     known = verdict.causes[0] if verdict.causes else None
     if known and known.confidence >= 0.5 and known.id != "ext.signal":
         line = words(known)
         return known.id, f"{known.id}: {line}" if line else known.id
-    thrown = final_exception.find(evidence.pages(incident))
+    thrown = final_exception.find_uncaught(evidence.clean_texts(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
         return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], short(text)
@@ -111,7 +111,8 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
         return verdict.signal, f"killed by {verdict.signal}"
     status = f"exit status {verdict.exit_code}"
     said = next(
-        (page.text.strip().rpartition("\n")[2].strip() for page in evidence.pages(incident) if page.text.strip()), ""
+        (page.text.strip().rpartition("\n")[2].strip() for page in evidence.clean_texts(incident) if page.text.strip()),
+        "",
     )
     return status, f"{status} after `{said[:LAST_WORDS]}`" if said else status
 
@@ -132,7 +133,7 @@ def short(text: str) -> str:
 def recorded(run: Path) -> tuple[str, str] | None:
     """Return the fingerprint and the words of the failure that a run folder holds, None where it holds none."""
     try:
-        incident = load_input.folder(run)
+        incident = load_input.read_run_folder(run)
     except DataError:
         return None
     from ocrlab.debug.diagnosis.classify import classify
@@ -144,7 +145,7 @@ def recorded(run: Path) -> tuple[str, str] | None:
 def _incident(ended: Ended, run: Path) -> Incident:
     if ended.verdict is not None:
         with contextlib.suppress(DataError):
-            return load_input.folder(ended.folder or run)
+            return load_input.read_run_folder(ended.folder or run)
     return Incident(ended.status, ended.exit_code, ended.signal)
 
 

@@ -83,7 +83,7 @@ def texts(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | N
     with own_errors.guarded(home, "watch: hidden errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
-        text = hidden_errors.told(records, log, main)
+        text = hidden_errors.errors_text(records, log, main)
         return {ERRORS: text} if text else {}
     return {}
 
@@ -93,7 +93,7 @@ def suspected(records: Sequence[dict[str, Any]], log: str, main: int, home: Path
     with own_errors.guarded(home, "watch: suspected handlers"):
         from ocrlab.debug.diagnosis import hidden_errors
 
-        told = hidden_errors.suspected(records, log, main)
+        told = hidden_errors.suspected_handler(records, log, main)
         return {"silent": told} if told else {}
     return {}
 
@@ -111,7 +111,7 @@ def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> st
     with own_errors.guarded(home, "watch: swallowed errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
-        return hidden_errors.swallowed(records)
+        return hidden_errors.most_swallowed_error(records)
     return ""
 
 

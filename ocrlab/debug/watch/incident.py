@@ -91,7 +91,7 @@ def judge(incident: Incident, home: Path | None = None) -> Verdict:
 def write(place: Path, verdict: Verdict, incident: Incident) -> None:
     """Write the verdict and the texts it rests on into `incident/`; raises OSError."""
     try:
-        from ocrlab.debug.diagnosis.verdict_files import write as written
+        from ocrlab.debug.diagnosis.verdict_files import write_verdict as written
 
         written(place, verdict, incident)
     except OSError:
@@ -120,7 +120,7 @@ def _unknown(verdict: Verdict, place: Path | None = None) -> str:
     with guarded(home, "watch: the error of the program itself"):
         from ocrlab.debug.diagnosis import unknown_cause
 
-        own = unknown_cause.own(verdict)
+        own = unknown_cause.own_error(verdict)
         if own:
             told = (unknown_cause.OWN, rank_of(verdict, home) or unknown_cause.OWN)
             more = [thing for thing in verdict.missing if not thing.startswith(told)]
@@ -175,9 +175,9 @@ def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None
 def rank_of(verdict: Verdict, home: Path | None = None) -> str:
     """Return what is said of the rank to look at; empty where there is only one."""
     with guarded(home, "watch: the rank to look at"):
-        from ocrlab.debug.diagnosis.first_failed_rank import said
+        from ocrlab.debug.diagnosis.first_failed_rank import rank_sentence
 
-        return said(verdict)
+        return rank_sentence(verdict)
     return ""
 
 
@@ -188,7 +188,7 @@ def _own(best: Cause, home: Path) -> str:
         from ocrlab.debug.diagnosis.user_frame import frame
 
         texts = [line.text for line in best.evidence]
-        module = next(filter(None, map(module_path.said, texts)), "")
+        module = next(filter(None, map(module_path.module_text, texts)), "")
         own = next(filter(None, map(frame, texts)), "")
         return f"{module}, called from {own}" if module and own else module or own
     return ""
@@ -228,7 +228,7 @@ def _hang(
     with guarded(home, "watch: the kind of hang"):  # no word on the hang is better than no verdict
         from ocrlab.debug.diagnosis.hangs import hang_cause
 
-        return hang_cause.fact(taken, facts, text)
+        return hang_cause.hang_fact(taken, facts, text)
     return None
 
 

@@ -102,7 +102,7 @@ def collect(path: Path) -> Sources:
     if not path.is_dir():
         return _file(path)
     _stay_inside(path)
-    known = load_input.folder(path)
+    known = load_input.read_run_folder(path)
     unread: list[str] = []
     own = _json(path / "verdict.json", unread) if not (path / INCIDENT).is_dir() else None
     if own:  # an incident folder of its own
@@ -129,7 +129,7 @@ def _process(flights: Path, unread: list[str]) -> dict[str, Any]:
 
 
 def _file(path: Path) -> Sources:
-    known = load_input.incident(str(path))
+    known = load_input.read_incident(str(path))
     made = Sources(path, "notebook" if path.suffix == ".ipynb" else "log", known, Verdict())
     made.verdict = _verdict(known, None)
     if made.kind == "notebook":

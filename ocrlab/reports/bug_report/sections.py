@@ -254,7 +254,7 @@ def progress(found: Sources, verified: Mapping[str, Any]) -> Section:
 
 def unknown(found: Sources) -> Section:
     """What is not known, and what would have told it."""
-    own = errors.own(found.verdict)  # which the summary has said
+    own = errors.own_error(found.verdict)  # which the summary has said
     missing = [text for text in found.verdict.missing if not (own and text.endswith(own))]
     items = [ticked(text) for text in (*missing, *found.unread)]
     if found.kind == "run" and not found.replays:

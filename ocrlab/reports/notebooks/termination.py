@@ -92,7 +92,7 @@ def stuck(kernel: Kernel, before: Before, seconds: float, what: str, cell: int |
     seen = kernel.stack()
     incident = _incident(kernel, before, "hung", None, None, log, text or seen)
     with contextlib.suppress(Exception):  # no word on the hang is better than no verdict
-        incident.facts["hang"] = hang_cause.fact(taken, incident.facts, text)
+        incident.facts["hang"] = hang_cause.hang_fact(taken, incident.facts, text)
     said = f"Cell [{cell}] still ran after {seconds:g} s, the limit of {what}, and was ended."
     return Ending("hung", said, 124, cell, None, None, judge(incident), seen or text, incident.texts)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from ocrlab.debug.diagnosis.hangs import hang_cause
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes import process_tree, pyspy, stack_dumps
 
 AMPLE = 20.0
-Hangs = Callable[..., list[Finding]]
+Hangs = Callable[..., list[HangFinding]]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def hangs(tmp_path: Path) -> Iterator[Hangs]:
     if not found:
         pytest.skip(reason)
 
-    def run(code: str, cause: str, word: str = "") -> list[Finding]:
+    def run(code: str, cause: str, word: str = "") -> list[HangFinding]:
         (tmp_path / "program.py").write_text(code)
         with (tmp_path / "log").open("wb") as log:
             child = subprocess.Popen(
@@ -39,7 +39,7 @@ def hangs(tmp_path: Path) -> Iterator[Hangs]:
                 start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(tmp_path)},
             )  # fmt: skip
         started.append(child)
-        found: list[Finding] = []
+        found: list[HangFinding] = []
         end = time.monotonic() + 90
         while time.monotonic() < end and not (found and found[0].id == cause and word in found[0].why):
             time.sleep(0.3)  # it may still be on its way to the place where it will hang
@@ -47,7 +47,7 @@ def hangs(tmp_path: Path) -> Iterator[Hangs]:
             time.sleep(0.1)
             after = stack_dumps.take(process_tree.descendants(child.pid), AMPLE)
             text = (tmp_path / "log").read_text(errors="replace")
-            found = hang_cause.find(after, {"stacks_before": before, "log": text})
+            found = hang_cause.find_hangs(after, {"stacks_before": before, "log": text})
         return found
 
     yield run

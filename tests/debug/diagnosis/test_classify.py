@@ -223,7 +223,7 @@ def test_only_kernel_lines_about_our_processes_count() -> None:
     assert "host.oom_kill" not in {cause.id for cause in ours.causes}
     theirs = classify(Incident("killed", None, "SIGKILL", texts, facts={"pids": [99]}))
     assert theirs.causes[0].confidence <= 0.5
-    assert [told.kind for told in kernel_log_lines.told(kernel)] == ["oom", "trap"]
+    assert [told.kind for told in kernel_log_lines.process_lines(kernel)] == ["oom", "trap"]
 
 
 @pytest.mark.parametrize("left, cause", [(0, "host.shm"), (2**30, "data.corrupt")])
@@ -309,7 +309,9 @@ def test_captured_faults_are_named(shared: Path) -> None:
         "cpp_exception_thread": "kernel.illegal_address",
     }
     folder = shared / "diagnosis/captured"
-    assert {name: first(classify(load_input.incident(str(folder / f"{name}.log")))) for name in expected} == expected
+    assert {
+        name: first(classify(load_input.read_incident(str(folder / f"{name}.log")))) for name in expected
+    } == expected
 
 
 def test_torchs_guess_at_shared_memory_gives_way_to_what_was_measured() -> None:

@@ -40,7 +40,7 @@ KILLED = row(1, exit_code=-9, signal="SIGKILL")
 
 def test_a_killed_rank_is_named_and_the_lost_connection_is_not_the_cause():
     incident = failed(ended(0, LOST, 5.0), KILLED, oom_kills=0)
-    one = first_failed_rank.first(incident)
+    one = first_failed_rank.find_failed_rank(incident)
     assert (one.rank, one.how, one.line) == (1, "killed", 2)
     assert one.why.startswith("rank 1 of 2 (process 12) was killed by SIGKILL, at step 3 (train, p4); rank 0 then lost")
     verdict = classify(incident)
@@ -66,10 +66,10 @@ ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
 
 def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
     for rows in ([ended(0, LOST, 5.0), ended(1, "no corner", 4.0)], [ended(0, "no corner", 4.0), ended(1, LOST, 5.0)]):
-        one = first_failed_rank.first(failed(*rows))
+        one = first_failed_rank.find_failed_rank(failed(*rows))
         assert "failed first: RuntimeError: no corner" in one.why
     both = [ended(0, "late", 9.0), ended(1, "early", 4.0)]
-    assert first_failed_rank.first(failed(*both)).rank == 1
+    assert first_failed_rank.find_failed_rank(failed(*both)).rank == 1
 
 
 def test_the_error_of_a_record_is_not_missed_in_a_log_without_its_traceback():
@@ -103,7 +103,7 @@ def test_the_traceback_of_the_sentinel_is_that_of_rank_0(guilty):
 def test_an_error_that_every_rank_raises_is_about_one():
     rows = [ended(0, "Rank 1 was given a batch of another shape", 4.0, rank=1)]
     rows.append(ended(1, "Rank 1 was given a batch of another shape", 4.1, rank=1))
-    assert first_failed_rank.first(failed(*rows)).rank == 1
+    assert first_failed_rank.find_failed_rank(failed(*rows)).rank == 1
 
 
 def test_a_cuda_error_of_one_rank_is_judged_by_that_ranks_lines():
@@ -168,9 +168,11 @@ def test_how_the_launcher_ended_the_others_is_no_cause():
 
 def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
     log = "Traceback (most recent call last):\nValueError: no such data set\n"
-    assert first_failed_rank.first(failed(row(0, exit_code=1), row(1, exit_code=1), log=log)) is None
+    assert first_failed_rank.find_failed_rank(failed(row(0, exit_code=1), row(1, exit_code=1), log=log)) is None
     assert (
-        first_failed_rank.first(failed(row(0, exit_code=1, signal="SIGTERM"), row(1, exit_code=1), log="")).how
+        first_failed_rank.find_failed_rank(
+            failed(row(0, exit_code=1, signal="SIGTERM"), row(1, exit_code=1), log="")
+        ).how
         == "silent"
     )
 
@@ -179,23 +181,25 @@ def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
 def test_of_ranks_that_stand_still_one_that_is_stopped_or_gone_is_named(state, what):
     rows = [row(0, state="S", pids=[11]), row(1, state=state, pids=[12])]
     incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows})
-    assert what in first_failed_rank.first(incident).why
-    assert first_failed_rank.first(incident).rank == 1
+    assert what in first_failed_rank.find_failed_rank(incident).why
+    assert first_failed_rank.find_failed_rank(incident).rank == 1
 
 
 def test_a_worker_that_hangs_belongs_to_its_rank():
     rows = [row(0, state="S", pids=[11, 21]), row(1, state="S", pids=[12, 22])]
     hang = {"pid": 22, "why": "process 22 waits"}
     incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows, "hang": hang})
-    assert first_failed_rank.first(incident).rank == 1
+    assert first_failed_rank.find_failed_rank(incident).rank == 1
 
 
 def test_one_process_alone_and_ranks_that_did_well_are_nobodys_fault():
-    assert first_failed_rank.first(failed()) is None
-    assert first_failed_rank.first(failed(row(0), row(1), ended_by="outside")) is None, "somebody has ended all of them"
-    assert first_failed_rank.first(failed({**row(0), "world": 1})) is None
+    assert first_failed_rank.find_failed_rank(failed()) is None
+    assert first_failed_rank.find_failed_rank(failed(row(0), row(1), ended_by="outside")) is None, (
+        "somebody has ended all of them"
+    )
+    assert first_failed_rank.find_failed_rank(failed({**row(0), "world": 1})) is None
     well = {"how": "success", "time": 1.0, "error": None}
-    assert first_failed_rank.first(failed(row(0, end=well), row(1, end=well))) is None
+    assert first_failed_rank.find_failed_rank(failed(row(0, end=well), row(1, end=well))) is None
 
 
 def test_a_killed_rank_has_no_words_and_those_of_the_others_are_not_its_own():
@@ -233,17 +237,22 @@ def test_others_that_the_launcher_has_ended_say_nothing_of_the_cause():
         f"RuntimeError: {LOST}\n\nDuring handling of the above exception, another one occurred:\n\nSystemExit: 143\n"
     )
     incident = Incident("failed", None, None, {"traceback.txt": raised}, "", {"ranks": [stopped, row(1)]})
-    assert first_failed_rank.first(incident).why.endswith("(train, p4); rank 0 was then told to stop")
-    assert "traceback.txt" not in first_failed_rank.of_it(incident, first_failed_rank.first(incident)).texts
+    assert first_failed_rank.find_failed_rank(incident).why.endswith("(train, p4); rank 0 was then told to stop")
+    assert (
+        "traceback.txt"
+        not in first_failed_rank.restrict_to_rank(incident, first_failed_rank.find_failed_rank(incident)).texts
+    )
 
 
 def test_a_watchdog_that_aborts_who_waits_is_no_death_of_its_own():
     """NCCL's: it ends the rank whose collective failed by SIGABRT, because another rank has raised."""
     aborted = row(0, exit_code=-6, signal="SIGABRT")
-    assert first_failed_rank.first(failed(aborted, ended(1, "no corner", 4.0))).rank == 1
+    assert first_failed_rank.find_failed_rank(failed(aborted, ended(1, "no corner", 4.0))).rank == 1
     marked = "[rank1]: Traceback (most recent call last):\n[rank1]: KeyError: 'hmean'\n"
-    assert first_failed_rank.first(failed(aborted, row(1, exit_code=1), log=marked)).rank == 1
-    assert first_failed_rank.first(failed(aborted, row(1, exit_code=-15, signal="SIGTERM"), log="")).rank == 0
+    assert first_failed_rank.find_failed_rank(failed(aborted, row(1, exit_code=1), log=marked)).rank == 1
+    assert (
+        first_failed_rank.find_failed_rank(failed(aborted, row(1, exit_code=-15, signal="SIGTERM"), log="")).rank == 0
+    )
 
 
 def pasted(*codes: int, before: str) -> Incident:
@@ -279,8 +288,8 @@ def test_a_pasted_log_of_torchrun_names_the_rank_that_raised():
 )
 def test_a_pasted_log_that_does_not_tell_whose_fault_it_is_names_none(codes, before):
     incident = pasted(*codes, before=before)
-    assert first_failed_rank.first(incident) is None
-    assert not first_failed_rank.said(classify(incident))
+    assert first_failed_rank.find_failed_rank(incident) is None
+    assert not first_failed_rank.rank_sentence(classify(incident))
 
 
 @pytest.mark.parametrize("place", ["", " (log_tail.txt line 6)", ", in load (train.py:4)"])
@@ -296,8 +305,8 @@ def test_a_process_in_the_words_of_a_hang_is_named_by_its_rank():
     text = "rank 12 is stopped by a signal; kill -CONT 12"
     best = Cause("hang.stopped", 0.95, [Evidence("facts", None, text)])
     incident = Incident("hung", None, None, {}, "", {"ranks": rows})
-    verdict = first_failed_rank.named(
-        Verdict(status="hung", causes=[best]), first_failed_rank.first(incident), incident
+    verdict = first_failed_rank.name_rank(
+        Verdict(status="hung", causes=[best]), first_failed_rank.find_failed_rank(incident), incident
     )
     assert verdict.causes[0].evidence[1].text == "rank 1 (process 12) is stopped by a signal; kill -CONT 12"
     assert sentence(verdict).startswith(

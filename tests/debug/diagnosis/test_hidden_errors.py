@@ -31,8 +31,8 @@ def record(kind: str, *chain: dict[str, Any], at: float = 1.0, **more: Any) -> d
 
 
 def judge(records: list[dict[str, Any]], log: str) -> Verdict:
-    texts, told = {"log_tail.txt": log}, hidden_errors.told(records, log, MAIN)
-    facts = {"silent": hidden_errors.suspected(records, log, MAIN)}
+    texts, told = {"log_tail.txt": log}, hidden_errors.errors_text(records, log, MAIN)
+    facts = {"silent": hidden_errors.suspected_handler(records, log, MAIN)}
     return classify(Incident("failed", 1, texts={**texts, **({hidden_errors.FILE: told} if told else {})}, facts=facts))
 
 
@@ -75,7 +75,7 @@ def test_what_python_shows_in_its_own_words_is_left_to_them(tmp_path: Path) -> N
     first = link("RuntimeError", "x", (file, 3, "train"), (file, 7, "step"))
     end = record("uncaught", link("FileNotFoundError", MISSING, (file, 5, "train")), first)
     log = f'  File "{file}", line 7, in step\nRuntimeError: x\n\nFileNotFoundError: {MISSING}\n'
-    assert hidden_errors.told([end], log, MAIN) == ""
+    assert hidden_errors.errors_text([end], log, MAIN) == ""
 
 
 NARROW = """def read():
@@ -111,7 +111,7 @@ def test_an_error_that_was_translated_on_purpose_stays(tmp_path: Path) -> None:
     file = source(tmp_path, NARROW)
     key = link("KeyError", "'b'", (file, 8, "build"))
     end = record("uncaught", link("ValueError", "unknown model", (file, 10, "build"), by="hidden"), key)
-    assert hidden_errors.told([record("handled", key, at=0.5), end], "ValueError: unknown model", MAIN) == ""
+    assert hidden_errors.errors_text([record("handled", key, at=0.5), end], "ValueError: unknown model", MAIN) == ""
 
 
 WENT_ON = """def main():
@@ -158,13 +158,15 @@ def test_what_a_handler_leaves_with_is_told_and_what_it_took_long_before_is_not(
     taken = record("handled", link("RuntimeError", DEVICE, (file, 3, "main")))
     assert [cause.id for cause in judge([taken], "failed\n").causes] == ["user.device"]
     other = record("handled", link("RuntimeError", DEVICE, (file, 6, "main")))
-    assert hidden_errors.told([other], "failed\n", MAIN) == ""
+    assert hidden_errors.errors_text([other], "failed\n", MAIN) == ""
 
 
 def test_an_error_that_the_output_does_not_show_is_told() -> None:
     end = record("uncaught", link("RuntimeError", DEVICE, ("gone.py", 3, "main")))
     assert judge([end], "lost sys.stderr\n").causes[0].id == "user.device"
-    assert hidden_errors.told([{**end, "pid": 8}], "done\n", MAIN) == ""  # another process, whose parent lives on
+    assert (
+        hidden_errors.errors_text([{**end, "pid": 8}], "done\n", MAIN) == ""
+    )  # another process, whose parent lives on
 
 
 def test_a_syntax_error_is_shown_without_the_place_in_its_text() -> None:
@@ -173,16 +175,16 @@ def test_a_syntax_error_is_shown_without_the_place_in_its_text() -> None:
     kinds = [one.__name__ for one in SyntaxError.__mro__]
     end = record("uncaught", {**link("SyntaxError", str(caught.value)), "kinds": kinds})
     shown = f'  File "train.py", line 1\n    def f(:\n          ^\nSyntaxError: {caught.value.msg}\n'
-    assert hidden_errors.told([end], shown, MAIN) == ""
-    assert "does not show it" in hidden_errors.told([end], "lost sys.stderr\n", MAIN)
+    assert hidden_errors.errors_text([end], shown, MAIN) == ""
+    assert "does not show it" in hidden_errors.errors_text([end], "lost sys.stderr\n", MAIN)
 
 
 def test_errors_that_are_swallowed_again_and_again_are_told_at_a_good_end(tmp_path: Path) -> None:
     file = source(tmp_path, "for x in y:\n    try:\n        f()\n    except Exception:\n        pass\n")
     taken = record("handled", link("RuntimeError", "x", (file, 3, "<module>")))
     times = {"kind": "times", "pid": MAIN, "time": 2.0, "key": taken["key"], "count": 12}
-    assert "train.py:4 has swallowed 12 errors: RuntimeError: x" in hidden_errors.swallowed([taken, times])
-    assert hidden_errors.swallowed([taken]) == ""
+    assert "train.py:4 has swallowed 12 errors: RuntimeError: x" in hidden_errors.most_swallowed_error([taken, times])
+    assert hidden_errors.most_swallowed_error([taken]) == ""
     (tmp_path / "train.py").write_text("try:\n    g()\nexcept KeyError:\n    pass\n", encoding="utf-8")
     narrow = record("handled", link("KeyError", "'x'", (str(tmp_path / "new.py"), 2, "<module>")))
-    assert hidden_errors.swallowed([narrow, times]) == ""
+    assert hidden_errors.most_swallowed_error([narrow, times]) == ""

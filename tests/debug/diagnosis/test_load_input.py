@@ -12,7 +12,7 @@ import pytest
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.diagnosis.classify import classify
-from ocrlab.debug.diagnosis.first_failed_rank import first
+from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
 from ocrlab.debug.diagnosis.log_excerpt import HEAD, TAIL, window
 from ocrlab.debug.diagnosis.log_lines import clean
 from ocrlab.errors import DataError
@@ -22,24 +22,24 @@ from ocrlab.run_folder.launcher import keep_exits
 def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"\xff\0\x1b[31mKeyError: 'x'\n" * 3)
-    assert "KeyError" in load_input.incident(str(log)).texts["train.log"]
+    assert "KeyError" in load_input.read_incident(str(log)).texts["train.log"]
 
 
 def test_stdin_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"MemoryError\n")))
-    assert classify(load_input.incident("-")).causes[0].id == "host.alloc_fail"
+    assert classify(load_input.read_incident("-")).causes[0].id == "host.alloc_fail"
 
 
 def test_an_empty_file_is_an_incident_without_a_cause(tmp_path: Path) -> None:
     (tmp_path / "empty.log").touch()
-    assert classify(load_input.incident(str(tmp_path / "empty.log"))).causes == []
+    assert classify(load_input.read_incident(str(tmp_path / "empty.log"))).causes == []
 
 
 @pytest.mark.parametrize("name", ["absent.log", "nothing"])
 def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError):
-        load_input.incident(str(tmp_path / name))
+        load_input.read_incident(str(tmp_path / name))
 
 
 def test_a_run_folder_tells_its_failure(runs: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_run_folder_tells_its_failure(runs: Path) -> None:
         raise FileNotFoundError(2, "No such file or directory", "data/train.txt")
     except FileNotFoundError as error:
         folder.fail(error)
-    found = load_input.incident(str(folder.path))
+    found = load_input.read_incident(str(folder.path))
     assert found.status == "failed"
     assert "test_load_input.py" in found.texts["traceback.txt"]
     assert classify(found).causes[0].id == "io.missing"
@@ -59,7 +59,7 @@ def test_a_folder_with_an_incident_keeps_status_and_signal(tmp_path: Path) -> No
     place.mkdir()
     (place / "verdict.json").write_text(json.dumps({"schema": 1, "status": "killed", "signal": "SIGILL"}))
     (place / "log_tail.txt").write_text("step 1\n")
-    found = load_input.incident(str(tmp_path))
+    found = load_input.read_incident(str(tmp_path))
     assert (found.status, found.signal) == ("killed", "SIGILL")
     assert classify(found).causes[0].id == "build.cpu_isa"
 
@@ -67,10 +67,10 @@ def test_a_folder_with_an_incident_keeps_status_and_signal(tmp_path: Path) -> No
 def test_a_torn_sentinel_does_not_hide_the_log_and_a_newer_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".FAILURE").write_text('{"schema": 1, "err')
     (tmp_path / "train.log").write_text("MemoryError")
-    assert classify(load_input.incident(str(tmp_path))).causes[0].id == "host.alloc_fail"
+    assert classify(load_input.read_incident(str(tmp_path))).causes[0].id == "host.alloc_fail"
     (tmp_path / ".FAILURE").write_text('{"schema": 99}')
     with pytest.raises(DataError, match="newer"):
-        load_input.incident(str(tmp_path))
+        load_input.read_incident(str(tmp_path))
 
 
 def test_ranks_without_a_watcher_are_known_by_their_own_records(tmp_path: Path) -> None:
@@ -87,13 +87,13 @@ def test_ranks_without_a_watcher_are_known_by_their_own_records(tmp_path: Path) 
     for rank, end in enumerate(ends):
         told = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "end": end}
         (tmp_path / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(told))
-    found = first(load_input.folder(tmp_path))
+    found = find_failed_rank(load_input.read_run_folder(tmp_path))
     assert found is not None and found.rank == 1
     assert "rank 1 of 2 (process 41) died without a word: killed, crashed, or ended by os._exit; rank 0" in found.why
     assert (found.file, found.line) == ("flight/ranks/rank-1.json", None), "there is no ranks.txt to point at"
     (tmp_path / ".FAILURE").unlink()
     (tmp_path / ".RUNNING").write_text(json.dumps({**failure, "status": "running", "error": None}))
-    assert first(load_input.folder(tmp_path)) is None, "they live"
+    assert find_failed_rank(load_input.read_run_folder(tmp_path)) is None, "they live"
 
 
 def unwatched(place: Path, gpus: list[bool | None]) -> Path:
@@ -113,30 +113,30 @@ def unwatched(place: Path, gpus: list[bool | None]) -> Path:
     ("gpus", "known"), [([False, False], False), ([False, True], True), ([None, None], None), ([False, None], None)]
 )
 def test_whether_there_is_a_gpu_is_known_where_every_rank_has_said_so(gpus, known, tmp_path: Path) -> None:
-    assert load_input.folder(unwatched(tmp_path, gpus)).facts.get("gpu") is known
+    assert load_input.read_run_folder(unwatched(tmp_path, gpus)).facts.get("gpu") is known
 
 
 def test_one_process_has_said_so_in_its_environment(tmp_path: Path) -> None:
     (tmp_path / ".FAILURE").write_text(json.dumps({"schema": 1, "status": "failure", "error": None}))
     (tmp_path / "environment.json").write_text(json.dumps({"schema": 1, "gpu": False}))
-    assert load_input.folder(tmp_path).facts["gpu"] is False
+    assert load_input.read_run_folder(tmp_path).facts["gpu"] is False
 
 
 def test_an_exit_that_a_watcher_has_left_in_the_run_tells_how_a_rank_died(tmp_path: Path) -> None:
     keep_exits(unwatched(tmp_path, [False, False]) / "flight", [{"rank": 1, "pid": 41, "exit_code": -11}])
-    found = first(load_input.folder(tmp_path))
+    found = find_failed_rank(load_input.read_run_folder(tmp_path))
     assert found is not None and (found.how, found.signal) == ("killed", "SIGSEGV")
-    verdict = classify(load_input.folder(tmp_path))
+    verdict = classify(load_input.read_run_folder(tmp_path))
     assert verdict.causes[0].id == "native.segv"
     assert not any(cause.id.startswith(("dist.", "hw.")) for cause in verdict.causes)
     keep_exits(tmp_path / "flight", [{"rank": 1, "pid": 7, "exit_code": -11}])
-    found = first(load_input.folder(tmp_path))
+    found = find_failed_rank(load_input.read_run_folder(tmp_path))
     assert found is not None and found.how == "silent", "that was an earlier start"
 
 
 def test_a_folder_of_logs(tmp_path: Path) -> None:
     (tmp_path / "slurm-12.out").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in step 12.batch")
-    assert classify(load_input.incident(str(tmp_path))).causes[0].id == "host.oom_kill"
+    assert classify(load_input.read_incident(str(tmp_path))).causes[0].id == "host.oom_kill"
 
 
 def test_a_flight_record_alone_is_read_by_its_replay(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_a_flight_record_alone_is_read_by_its_replay(tmp_path: Path) -> None:
     (tmp_path / "flight").mkdir()
     (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"")
     with pytest.raises(DataError, match="ocrlab replay"):
-        load_input.folder(tmp_path)
+        load_input.read_run_folder(tmp_path)
     (tmp_path / "incident").mkdir()
     fault = {"kind": "target", "text": "first fault at step 2"}
     answer = {"schema": 1, "answer": "first fault at step 2", "fault": fault}
     (tmp_path / "incident" / "replay.json").write_text(json.dumps(answer), encoding="utf-8")
-    assert load_input.folder(tmp_path).facts["replay"]["answer"] == "first fault at step 2"
+    assert load_input.read_run_folder(tmp_path).facts["replay"]["answer"] == "first fault at step 2"
 
 
 def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
     ]
     book = {"cells": [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": outputs}, "junk"]}
     (tmp_path / "run.ipynb").write_text(json.dumps(book))
-    found = load_input.incident(str(tmp_path / "run.ipynb"))
+    found = load_input.read_incident(str(tmp_path / "run.ipynb"))
     assert classify(found).causes[0].id == "data.sample"
 
 
@@ -173,7 +173,7 @@ def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
 def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.ipynb").write_text(text)
     with pytest.raises(DataError, match="notebook"):
-        load_input.incident(str(tmp_path / "bad.ipynb"))
+        load_input.read_incident(str(tmp_path / "bad.ipynb"))
 
 
 def test_a_small_stream_is_kept_whole() -> None:
@@ -212,7 +212,7 @@ def test_a_notebook_that_ocrlab_ran_tells_its_stored_ending(tmp_path: Path) -> N
     before = {"status": "killed", "signal": "SIGKILL", "causes": [{"id": "host.oom_kill", "confidence": 0.95}]}
     before["causes"][0]["evidence"] = lines  # type: ignore[index]
     result = {"outcome": "CRASHED", "ending": {"status": "killed", "signal": "SIGKILL", "verdict": before}}
-    verdict = classify(load_input.incident(executed(tmp_path, result)))
+    verdict = classify(load_input.read_incident(executed(tmp_path, result)))
     assert (verdict.status, verdict.signal) == ("killed", "SIGKILL")
     assert (verdict.causes[0].id, verdict.causes[0].evidence[0].text) == ("host.oom_kill", lines[0]["text"])
     assert verdict.causes[0].fix
@@ -223,7 +223,7 @@ def test_our_own_words_in_a_notebook_are_no_log(tmp_path: Path) -> None:
     result |= {"ending": {"status": "failed", "exit_status": 1, "verdict": {"causes": []}}}
     ours = {"output_type": "error", "ename": "CellStuck", "evalue": "Cell [2] hangs", "traceback": ["hangs"]}
     error = {"output_type": "error", "ename": "KeyError", "evalue": "'lr'", "traceback": []}
-    found = load_input.incident(executed(tmp_path, result, ours, error))
+    found = load_input.read_incident(executed(tmp_path, result, ours, error))
     assert found.texts == {"done.ipynb": "KeyError: 'lr'"}
     verdict = classify(found)
     assert (verdict.status, verdict.exit_code, verdict.causes) == ("failed", 1, [])
@@ -233,26 +233,26 @@ def test_our_own_words_in_a_notebook_are_no_log(tmp_path: Path) -> None:
 def test_a_stored_verdict_that_names_no_cause_is_made_again(tmp_path: Path, verdict: object) -> None:
     error = {"output_type": "error", "ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
     result = {"ending": {"status": "failed", "verdict": verdict}}
-    assert classify(load_input.incident(executed(tmp_path, result, error))).causes[0].id == "host.alloc_fail"
+    assert classify(load_input.read_incident(executed(tmp_path, result, error))).causes[0].id == "host.alloc_fail"
 
 
 def test_a_folder_that_is_no_run_is_read_where_it_holds_one_log(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("MemoryError\n")
-    assert list(load_input.incident(str(tmp_path)).texts) == ["a.log"]
+    assert list(load_input.read_incident(str(tmp_path)).texts) == ["a.log"]
     (tmp_path / "b.log").write_text("KeyError: 'x'\n")
     with pytest.raises(DataError, match="no run folder"):
-        load_input.incident(str(tmp_path))
+        load_input.read_incident(str(tmp_path))
 
 
 @pytest.mark.parametrize("data", [b"\x7fELF\x02\x01\x01" + b"\0" * 99, bytes(range(256)) * 20, b"PK\x03\x04zip"])
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "core").write_bytes(data)
     with pytest.raises(DataError, match="is no text"):
-        load_input.incident(str(tmp_path / "core"))
+        load_input.read_incident(str(tmp_path / "core"))
 
 
 def test_a_log_of_another_encoding_is_text(tmp_path: Path) -> None:
     (tmp_path / "gbk.log").write_bytes("epoch 1\n错误: 内存\nMemoryError: failed to allocate\n".encode("gbk"))
     (tmp_path / "wide.log").write_bytes("step 1\nMemoryError\n".encode("utf-16-le") * 9)
     for name in ("gbk.log", "wide.log"):
-        assert classify(load_input.incident(str(tmp_path / name))).causes[0].id == "host.alloc_fail"
+        assert classify(load_input.read_incident(str(tmp_path / name))).causes[0].id == "host.alloc_fail"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ocrlab.debug.diagnosis.log_lines import LEFT_OUT, LONGEST, Line, clean, page
+from ocrlab.debug.diagnosis.log_lines import LEFT_OUT, LONGEST, Line, clean, log_text
 
 
 def test_nul_bytes_and_colours_are_dropped() -> None:
@@ -51,14 +51,14 @@ def test_nothing_and_junk_are_no_lines_or_harmless_ones(data: bytes | str) -> No
 
 
 def test_advice_is_blanked_and_offsets_lead_back_to_the_line() -> None:
-    found = page("log", "first\nsee max_split_size_mb here\nthird error", re.compile("max_split_size_mb"))
+    found = log_text("log", "first\nsee max_split_size_mb here\nthird error", re.compile("max_split_size_mb"))
     assert "max_split" not in found.text
     assert found.line(found.text.index("third")) == Line(3, "third error")
 
 
 def test_of_many_lines_alike_the_first_and_the_last_stay() -> None:
     text = "\n".join(f"step {step} loss {step / 7:.3f}" for step in range(5000)) + "\nKeyError: 'x'"
-    found = page("log", text)
+    found = log_text("log", text)
     assert len(found.numbers) < 20
     assert found.numbers[0] == 1
     assert found.line(found.text.index("KeyError")).number == 5001
@@ -110,4 +110,4 @@ def test_but_not_one_that_was_handled_or_is_the_cause_of_another(line: str) -> N
 
 def test_a_byte_order_mark_and_the_fences_of_a_page_are_no_part_of_a_log() -> None:
     assert [line.text for line in clean("\ufeff```bash\nKilled\n```\n")] == ["", "Killed", ""]
-    assert page("log", "```\nKilled\n```").text == "Killed"
+    assert log_text("log", "```\nKilled\n```").text == "Killed"

@@ -44,7 +44,7 @@ def led(form: Callable[[int], str], text: str) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_traceback_is_read_behind_what_stands_before_each_of_its_lines(form: Callable[[int], str]) -> None:
-    assert log_lines.page("x", led(form, END)).text == END
+    assert log_lines.log_text("x", led(form, END)).text == END
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -75,7 +75,7 @@ def test_module_and_operator_of_a_real_failure(
     hear = Stages(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
     lines = failing(*args, hear=hear)
     assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"
-    found = module_path.told(numbered(lines))
+    found = module_path.failing_module(numbered(lines))
     assert found is not None
     assert found[1] == told
     assert told.rpartition(" ")[2] in lines[found[0] - 1]
@@ -86,7 +86,7 @@ def test_a_member_that_no_traceback_names_is_at_least_one_of_its_network() -> No
     try:
         model(torch.tensor([30]))
     except IndexError:
-        found = module_path.told(numbered(traceback.format_exc().splitlines()))
+        found = module_path.failing_module(numbered(traceback.format_exc().splitlines()))
     assert found is not None and found[1] == "module model.*, operator embedding"
 
 
@@ -94,9 +94,9 @@ def test_without_a_module_nothing_is_said() -> None:
     try:
         torch.zeros(2) + torch.zeros(3)
     except RuntimeError:
-        assert module_path.told(numbered(traceback.format_exc().splitlines())) is None
-    assert module_path.told([]) is None
-    assert module_path.told(numbered(HEAD)) is None
+        assert module_path.failing_module(numbered(traceback.format_exc().splitlines())) is None
+    assert module_path.failing_module([]) is None
+    assert module_path.failing_module(numbered(HEAD)) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_without_a_module_nothing_is_said() -> None:
 )
 def test_what_a_line_calls(before: list[str], inside: list[str], told: str | None) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', *before, *IMPL, '  File "y.py", line 2, in forward', *inside]
-    found = module_path.told(numbered(lines))
+    found = module_path.failing_module(numbered(lines))
     assert (found and found[1]) == told
 
 
@@ -134,7 +134,7 @@ def test_wrappers_are_no_part_of_a_name_and_windows_has_modules_too() -> None:
         lines += ['  File "C:\\net\\model.py", line 4, in forward', f"    return {code}"]
         lines += [line.replace("/", "\\") for line in IMPL]
     lines += ['  File "C:\\net\\model.py", line 9, in forward', "    return torch.einsum('ij', x)"]
-    assert module_path.told(numbered(lines)) == (len(lines), "module encoder.block, operator einsum")
+    assert module_path.failing_module(numbered(lines)) == (len(lines), "module encoder.block, operator einsum")
 
 
 def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
@@ -146,22 +146,22 @@ def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
         *IMPL,
     ]
     lines += ['  File "net.py", line 9, in forward', "    return torch.bmm(x, y)"]
-    assert module_path.told(numbered(lines)) == (len(lines), "module body.?, operator bmm")
+    assert module_path.failing_module(numbered(lines)) == (len(lines), "module body.?, operator bmm")
 
 
 def test_a_way_of_which_no_name_is_known_is_not_told() -> None:
     inside = ['  File "/v/torch/_dynamo/eval_frame.py", line 4, in inner', "    return fn(*args)", *IMPL]
     lines = [*HEAD, *inside, *inside, '  File "<eval_with_key>.3", line 9, in forward', "    x = gather(y)"]
-    assert module_path.told(numbered(lines)) is None
+    assert module_path.failing_module(numbered(lines)) is None
     lines[-1] = "    return torch.gather(x, 1, y)"
-    assert module_path.told(numbered(lines)) == (len(lines), "module ?, operator gather")
+    assert module_path.failing_module(numbered(lines)) == (len(lines), "module ?, operator gather")
 
 
 def test_the_verdict_names_module_and_operator() -> None:
     log = "\n".join(["epoch 1", *failing(torch.tensor([1, 30]))]) + "\n"
     found = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": log}))
     assert found.causes[0].id == "data.index_range"
-    assert any(module_path.said(line.text) for line in found.causes[0].evidence)
+    assert any(module_path.module_text(line.text) for line in found.causes[0].evidence)
     assert "exit status 1 in module stem, operator embedding, called from " in sentence(found)
 
 
@@ -179,18 +179,18 @@ def test_the_verdict_names_module_and_operator() -> None:
 def test_what_a_device_reports_surfaces_somewhere(error: str, late: bool) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', "    x = self.fc(x)", *IMPL]
     lines += ['  File "/v/torch/nn/modules/linear.py", line 9, in forward', "    return F.linear(x, w)", error]
-    found = module_path.told(numbered(lines))
+    found = module_path.failing_module(numbered(lines))
     assert found is not None
     assert found[1] == "module fc, operator linear" + " (where it surfaced)" * late
-    assert module_path.said(found[1])
+    assert module_path.module_text(found[1])
     told = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "\n".join(lines) + "\n"}))
     assert any(line.text == found[1] for line in told.causes[0].evidence)
 
 
 def test_only_our_own_words_are_taken_for_ours() -> None:
-    assert module_path.said("module a.0.b, operator conv2d") and module_path.said("module *.?")
-    assert not module_path.said("module 'torch' has no attribute 'x'")
-    assert not module_path.said("module a, operator b, and more")
+    assert module_path.module_text("module a.0.b, operator conv2d") and module_path.module_text("module *.?")
+    assert not module_path.module_text("module 'torch' has no attribute 'x'")
+    assert not module_path.module_text("module a, operator b, and more")
 
 
 def test_what_a_record_puts_around_a_model_is_no_module() -> None:
@@ -206,4 +206,4 @@ def test_what_a_record_puts_around_a_model_is_no_module() -> None:
         "    return (h - self.centers[y]).mean()",
         "IndexError: index 5",
     ]
-    assert module_path.told(list(enumerate(lines))) == (11, "module criterion")
+    assert module_path.failing_module(list(enumerate(lines))) == (11, "module criterion")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ocrlab.debug.diagnosis import catalogue
-from ocrlab.debug.diagnosis.regex_prefilter import SHORT, Searched, needed
+from ocrlab.debug.diagnosis.regex_prefilter import SHORT, SearchableText, required_words
 
 FILL = "a line of a training that says nothing at all\n" * (SHORT // 40)
 
@@ -36,16 +36,16 @@ FILL = "a line of a training that says nothing at all\n" * (SHORT // 40)
     ],
 )
 def test_words_that_a_pattern_needs(pattern: str, words: set[str] | None) -> None:
-    assert needed(pattern) == (None if words is None else frozenset(words))
+    assert required_words(pattern) == (None if words is None else frozenset(words))
 
 
 def test_a_search_finds_in_a_long_text_what_the_pattern_finds() -> None:
     patterns = [pattern for sign in catalogue.load().signs() for pattern in (*sign.all, *sign.none)]
     examples = [example for entry in catalogue.load().entries.values() for example in entry.examples]
-    assert sum(needed(pattern.pattern) is not None for pattern in patterns) > 0.9 * len(patterns)
+    assert sum(required_words(pattern.pattern) is not None for pattern in patterns) > 0.9 * len(patterns)
     matched = 0
     for example in examples:
-        searched = Searched(f"{FILL}{example}")
+        searched = SearchableText(f"{FILL}{example}")
         for pattern in (one for one in patterns if one.search(example)):
             matched += searched.search(pattern) is not None
             assert searched.may(pattern), pattern.pattern
@@ -53,7 +53,7 @@ def test_a_search_finds_in_a_long_text_what_the_pattern_finds() -> None:
 
 
 def test_a_text_that_lacks_the_words_is_not_searched() -> None:
-    searched = Searched(FILL)
+    searched = SearchableText(FILL)
     assert not searched.may(re.compile("out of memory"))
     assert searched.may(re.compile(r"\S"))
     assert [found[0] for found in searched.finditer(re.compile("says"))][:1] == ["says"]
@@ -61,5 +61,5 @@ def test_a_text_that_lacks_the_words_is_not_searched() -> None:
 
 
 def test_a_short_text_is_searched_at_once() -> None:
-    assert Searched("a line").may(re.compile("out of memory"))
-    assert Searched("a line").search(re.compile("line")) is not None
+    assert SearchableText("a line").may(re.compile("out of memory"))
+    assert SearchableText("a line").search(re.compile("line")) is not None

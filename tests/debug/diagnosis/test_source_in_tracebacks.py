@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocrlab.debug.diagnosis.log_lines import page
+from ocrlab.debug.diagnosis.log_lines import log_text
 from ocrlab.debug.diagnosis.source_in_tracebacks import blanked
 
 LOG = """start
@@ -18,7 +18,7 @@ ValueError: two lines
 
 
 def test_only_the_source_is_blank_and_offsets_stay() -> None:
-    before = page("log_tail.txt", LOG)
+    before = log_text("log_tail.txt", LOG)
     after = blanked(before)
     lines = after.text.split("\n")
     assert [len(line) for line in lines] == [len(line) for line in before.text.split("\n")]

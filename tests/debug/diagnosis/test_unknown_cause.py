@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrlab.debug.diagnosis.classify import classify
-from ocrlab.debug.diagnosis.unknown_cause import own
+from ocrlab.debug.diagnosis.unknown_cause import own_error
 from ocrlab.debug.diagnosis.verdict_files import markdown, sentence
 from ocrlab.records import Incident, Verdict
 
@@ -28,14 +28,14 @@ def judge(log: str, code: int | None = 1) -> Verdict:
 
 def test_an_error_of_the_program_itself_is_said_in_the_first_sentence_and_not_again():
     verdict = judge(f"{TRACED}KeyError: 'val'\n")
-    assert own(verdict) == "`KeyError: 'val'` in best (fit.py:3) (log_tail.txt line 4)"
-    assert sentence(verdict).endswith(f"with exit status 1; it is an error of its own: {own(verdict)}.")
+    assert own_error(verdict) == "`KeyError: 'val'` in best (fit.py:3) (log_tail.txt line 4)"
+    assert sentence(verdict).endswith(f"with exit status 1; it is an error of its own: {own_error(verdict)}.")
     assert "make it certain" not in markdown(verdict)
 
 
 def test_an_error_that_something_outside_may_have_made_is_not_called_the_programs_own():
     verdict = judge(f"{TRACED}acme.PoolProcessError: a child has ended abruptly\n")
-    assert own(verdict) == ""
+    assert own_error(verdict) == ""
     assert verdict.missing[0].startswith("what is behind its error, `acme.PoolProcessError: a child")
 
 
@@ -65,12 +65,12 @@ def test_wrong_words_on_the_command_line_are_the_programs_own_error(said):
     verdict = judge(said, 2)
     (line,) = [line for line in said.splitlines() if "rror: " in line or "ERROR" in line]
     number = said.splitlines().index(line) + 1
-    assert own(verdict) == f"`{line}` (log_tail.txt line {number}), of the words that it was called with"
+    assert own_error(verdict) == f"`{line}` (log_tail.txt line {number}), of the words that it was called with"
 
 
 def test_what_our_own_commands_say_is_the_error():
     told = "pages is not a data set. Given: 3 files. Needed: images and annotations. Choose another folder."
-    assert own(judge(f"training starts\nocrlab: {told}\n", 2)) == f"`{told}` (log_tail.txt line 2)"
+    assert own_error(judge(f"training starts\nocrlab: {told}\n", 2)) == f"`{told}` (log_tail.txt line 2)"
 
 
 def test_a_program_that_ended_itself_in_silence_is_said_to_have_done_so():
@@ -98,5 +98,5 @@ def test_a_file_that_hides_a_module_is_named():
 )
 def test_a_launchers_error_is_not_the_programs_own(message):
     verdict = judge(f"{TRACED}{message}\n  exitcode  : 1 (pid: 78)\n")
-    assert own(verdict) == ""
+    assert own_error(verdict) == ""
     assert verdict.missing[0].startswith(f"the traceback of the program itself: `{message}` (log_tail.txt line 4) only")

@@ -7,7 +7,7 @@ import pytest
 from ocrlab.debug.diagnosis import user_frame
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.final_exception import DURING
-from ocrlab.debug.diagnosis.log_lines import page
+from ocrlab.debug.diagnosis.log_lines import log_text
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.records import Cause, Evidence, Incident
 
@@ -42,26 +42,27 @@ def test_a_frame_in_words(line: str, place: str | None) -> None:
 
 def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
     cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
-    found = user_frame.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+    found = user_frame.add_place(cause, [log_text("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
     assert [(line.line, user_frame.frame(line.text)) for line in found] == [(10, None), (5, "read (x/__init__.py:7)")]
 
 
 def test_the_exception_comes_before_the_frame_that_told() -> None:
     cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
     assert [
-        line.line for line in user_frame.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+        line.line
+        for line in user_frame.add_place(cause, [log_text("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
     ] == [10, 5]
 
 
 def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
     for evidence in ([], [Evidence("facts", None, "x")], [Evidence("log_tail.txt", 1, "step 1")]):
         cause = Cause("host.oom_kill", 0.8, evidence)
-        assert user_frame.located(cause, [page("log_tail.txt", LOG)], {"log_tail.txt": LOG}) == cause
+        assert user_frame.add_place(cause, [log_text("log_tail.txt", LOG)], {"log_tail.txt": LOG}) == cause
 
 
 def test_the_place_of_an_exception() -> None:
-    assert user_frame.place(page("log", LOG), 10) == " in read (x/__init__.py:7)"
-    assert user_frame.place(page("log", LOG), 1) == ""
+    assert user_frame.place(log_text("log", LOG), 10) == " in read (x/__init__.py:7)"
+    assert user_frame.place(log_text("log", LOG), 1) == ""
 
 
 def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:
@@ -78,8 +79,8 @@ def test_an_exception_that_only_libraries_show_stands_where_the_one_it_comes_fro
         "RuntimeError: generator raised StopIteration\n"
     )
     told = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
-    found = user_frame.located(
-        Cause("data.sample", 0.8, [told]), [page("log_tail.txt", chain)], {"log_tail.txt": chain}
+    found = user_frame.add_place(
+        Cause("data.sample", 0.8, [told]), [log_text("log_tail.txt", chain)], {"log_tail.txt": chain}
     ).evidence
     assert [line.line for line in found] == [11, 2]
 

@@ -79,8 +79,8 @@ def test_a_run_folder_is_judged_alike_twice(tmp_path: Path) -> None:
     log = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It may be out of shared memory."
     incident = Incident("failed", 1, None, {"log_tail.txt": log}, "", facts)
     once = classify(incident)
-    verdict_files.write(tmp_path / "incident", once, incident)
-    again = classify(load_input.incident(str(tmp_path)))
+    verdict_files.write_verdict(tmp_path / "incident", once, incident)
+    again = classify(load_input.read_incident(str(tmp_path)))
     assert [(cause.id, cause.confidence) for cause in again.causes] == [(c.id, c.confidence) for c in once.causes]
     assert once.causes[0].id == "loader.worker_crash"
 
@@ -112,7 +112,7 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     monkeypatch.setenv("WANDB_API_KEY", "abcdefgh12345678")
     texts = {"log_tail.txt": "key abcdefgh12345678\nMemoryError", "../evil.txt": "x"}
     incident = Incident("failed", 1, None, texts)
-    verdict_files.write(tmp_path / "incident", classify(incident), incident)
+    verdict_files.write_verdict(tmp_path / "incident", classify(incident), incident)
     assert sorted(path.name for path in (tmp_path / "incident").iterdir()) == [
         "log_tail.txt",
         "verdict.json",
@@ -134,7 +134,7 @@ def test_where_the_flight_record_ends_is_told_beside_the_causes(
     without = classify(replace(incident, facts={}))
     found = classify(incident)
     assert found == without, "it decides nothing"
-    verdict_files.write(tmp_path, found, incident)
+    verdict_files.write_verdict(tmp_path, found, incident)
     clean = "he record ends at step 22, backward; samples ~/page_003.png"
     assert f"\n\nT{clean}.\n\n" in (tmp_path / "verdict.md").read_text()
     for name in ("verdict.json", "facts.json"):

@@ -93,7 +93,7 @@ def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.Monk
     )
     command = [sys.executable, "-c", code, str(mark)]
     watch(command, Options(tmp_path / "run"), output=lambda _stream, _data: None)
-    told = load_input.incident(str(tmp_path / "run")).facts["memory"]
+    told = load_input.read_incident(str(tmp_path / "run")).facts["memory"]
     assert told["tree"][-1] > 64 * MIB, told
     assert len(told["seconds"]) == len(told["tree"])
 

@@ -42,7 +42,7 @@ def crashed(runs: Path, log: str = LOG, status: str = "failed", **facts: Any) ->
     """Return a run folder as `ocrlab watch` leaves it."""
     folder = run_folder.create(runs, "train")
     known = Incident(status, 1 if status == "failed" else None, None, {"log_tail.txt": log}, "", facts)
-    verdict_files.write(folder.incident, classify.classify(known), known)
+    verdict_files.write_verdict(folder.incident, classify.classify(known), known)
     folder.fail({"type": "Failed", "message": "failed, exit status 1", "where": None}, verdict="data.index_range")
     return folder.path
 

@@ -158,7 +158,7 @@ def test_without_a_watcher_the_records_name_the_rank_and_the_launchers_log_how_i
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 1
     (run,) = (tmp_path / "runs").iterdir()
-    alone = classify(load_input.folder(run))
+    alone = classify(load_input.read_run_folder(run))
     assert sentence(alone).startswith("Rank 1 of 2 (process ") and "died without a word" in sentence(alone)
     log = classify(Incident(texts={"train.log": done.stdout + done.stderr}))
     assert sentence(log).startswith("Rank 1 of 2 (process ") and "was killed by SIGKILL" in sentence(log)

@@ -49,7 +49,7 @@ def _new(capability: str, threads: int, blocks: int, shared_sm: int, shared_bloc
     return Limits(capability, threads, blocks, shared_sm * KIB, shared_block * KIB)
 
 
-KNOWN = {
+LIMITS = {
     limits.capability: limits
     for limits in (
         _old("5.0", 2048, 32, 64, 48),
@@ -92,33 +92,33 @@ class Launch:
         return self.static_shared + self.dynamic_shared
 
 
-def of_device(found: Mapping[str, Any]) -> Limits:
+def of_device(driver_limits: Mapping[str, Any]) -> Limits:
     """Return the limits that the driver of a real device told, see `probes.device_limits`."""
-    capability = str(found["capability"])
-    about = KNOWN.get(capability, Limits(capability, 0, 0, 0, 0))
-    return replace(about, **{name: value for name, value in found.items() if name != "capability"})
+    capability = str(driver_limits["capability"])
+    about = LIMITS.get(capability, Limits(capability, 0, 0, 0, 0))
+    return replace(about, **{name: value for name, value in driver_limits.items() if name != "capability"})
 
 
 def of_capability(capability: str) -> Limits:
     """Return the limits of a compute capability (8.6, sm_86); raises ConfigError for one that is not in the table."""
     words = capability.lower().removeprefix("sm_").removeprefix("compute_").rstrip("af")
     dotted = words if "." in words else f"{words[:-1]}.{words[-1:]}"
-    if dotted not in KNOWN:
-        raise ConfigError(f"Compute capability {capability!r} is not in the table", need=f"one of {', '.join(KNOWN)}")
-    return KNOWN[dotted]
+    if dotted not in LIMITS:
+        raise ConfigError(f"Compute capability {capability!r} is not in the table", need=f"one of {', '.join(LIMITS)}")
+    return LIMITS[dotted]
 
 
 def check(launch: Launch, limits: Limits) -> list[Check]:
     """Return one check a limit; a fail names the limit, by how much it is broken, and the error that CUDA raises."""
-    found = [
+    checks = [
         *_dimensions("grid", launch.grid, limits.grid),
         *_dimensions("block", launch.block, limits.block),
         _at_most("threads per block", launch.threads, limits.threads_per_block, INVALID, "Make the block smaller"),
     ]
-    found += _registers(launch, limits) + _shared(launch, limits)
-    if not any(one.judgement == "fail" for one in found):
-        found += _resident(launch, limits)
-    return found
+    checks += _registers(launch, limits) + _shared(launch, limits)
+    if not any(check_.judgement == "fail" for check_ in checks):
+        checks += _resident(launch, limits)
+    return checks
 
 
 def resident_blocks(launch: Launch, limits: Limits) -> dict[str, int]:
@@ -139,16 +139,16 @@ RESOURCES = "cudaErrorLaunchOutOfResources (701), too many resources requested f
 COOPERATIVE = "cudaErrorCooperativeLaunchTooLarge (720)"
 
 
-def _dimensions(name: str, given: tuple[int, int, int], limits: tuple[int, int, int]) -> list[Check]:
-    found = []
-    for axis, value, limit in zip("xyz", given, limits, strict=True):
+def _dimensions(name: str, size: tuple[int, int, int], limits: tuple[int, int, int]) -> list[Check]:
+    checks = []
+    for axis, value, limit in zip("xyz", size, limits, strict=True):
         if value < 1:
             do = "Return early where there is nothing to do: an empty tensor makes an empty grid"
-            found.append(Check(f"{name}.{axis}", "fail", f"{value}: {INVALID}", "at least 1", do, cause=CAUSE))
+            checks.append(Check(f"{name}.{axis}", "fail", f"{value}: {INVALID}", "at least 1", do, cause=CAUSE))
         else:
             do = "Use x for the long axis, or let each thread loop (grid-stride loop)"
-            found.append(_at_most(f"{name}.{axis}", value, limit, INVALID, do))
-    return found
+            checks.append(_at_most(f"{name}.{axis}", value, limit, INVALID, do))
+    return checks
 
 
 def _registers(launch: Launch, limits: Limits) -> list[Check]:
@@ -168,13 +168,13 @@ def _registers(launch: Launch, limits: Limits) -> list[Check]:
 def _shared(launch: Launch, limits: Limits) -> list[Check]:
     most = limits.shared_per_block
     do = "Use smaller tiles or fewer stages"
-    found = [_at_most("shared memory per block", launch.shared, most, "cudaErrorInvalidValue (1)", do, " bytes")]
+    checks = [_at_most("shared memory per block", launch.shared, most, "cudaErrorInvalidValue (1)", do, " bytes")]
     if limits.shared_default < launch.shared <= most:
         need = f"{limits.shared_default} bytes, or a kernel that has opted in to more"
         do = f"cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.dynamic_shared})"
-        seen = f"{launch.shared} bytes: cudaErrorInvalidValue (1) without opting in"
-        found.append(Check("opt-in shared memory", "warn", seen, need, f"Call {do} before the launch", cause=CAUSE))
-    return found
+        usage = f"{launch.shared} bytes: cudaErrorInvalidValue (1) without opting in"
+        checks.append(Check("opt-in shared memory", "warn", usage, need, f"Call {do} before the launch", cause=CAUSE))
+    return checks
 
 
 def _resident(launch: Launch, limits: Limits) -> list[Check]:
@@ -183,16 +183,16 @@ def _resident(launch: Launch, limits: Limits) -> list[Check]:
     if not limits.threads_per_sm:
         return [Check("occupancy", "skip", f"nothing is known about capability {limits.capability}")]
     share = min(1.0, blocks * _up(launch.threads, WARP) / limits.threads_per_sm)
-    seen = f"{share:.0%}: {blocks} blocks on a multiprocessor, limited by {name}"
-    found = [Check("occupancy", "ok", seen)]
+    usage = f"{share:.0%}: {blocks} blocks on a multiprocessor, limited by {name}"
+    checks = [Check("occupancy", "ok", usage)]
     if launch.threads % WARP:
         idle = WARP - launch.threads % WARP
-        found.append(Check("warps", "warn", f"{idle} lanes of the last warp idle", f"a multiple of {WARP} threads"))
+        checks.append(Check("warps", "warn", f"{idle} lanes of the last warp idle", f"a multiple of {WARP} threads"))
     if launch.cooperative and limits.sm_count:
         do = "Launch at most as many blocks as are resident at once"
         most = blocks * limits.sm_count
-        found.append(_at_most("blocks of a cooperative launch", math.prod(launch.grid), most, COOPERATIVE, do))
-    return found
+        checks.append(_at_most("blocks of a cooperative launch", math.prod(launch.grid), most, COOPERATIVE, do))
+    return checks
 
 
 CAUSE = "kernel.launch_resources"

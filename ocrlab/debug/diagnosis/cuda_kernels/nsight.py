@@ -83,11 +83,11 @@ def read(text: str) -> list[Profile]:
     return list(profiles.values())
 
 
-def words(profile: Profile) -> list[str]:
+def describe(profile: Profile) -> list[str]:
     """Return what the metrics say, a sentence each; one that names the metrics to collect where they are missing."""
-    found = [*_sectors(profile.metrics), *_banks(profile.metrics)]
-    if found:
-        return found
+    sentences = [*_sectors(profile.metrics), *_banks(profile.metrics)]
+    if sentences:
+        return sentences
     wanted = ",".join([*RATIOS.values(), *(name for pair in BANKS.values() for name in pair)])
     return [f"No memory metric is in this table; collect them with: ncu --csv --page raw --metrics {wanted} PROGRAM"]
 
@@ -105,17 +105,15 @@ def _sectors(metrics: dict[str, float]) -> Iterator[str]:
 
 def _meaning(ratio: float, used: float | None) -> str:
     """Say what a ratio means; the share of used bytes tells wide loads (float4: 16 sectors) from scattered ones."""
-    told = f" ({used:.0f} % of the bytes are used)" if used is not None else ""
+    used_bytes = f" ({used:.0f} % of the bytes are used)" if used is not None else ""
     if used is not None and used >= 90 and ratio > IDEAL[4]:
-        return f"coalesced: wide elements, nothing is fetched in vain{told}."
+        return f"coalesced: wide elements, nothing is fetched in vain{used_bytes}."
     if ratio <= IDEAL[4] * 1.1:
-        return (
-            f"coalesced{told}: 4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses."
-        )
+        return f"coalesced{used_bytes}: 4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses."
     if ratio <= 16.5:
         wide = ", or 8- and 16-byte elements, whose ideal is 8 and 16" if used is None else ""
-        return f"strided or misaligned{wide}{told}; let neighbouring threads touch neighbouring addresses."
-    return f"scattered{told}: at {WORST} each thread fetches its own sector; transpose, or stage through shared memory."
+        return f"strided or misaligned{wide}{used_bytes}; let neighbouring threads touch neighbouring addresses."
+    return f"scattered{used_bytes}: at {WORST} each thread fetches its own sector; transpose, or stage through shared memory."
 
 
 def _banks(metrics: dict[str, float]) -> Iterator[str]:
@@ -123,8 +121,8 @@ def _banks(metrics: dict[str, float]) -> Iterator[str]:
         if not metrics.get(instructions) or conflicts not in metrics:
             continue
         each = metrics[conflicts] / metrics[instructions]
-        told = "no bank conflicts" if each < 0.05 else "bank conflicts: pad the rows by one element, or swizzle"
-        yield f"{what}: {each:.2f} extra wavefronts an instruction, {told}."
+        meaning = "no bank conflicts" if each < 0.05 else "bank conflicts: pad the rows by one element, or swizzle"
+        yield f"{what}: {each:.2f} extra wavefronts an instruction, {meaning}."
 
 
 def _number(value: str | None) -> float | None:

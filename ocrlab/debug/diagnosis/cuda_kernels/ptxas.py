@@ -26,7 +26,7 @@ class Kernel:
 
 def parse(text: str) -> list[Kernel]:
     """Return every kernel of a compiler's output, in its order; what is not ptxas's is passed over."""
-    found = []
+    kernels = []
     parts = ENTRY.split(text)
     for name, target, rest in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         used = USED.search(rest)
@@ -37,5 +37,5 @@ def parse(text: str) -> list[Kernel]:
         stack, stores, loads = (int(number) for number in (stacks[-1] if stacks else (0, 0, 0)))
         line = rest[used.start() :].partition("\n")[0]
         shared = SHARED.search(line)
-        found.append(Kernel(name, target, int(used[1]), int(shared[1]) if shared else 0, stack, stores, loads))
-    return found
+        kernels.append(Kernel(name, target, int(used[1]), int(shared[1]) if shared else 0, stack, stores, loads))
+    return kernels

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ocrlab.debug.diagnosis.hangs import self_deadlock, stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 SURE = 0.75  # from here on, frames prove that it is a lock copied by fork
@@ -26,7 +26,7 @@ FIFO = re.compile(r"^(wait_for_partner|fifo_open)$")  # linux/fs/pipe.c
 SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 
 
-def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[Finding]:
+def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[HangFinding]:
     """Return why a process that waits in `_try_get_data` gets no batch."""
     parents = {stack.process.pid: stack.process.parent for stack in stacks}
     workers = [stack for stack in stacks if is_worker(stack) and _below(stack.process.pid, main.process.pid, parents)]
@@ -35,20 +35,20 @@ def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: st
     if not workers:
         why = "training waits for a batch from a worker, and no stack of a worker is known"
         starting = any(stack.process.role == "worker" for stack in stacks)  # judged by what they do
-        return [Finding("loader.hang_sample", 0.3 if starting else 0.5, main.process.pid, why, waiting[:8])]
+        return [HangFinding("loader.hang_sample", 0.3 if starting else 0.5, main.process.pid, why, waiting[:8])]
     if at_work:
         alone = len(at_work) == 1
         copied = not alone and all(fork_lock(stack, main) for stack in at_work)
         lifted = 0.0 if not copied else 0.2  # a sample at fault stops the worker that has it, not all of them
         return [
-            found
+            finding
             for stack in at_work
-            for found in worker(stack, before.get(stack.process.pid), main, alone=alone, lifted=lifted)
+            for finding in worker(stack, before.get(stack.process.pid), main, alone=alone, lifted=lifted)
         ]
     return [_pinning(main) or _lost(main, workers, before, log)]
 
 
-def from_outside(main: Stack, stacks: list[Stack]) -> list[Finding]:
+def from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
     """Return what the kernel alone tells of a loader whose frames nobody may read: which worker does not wait."""
     workers = [stack for stack in stacks if stack.process.name == WORKER_NAME and stack.process.state != "Z"]
     if main in workers or not workers or not _polls(main):
@@ -57,16 +57,16 @@ def from_outside(main: Stack, stacks: list[Stack]) -> list[Finding]:
     at_work = [stack for stack in workers if not _polls(stack)]
     if not at_work:
         why = f"process {pid} and its {len(workers)} data workers all wait for a message: a batch was lost on its way"
-        return [Finding("loader.hang_unpicklable", 0.5, pid, why)]
+        return [HangFinding("loader.hang_unpicklable", 0.5, pid, why)]
     first = at_work[0]
     doing = _doing(first.threads[0]) if first.threads else "is not waiting for work"
     why = f"process {pid} waits for a message, and worker {first.process.pid} {doing} while others wait for work"
-    return [Finding("loader.hang_sample", 0.6 if len(at_work) == 1 else 0.4, first.process.pid, why)]
+    return [HangFinding("loader.hang_sample", 0.6 if len(at_work) == 1 else 0.4, first.process.pid, why)]
 
 
 def worker(
     stack: Stack, before: Stack | None, main: Stack | None = None, *, alone: bool = True, lifted: float = 0.0
-) -> list[Finding]:
+) -> list[HangFinding]:
     """Return why a worker does not come back with its batch; `lifted` is how much surer a lock copied by fork is."""
     thread = stack.threads[0]
     frames, pid = thread.frames, stack.process.pid
@@ -77,23 +77,23 @@ def worker(
     if stack_patterns.moved(thread, before):
         confidence -= 0.3
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
-    if twice := self_deadlock.why(frames):
+    if twice := self_deadlock.explain_self_deadlock(frames):
         why += f"; {twice}"
-    found = Finding("loader.hang_sample", confidence, pid, why, frames[:6])
-    kind, index = stack_patterns.spot(frames)
+    finding = HangFinding("loader.hang_sample", confidence, pid, why, frames[:6])
+    kind, index = stack_patterns.match_pattern(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
         inner = f"{name} is in {stack_patterns.place(frames[index])}"
-        return [found, Finding(kind, confidence - 0.15, pid, inner, frames[: index + 3])]
+        return [finding, HangFinding(kind, confidence - 0.15, pid, inner, frames[: index + 3])]
     locked = fork_lock(stack, main)
     if locked is None:
-        return [found]
+        return [finding]
     locked = replace(locked, confidence=min(0.95, locked.confidence + lifted))
     if locked.confidence < SURE:  # a sample that is at fault by itself looks the same
-        return [replace(found, confidence=confidence - 0.15), replace(locked, confidence=locked.confidence - 0.2)]
-    return [locked, replace(found, confidence=min(confidence, locked.confidence - 0.2))]
+        return [replace(finding, confidence=confidence - 0.15), replace(locked, confidence=locked.confidence - 0.2)]
+    return [locked, replace(finding, confidence=min(confidence, locked.confidence - 0.2))]
 
 
-def fork_lock(stack: Stack, parent: Stack | None) -> Finding | None:
+def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
     """Return a finding if a forked child waits for a lock or a thread pool that only its parent had."""
     if not stack.threads or not stack_patterns.forked(stack):
         return None
@@ -101,7 +101,7 @@ def fork_lock(stack: Stack, parent: Stack | None) -> Finding | None:
     python = stack_patterns.python(thread.frames)
     if python and (python[0].file.endswith(SHARED) or stack_patterns.joins(python)):
         return None  # several processes have that lock; a thread that is joined lives in this copy
-    if self_deadlock.why(thread.frames):
+    if self_deadlock.explain_self_deadlock(thread.frames):
         return None
     native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
     words = " ".join(f"{frame.function} {frame.file}" for frame in native)
@@ -123,7 +123,7 @@ def fork_lock(stack: Stack, parent: Stack | None) -> Finding | None:
         confidence = min(0.95, confidence + 0.1)
         what += f"; it has one thread, its parent has {parent.process.threads}"
     why = f"{named(stack)}, a copy made by fork, {what}, in {stack_patterns.place(stack_patterns.best(thread.frames))}"
-    return Finding("loader.fork_deadlock", confidence, stack.process.pid, why, thread.frames[:6])
+    return HangFinding("loader.fork_deadlock", confidence, stack.process.pid, why, thread.frames[:6])
 
 
 def sample(frames: list[Frame]) -> str:
@@ -132,8 +132,10 @@ def sample(frames: list[Frame]) -> str:
     for frame in frames:
         if frame.file.endswith("_utils/worker.py"):
             break  # its idx counts batches
-        given = [value for value in frame.locals.values() if not value.startswith("<")]  # `self`, whatever it is called
-        asked = frame.function.rpartition(".")[2].startswith("__getitem") and given[:1]
+        values = [
+            value for value in frame.locals.values() if not value.startswith("<")
+        ]  # `self`, whatever it is called
+        asked = frame.function.rpartition(".")[2].startswith("__getitem") and values[:1]
         indices += asked or [value for name, value in frame.locals.items() if name == "idx"]
         batch = frame.locals.get("possibly_batched_index", batch)
     single = [index for index in indices if not index.startswith(("[", "None"))]
@@ -144,7 +146,7 @@ def sample(frames: list[Frame]) -> str:
     return f"{text} of {whole}" if text and whole else text or whole
 
 
-def _pinning(main: Stack) -> Finding | None:
+def _pinning(main: Stack) -> HangFinding | None:
     """Return a finding if the batch is with the thread that copies it into pinned memory, which is the driver's."""
     for thread in main.threads[1:]:
         at = next((n for n, frame in enumerate(thread.frames) if frame.function.endswith("_pin_memory_loop")), 0)
@@ -152,30 +154,30 @@ def _pinning(main: Stack) -> Finding | None:
             stack_patterns.QUEUES.search(frame.file) for frame in thread.frames[:at] if "do_one" not in frame.function
         ):
             why = f"the thread that pins memory does not come back from {stack_patterns.place(thread.frames[0])}"
-            return Finding("hang.gpu_kernel", 0.6, main.process.pid, why, thread.frames[:6])
+            return HangFinding("hang.gpu_kernel", 0.6, main.process.pid, why, thread.frames[:6])
     return None
 
 
-def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: str) -> Finding:
+def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: str) -> HangFinding:
     """Return the finding for a batch that nobody works on any more: it died in a worker's feeder thread."""
     pid, frames = main.process.pid, main.threads[0].frames[:8]
     why = "training waits for a batch, and every worker waits for work: the batch was lost on its way"
     if "Too many open files" in log or "received 0 items of ancdata" in log:
-        return Finding("host.fd_limit", 0.85, pid, f"{why}, for want of file descriptors", frames)
+        return HangFinding("host.fd_limit", 0.85, pid, f"{why}, for want of file descriptors", frames)
     if "can't start new thread" in log:
-        return Finding("host.thread_limit", 0.85, pid, f"{why}, for want of threads", frames)
+        return HangFinding("host.thread_limit", 0.85, pid, f"{why}, for want of threads", frames)
     if UNPICKLABLE.search(log):
-        return Finding(
+        return HangFinding(
             "loader.hang_unpicklable", 0.95, pid, f"{why}; the log shows that it could not be pickled", frames
         )
     feeders = [any(thread.name == FEEDER for thread in stack.threads) for stack in workers]
     if any(feeders) and not all(feeders):
         lame = named(workers[feeders.index(False)])
-        return Finding("loader.hang_unpicklable", 0.8, pid, f"{why}; {lame} has lost its feeder thread", frames)
+        return HangFinding("loader.hang_unpicklable", 0.8, pid, f"{why}; {lame} has lost its feeder thread", frames)
     still = all(
         stack_patterns.moved(stack.threads[0], before.get(stack.process.pid)) is False for stack in [main, *workers]
     )
-    return Finding("loader.hang_unpicklable", 0.8 if still else 0.7, pid, why, frames)
+    return HangFinding("loader.hang_unpicklable", 0.8 if still else 0.7, pid, why, frames)
 
 
 def _doing(thread: Thread) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ocrlab.debug.diagnosis.hangs import dataloader, locks, ranks, stack_patterns, wait_cycles
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes import stack_dumps as probe
 from ocrlab.hardware.processes.stack_types import Stack
 from ocrlab.records import Cause, Evidence
@@ -32,7 +32,7 @@ WORDS = {
 }
 
 
-def causes(
+def rank_hang_causes(
     stacks: Sequence[Stack], facts: Mapping[str, Any], text: str | None = None, *, file: str = FILE
 ) -> list[Cause]:
     """Return what a hang may be, most probable first; empty where the stacks do not tell.
@@ -43,37 +43,41 @@ def causes(
     """
     lines = (text if text is not None else probe.text(stacks)).splitlines()
     return [
-        Cause(found.id, round(found.confidence, 2), [Evidence(file, None, found.why), *_evidence(found, lines, file)])
-        for found in find(stacks, facts)
+        Cause(
+            finding.id,
+            round(finding.confidence, 2),
+            [Evidence(file, None, finding.why), *_evidence(finding, lines, file)],
+        )
+        for finding in find_hangs(stacks, facts)
     ]
 
 
-def find(stacks: Sequence[Stack], facts: Mapping[str, Any]) -> list[Finding]:
+def find_hangs(stacks: Sequence[Stack], facts: Mapping[str, Any]) -> list[HangFinding]:
     """Return the same as findings: with the process that each is about, and why, in one sentence."""
     before = {stack.process.pid: stack for stack in facts.get("stacks_before") or ()}
     log = str(facts.get("log") or "")
     everything = list(stacks)
-    found = [hit for stack in everything for hit in _stopped(stack, before)]
-    found += ranks.judge(everything)
-    found += wait_cycles.judge(everything, before)
-    found += _children(everything)
+    findings = [finding for stack in everything for finding in _stopped(stack, before)]
+    findings += ranks.judge(everything)
+    findings += wait_cycles.judge(everything, before)
+    findings += _children(everything)
     for stack in everything:
         if _tells(stack):
-            found += _program(stack, everything, before, log, facts.get("silent_seconds"))
-    best: dict[str, Finding] = {}
-    for hit in sorted(found, key=lambda hit: -hit.confidence):
-        best.setdefault(hit.id, hit)
+            findings += _program(stack, everything, before, log, facts.get("silent_seconds"))
+    best: dict[str, HangFinding] = {}
+    for finding in sorted(findings, key=lambda finding: -finding.confidence):
+        best.setdefault(finding.id, finding)
     return list(best.values())
 
 
-def fact(stacks: Sequence[Stack], facts: Mapping[str, Any], text: str | None = None) -> dict[str, Any] | None:
+def hang_fact(stacks: Sequence[Stack], facts: Mapping[str, Any], text: str | None = None) -> dict[str, Any] | None:
     """Return the most probable reading as the fact `hang` of an incident: id, confidence, pid, why, evidence."""
-    found, told = find(stacks, facts), causes(stacks, facts, text)
-    if not found:
+    findings, verdict = find_hangs(stacks, facts), rank_hang_causes(stacks, facts, text)
+    if not findings:
         return None
-    evidence = [asdict(item) for item in told[0].evidence if item.line is not None]
-    best = found[0]
-    return {"id": best.id, "confidence": told[0].confidence, "pid": best.pid, "why": best.why, "evidence": evidence}
+    evidence = [asdict(item) for item in verdict[0].evidence if item.line is not None]
+    best = findings[0]
+    return {"id": best.id, "confidence": verdict[0].confidence, "pid": best.pid, "why": best.why, "evidence": evidence}
 
 
 def _tells(stack: Stack) -> bool:
@@ -84,15 +88,17 @@ def _tells(stack: Stack) -> bool:
 
 def _program(
     stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str, seconds: float | None
-) -> list[Finding]:
+) -> list[HangFinding]:
     """Return what one Python program waits for, from the innermost frame of its main thread that tells."""
     main = stack.threads[0]
-    kind, index = stack_patterns.spot(main.frames)
+    kind, index = stack_patterns.match_pattern(main.frames)
     if kind == "loader.wait":
         return dataloader.judge(stack, stacks, before, log)
     if kind in ("loader.hang_sample", "loader.worker"):
         waited_for = stack.process.role == "worker" or any(
-            stack_patterns.spot(other.threads[0].frames)[0] == "loader.wait" for other in stacks if other.threads
+            stack_patterns.match_pattern(other.threads[0].frames)[0] == "loader.wait"
+            for other in stacks
+            if other.threads
         )
         return [] if waited_for else dataloader.worker(stack, before.get(stack.process.pid))
     if kind == "dist" or stack_patterns.idle(main.frames):
@@ -109,18 +115,18 @@ def _program(
     if kind:
         why = f"process {stack.process.pid} {WORDS[kind]} {stack_patterns.place(main.frames[index])}"
         slower = 0.3 if stack_patterns.moved(main, before.get(stack.process.pid)) else 0.0
-        return [Finding(kind, 0.85 - slower, stack.process.pid, why, main.frames[: index + 3])]
+        return [HangFinding(kind, 0.85 - slower, stack.process.pid, why, main.frames[: index + 3])]
     return locks.judge(stack, stacks, before, seconds, log)
 
 
-def _reads_terminal(stack: Stack, index: int) -> Finding:
+def _reads_terminal(stack: Stack, index: int) -> HangFinding:
     main = stack.threads[0]
     at = stack_patterns.place(stack_patterns.best(main.frames))
     why = f"process {stack.process.pid} waits for input ({main.call or main.wchan}) in {at}"
-    return Finding("hang.stopped", 0.9, stack.process.pid, why, main.frames[: max(index, 0) + 4])
+    return HangFinding("hang.stopped", 0.9, stack.process.pid, why, main.frames[: max(index, 0) + 4])
 
 
-def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> Finding:
+def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> HangFinding:
     """Return the finding for an import that does not come back, with the module and where it stands."""
     main = stack.threads[0]
     module = next(
@@ -138,16 +144,16 @@ def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> Finding:
     if main.active or main.gil:  # on a machine with other work to do an import may take minutes
         confidence = min(confidence, 0.7 if stack_patterns.still(main, old) else 0.45)
         why += "; it is busy, and may only be slow"
-    return Finding("hang.import", confidence, stack.process.pid, why, main.frames[: index + 1][:8])
+    return HangFinding("hang.import", confidence, stack.process.pid, why, main.frames[: index + 1][:8])
 
 
-def _stopped(stack: Stack, before: Mapping[int, Stack]) -> list[Finding]:
-    process, seen = stack.process, stack.threads[0] if stack.threads else None
-    frames = seen.frames[:6] if seen else []
+def _stopped(stack: Stack, before: Mapping[int, Stack]) -> list[HangFinding]:
+    process, main = stack.process, stack.threads[0] if stack.threads else None
+    frames = main.frames[:6] if main else []
     if process.state in "Tt" and process.role != "other":
         by = "by a debugger" if process.state == "t" else "by a signal (SIGSTOP, SIGTTIN, Ctrl-Z)"
         why = f"{process.role} {process.pid} is stopped {by}; it goes on after: kill -CONT {process.pid}"
-        return [Finding("hang.stopped", 0.95, process.pid, why, frames)]
+        return [HangFinding("hang.stopped", 0.95, process.pid, why, frames)]
     if process.state != "D":
         return []
     old = before.get(process.pid)
@@ -155,33 +161,35 @@ def _stopped(stack: Stack, before: Mapping[int, Stack]) -> list[Finding]:
     confidence = 0.55 if old is None else 0.8 if old.process.state == "D" else 0.35  # a disk is waited for now and then
     if DRIVER.search(words):
         why = f"process {process.pid} is stuck inside the GPU driver and cannot be killed ({stack.wchan})"
-        return [Finding("hang.cuda_init", confidence, process.pid, why, frames)]
+        return [HangFinding("hang.cuda_init", confidence, process.pid, why, frames)]
     what = "storage" if STORAGE.search(words) else "a device"
     why = f"process {process.pid} waits for {what} in uninterruptible sleep ({stack.wchan or 'unknown place'})"
-    return [Finding("hang.stopped", confidence, process.pid, why, frames)]
+    return [HangFinding("hang.stopped", confidence, process.pid, why, frames)]
 
 
-def _children(stacks: list[Stack]) -> list[Finding]:
+def _children(stacks: list[Stack]) -> list[HangFinding]:
     """Return what programs that are not Python, and that somebody waits for, tell by their name."""
-    found = []
+    findings = []
     for stack in stacks:
         process = stack.process
         if process.name == "nvidia-smi" or re.match(r"(\S*/)?nvidia-smi\b", process.command):
             why = f"nvidia-smi (pid {process.pid}) does not come back"
-            found.append(
-                Finding("hang.cuda_init", 0.85, process.pid, why, stack.threads[0].frames[:4] if stack.threads else [])
+            findings.append(
+                HangFinding(
+                    "hang.cuda_init", 0.85, process.pid, why, stack.threads[0].frames[:4] if stack.threads else []
+                )
             )
         elif process.role == "compiler" and process.state != "Z" and stack.how == "proc":  # Inductor's pool stays idle
             why = f"a compiler (pid {process.pid}, {process.name or process.command[:40]}) is at work or stuck"
-            found.append(Finding("hang.compile", 0.6, process.pid, why))
-    return found
+            findings.append(HangFinding("hang.compile", 0.6, process.pid, why))
+    return findings
 
 
-def _evidence(found: Finding, lines: list[str], file: str) -> list[Evidence]:
+def _evidence(finding: HangFinding, lines: list[str], file: str) -> list[Evidence]:
     """Return the lines of the stacks text on which the frames of a finding stand."""
-    first = next((n for n, line in enumerate(lines) if re.match(rf"\s*Process {found.pid}\b", line)), 0)
+    first = next((n for n, line in enumerate(lines) if re.match(rf"\s*Process {finding.pid}\b", line)), 0)
     evidence = []
-    for frame in found.frames:
+    for frame in finding.frames:
         shown = {probe.line(frame).strip(), f'File "{frame.file}", line {frame.line} in {frame.function}'}
         shown.add(f'File "{frame.file}", line {frame.line}, in {frame.function}')
         order = [*range(first, len(lines)), *range(first)]

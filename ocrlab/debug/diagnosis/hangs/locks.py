@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ocrlab.debug.diagnosis.hangs import dataloader, self_deadlock, stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
@@ -34,7 +34,7 @@ ON_A_FILE = re.compile(r"^(?:flock|fcntl) \d+ (.+?)(?:, held by (.+))?$")
 
 def judge(
     stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], seconds: float | None = None, log: str = ""
-) -> list[Finding]:
+) -> list[HangFinding]:
     """Return what the main thread of a process waits for, or loops in, when no frame of a library tells.
 
     `seconds` is for how long nothing has moved, where that is known; `log` is what the program has printed.
@@ -58,7 +58,7 @@ def judge(
     others = [
         thread
         for thread in stack_patterns.busy(stack)[1:]
-        if stack_patterns.own(thread.frames) or stack_patterns.spot(thread.frames)[0]
+        if stack_patterns.own(thread.frames) or stack_patterns.match_pattern(thread.frames)[0]
     ]
     elsewhere = _another_thread(stack, others, old)
     if elsewhere:
@@ -71,22 +71,24 @@ def judge(
         return [_far_away(main, pid, address)]
     if inner and not stack_patterns.is_library(inner[0]):
         does = "sleeps, wakes and sleeps again in" if "nanosleep" in main.call + main.wchan else "does not leave"
-        return [Finding("hang.deadlock", 0.4, pid, f"the main thread {does} {at}", frames[:6])]
+        return [HangFinding("hang.deadlock", 0.4, pid, f"the main thread {does} {at}", frames[:6])]
     if stack_patterns.own(frames) and main.call:
         why = f"the main thread does not come back from {stack_patterns.place(inner[0])}, called in {at}"
-        return [Finding("hang.deadlock", 0.4, pid, why, frames[:6])]
+        return [HangFinding("hang.deadlock", 0.4, pid, why, frames[:6])]
     return []
 
 
-def _far_away(main: Thread, pid: int, address: str) -> Finding:
+def _far_away(main: Thread, pid: int, address: str) -> HangFinding:
     """Return what it is that a program waits for from the other end of a connection."""
     at = stack_patterns.place(stack_patterns.best(main.frames))
     fetches = any(FETCHES.search(short(frame.file)) for frame in main.frames)
     why = f"it waits in {at} for {address} to answer, without a time limit"
-    return Finding("io.download" if fetches else "hang.deadlock", 0.8 if fetches else 0.6, pid, why, main.frames[:6])
+    return HangFinding(
+        "io.download" if fetches else "hang.deadlock", 0.8 if fetches else 0.6, pid, why, main.frames[:6]
+    )
 
 
-def _message(stack: Stack, stacks: list[Stack], works: bool, at: str) -> Finding:
+def _message(stack: Stack, stacks: list[Stack], works: bool, at: str) -> HangFinding:
     """Return what a process waits to hear of: its own tasks, a pipe that nobody can write into any more, another one.
 
     `works` is whether another thread of it does something of its own, as one that feeds a queue.
@@ -95,19 +97,21 @@ def _message(stack: Stack, stacks: list[Stack], works: bool, at: str) -> Finding
     files = [short(frame.file) for frame in main.frames]
     if any(map(EVENT_LOOP.search, files)):
         why = f"the event loop that runs in {at} waits, and no task of it goes on"
-        return Finding("hang.deadlock", 0.5, pid, why, main.frames[:6])
+        return HangFinding("hang.deadlock", 0.5, pid, why, main.frames[:6])
     if main.call.endswith(", written by nobody else") and not works:
-        ended = [str(one.process.pid) for one in stacks if one.process.parent == pid and one.process.state == "Z"]
+        ended = [
+            str(child.process.pid) for child in stacks if child.process.parent == pid and child.process.state == "Z"
+        ]
         why = f"it waits in {at} for a message, and no process is left that could send one"
         why += f": of its processes {', '.join(ended[:4])} ended" if ended else ""
-        return Finding("hang.deadlock", 0.9, pid, why, main.frames[:6])
+        return HangFinding("hang.deadlock", 0.9, pid, why, main.frames[:6])
     whose = "a message of another process that does not come"
     if not any(file.endswith(MESSAGES[0]) for file in files):
         whose = "a socket or a pipe that does not become ready"
-    return Finding("hang.deadlock", 0.5, pid, f"it waits in {at} for {whose}", main.frames[:6])
+    return HangFinding("hang.deadlock", 0.5, pid, f"it waits in {at} for {whose}", main.frames[:6])
 
 
-def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> Finding:
+def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> HangFinding:
     """Return what the lock is that the main thread sleeps on: who should have let it go, as far as that shows."""
     main, pid = stack.threads[0], stack.process.pid
     frames, at = main.frames, stack_patterns.place(stack_patterns.best(main.frames))
@@ -117,37 +121,39 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
             f"{_called(thread)} in {stack_patterns.place(stack_patterns.best(thread.frames))}" for thread in living
         )
         why = f"the program is at its end, and Python waits for thread {named}, which is no daemon"
-        return Finding("hang.deadlock", 0.85, pid, why, living[0].frames[:4] + frames[:2])
-    if twice := self_deadlock.why(frames):
-        return Finding("hang.deadlock", 0.9, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6])
+        return HangFinding("hang.deadlock", 0.85, pid, why, living[0].frames[:4] + frames[:2])
+    if twice := self_deadlock.explain_self_deadlock(frames):
+        return HangFinding(
+            "hang.deadlock", 0.9, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6]
+        )
     blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
     if blocked:
         named = ", ".join(
             f"{_called(thread)} in {stack_patterns.place(stack_patterns.best(thread.frames))}" for thread in blocked
         )
         why = f"the main thread waits for a lock or a thread in {at}, and so does {named}"
-        return Finding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])
+        return HangFinding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])
     if _lost_by_a_pool(stack, stacks):
         why = f"a worker of the pool has died with its task: the main thread waits for it in {at}, and all its workers "
         why += "wait for work"
-        return Finding("hang.deadlock", 0.8, pid, why, frames[:6])
+        return HangFinding("hang.deadlock", 0.8, pid, why, frames[:6])
     dead = DEAD.search(log)
     if dead:
         why = f"the main thread waits in {at}, and thread {dead[1]} has died: {dead[2][:120]}"
-        return Finding("hang.deadlock", 0.8, pid, why, frames[:6])
+        return HangFinding("hang.deadlock", 0.8, pid, why, frames[:6])
     file = ON_A_FILE.match(main.call)
-    held = f" in {at}, held by process {file[2]}" if file and file[2] else f" in {at}"
+    where = f" in {at}, held by process {file[2]}" if file and file[2] else f" in {at}"
     what = f"a lock on the file {file[1]}" if file else "a lock"
     sure = 0.8 if file and file[2] else 0.7
-    return Finding("hang.deadlock", sure, pid, f"the main thread waits for {what}{held}", frames[:6])
+    return HangFinding("hang.deadlock", sure, pid, f"the main thread waits for {what}{where}", frames[:6])
 
 
 def _lost_by_a_pool(stack: Stack, stacks: list[Stack]) -> bool:
     """Tell whether a process waits for a result of multiprocessing.Pool while none of the pool's workers is at work."""
     inside = any(POOL.search(f"{short(frame.file)} {frame.function}") for frame in stack.threads[0].frames)
-    children = [one for one in stacks if one.process.parent == stack.process.pid and one.threads]
-    workers = [one for one in children if any(POOLED.search(frame.file) for frame in one.threads[0].frames)]
-    return inside and bool(workers) and all(stack_patterns.idle(one.threads[0].frames) for one in workers)
+    children = [child for child in stacks if child.process.parent == stack.process.pid and child.threads]
+    workers = [child for child in children if any(POOLED.search(frame.file) for frame in child.threads[0].frames)]
+    return inside and bool(workers) and all(stack_patterns.idle(child.threads[0].frames) for child in workers)
 
 
 def _called(thread: Thread) -> str:
@@ -158,11 +164,11 @@ def _waits_for_a_child(frame: Frame) -> bool:
     return bool(WAITS_FOR_A_CHILD.search(frame.file) and JOINS.match(frame.function.rpartition(".")[2]))
 
 
-def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None) -> list[Finding]:
+def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None) -> list[HangFinding]:
     """Return where the main thread uses the CPU: a suspicion at most, for a long computation looks the same."""
     pid, at = stack.process.pid, stack_patterns.place(stack_patterns.best(main.frames))
     if stack_patterns.synchronises(stack_patterns.own(main.frames)) and not main.gil and _has_gpu(stack):
-        return [Finding("hang.gpu_kernel", 0.7, pid, f"it waits for the GPU in {at}", main.frames[:6])]
+        return [HangFinding("hang.gpu_kernel", 0.7, pid, f"it waits for the GPU in {at}", main.frames[:6])]
     if main.gil and not main.active:
         confidence = {None: 0.55, False: 0.75, True: 0.45}[stack_patterns.moved(main, old)]
         why = f"the main thread sleeps with Python's lock in its hand in {at}"
@@ -171,7 +177,7 @@ def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None)
         confidence = SAME_VALUES if still else MAYBE_SLOW
         why = _busy(stack_patterns.best(main.frames), seconds) + ("" if main.gil else ", in native code called there")
         why += ": no variable changes in that loop" if still else "; it may be at work, or in a loop without end"
-    return [Finding("hang.deadlock", confidence, pid, why, main.frames[:6])]
+    return [HangFinding("hang.deadlock", confidence, pid, why, main.frames[:6])]
 
 
 def _busy(frame: Frame | None, seconds: float | None) -> str:
@@ -182,33 +188,33 @@ def _busy(frame: Frame | None, seconds: float | None) -> str:
     return f"busy at {short(frame.file)}:{frame.line}{span}, in {frame.function}"
 
 
-def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Finding | None:
+def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> HangFinding | None:
     """Return why the thread that the main thread waits for does not come back."""
     pid = stack.process.pid
     for thread in others:
         if thread.frames and stack_patterns.QUEUES.search(thread.frames[0].file):
             continue  # a tracker's own threads, for one, wait for work all the time
-        kind, index = stack_patterns.spot(thread.frames)
+        kind, index = stack_patterns.match_pattern(thread.frames)
         if kind.startswith("hang."):
             why = f"thread {thread.name or thread.id} is in {stack_patterns.place(thread.frames[index])}"
-            return Finding(kind, 0.7, pid, why, thread.frames[:6])
+            return HangFinding(kind, 0.7, pid, why, thread.frames[:6])
     for thread in others:
         if thread.active or thread.gil:
             same = thread.gil and stack_patterns.still(thread, old)
             why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {_called(thread)}"
             why += "; the main thread waits for it"
             why += ": no variable changes in that loop" if same else "; it may be at work, or in a loop without end"
-            return Finding("hang.deadlock", SAME_VALUES if same else MAYBE_SLOW, pid, why, thread.frames[:6])
+            return HangFinding("hang.deadlock", SAME_VALUES if same else MAYBE_SLOW, pid, why, thread.frames[:6])
     return None
 
 
-def _full_pipe(stack: Stack, stacks: list[Stack]) -> Finding | None:
+def _full_pipe(stack: Stack, stacks: list[Stack]) -> HangFinding | None:
     """Return a finding if a child is stuck writing into a pipe while its parent waits for it to end."""
     for child in stacks:
         main = child.threads[0] if child.threads else None
         if main is not None and child.process.parent == stack.process.pid and main.wchan.endswith("pipe_write"):
             why = f"process {stack.process.pid} waits for {child.process.pid}, which waits to write into a full pipe"
-            return Finding("hang.deadlock", 0.85, stack.process.pid, why, stack.threads[0].frames[:6])
+            return HangFinding("hang.deadlock", 0.85, stack.process.pid, why, stack.threads[0].frames[:6])
     return None
 
 

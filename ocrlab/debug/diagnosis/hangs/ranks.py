@@ -9,7 +9,7 @@ import re
 from collections import Counter
 
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Stack
 
@@ -26,7 +26,7 @@ SPAWNED = re.compile(r"(^|/)multiprocessing/spawn\.py$")  # multiprocessing's an
 IN_BACKWARD = "all_reduce (DDP's, in backward)"  # it waits in C++, below this frame
 
 
-def judge(stacks: list[Stack]) -> list[Finding]:
+def judge(stacks: list[Stack]) -> list[HangFinding]:
     """Return what keeps ranks from going on together; empty where fewer than one waits in a collective."""
     where = {stack.process.pid: _collective(stack) for stack in stacks if stack.threads}
     inside = {pid: name for pid, name in where.items() if name}
@@ -41,37 +41,37 @@ def judge(stacks: list[Stack]) -> list[Finding]:
         there = "; ".join(f"process {stack.process.pid} is in {_at(stack, inside)}" for stack in odd[:4])
         why = f"{len(waiting)} of {len(ranks)} ranks wait in {common}, but {there}"
         frames = odd[0].threads[0].frames[:6] + waiting[0].threads[0].frames[:4]
-        return [Finding("dist.timeout_desync", 0.85, odd[0].process.pid, why, frames)]
+        return [HangFinding("dist.timeout_desync", 0.85, odd[0].process.pid, why, frames)]
     first = ranks[0]
     frames = first.threads[0].frames[:8]
     if MEETING.search(common):
         why = f"{len(ranks)} rank(s) wait in {common} for the others to come: one is missing, or cannot be reached"
-        return [Finding("dist.network", 0.55, first.process.pid, why, frames), _misconfigured(first, why)]
+        return [HangFinding("dist.network", 0.55, first.process.pid, why, frames), _misconfigured(first, why)]
     lines = {_place(stack) for stack in ranks}
     if len(ranks) > 1 and len(lines) > 1:
         why = f"all ranks wait in {common}, but called from different lines: {', '.join(sorted(lines)[:4])}"
-        return [Finding("dist.timeout_desync", 0.8, first.process.pid, why, frames)]
+        return [HangFinding("dist.timeout_desync", 0.8, first.process.pid, why, frames)]
     if len(ranks) > 1:
         why = f"all {len(ranks)} ranks wait in the same {common}: the connection between them is stuck"
-        return [Finding("dist.network", 0.5, first.process.pid, why, frames)]
+        return [HangFinding("dist.network", 0.5, first.process.pid, why, frames)]
     why = f"this rank waits in {common} for others, whose stacks are not known"
-    return [Finding("dist.timeout_desync", 0.6, first.process.pid, why, frames)]
+    return [HangFinding("dist.timeout_desync", 0.6, first.process.pid, why, frames)]
 
 
-def _misconfigured(first: Stack, why: str) -> Finding:
-    return Finding("dist.misconfig", 0.4, first.process.pid, why, first.threads[0].frames[:4])
+def _misconfigured(first: Stack, why: str) -> HangFinding:
+    return HangFinding("dist.misconfig", 0.4, first.process.pid, why, first.threads[0].frames[:4])
 
 
 def _collective(stack: Stack) -> str:
     """Return the outermost collective that the main thread waits in; empty where it is in none."""
-    found = ""
+    collective = ""
     for frame in stack_patterns.python(stack.threads[0].frames):
         name = frame.function.rpartition(".")[2]
         if DISTRIBUTED.search(frame.file) and (COLLECTIVES.match(name) or MEETING.search(name)):
-            found = name.lstrip("_")
-    if not found and _sleeps_in_backward(stack):
+            collective = name.lstrip("_")
+    if not collective and _sleeps_in_backward(stack):
         return IN_BACKWARD
-    return found
+    return collective
 
 
 def _sleeps_in_backward(stack: Stack) -> bool:

@@ -20,7 +20,7 @@ LARGEST = 1 << 20  # bytes of a source
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-def why(frames: Sequence[Frame]) -> str:
+def explain_self_deadlock(frames: Sequence[Frame]) -> str:
     """Return in words where a thread has taken the lock that it waits for; '' where its source does not tell."""
     own = stack_patterns.own([frame for frame in frames if frame.line])
     if own is None or (tree := _parsed(own.file)) is None:
@@ -35,11 +35,13 @@ def why(frames: Sequence[Frame]) -> str:
     for name, at in reversed(taken):
         if not at.lineno <= own.line <= (at.lineno if isinstance(at, ast.With) else _end(at)):
             continue
-        before = [one for other, one in taken if other == name and _place(one) < _place(at)]
-        if any(_has(function, one, at) and not _freed(tree, name, _place(one), _place(at)) for one in before):
+        before = [earlier for other, earlier in taken if other == name and _place(earlier) < _place(at)]
+        if any(
+            _has(function, earlier, at) and not _freed(tree, name, _place(earlier), _place(at)) for earlier in before
+        ):
             return f"it has taken {name} already, a few lines above or in the same line"
         for frame in outer:
-            if name in _held(frame):
+            if name in _locks_taken_in(frame):
                 return f"it has taken {name} already, in {stack_patterns.place(frame)}"
         elsewhere = len(_of(tree, "acquire", name)) > len(_of(function, "acquire", name))  # by a parent, it may be
         if isinstance(at, ast.Call) and not elsewhere and not _freed(tree, name, (0, 0), (1 << 30, 0)):
@@ -79,7 +81,7 @@ def _inside(function: ast.AST) -> Iterator[ast.AST]:
             yield from _inside(child)
 
 
-def _held(frame: Frame) -> list[str]:
+def _locks_taken_in(frame: Frame) -> list[str]:
     """Return the locks that a frame further out has taken when it called."""
     if (tree := _parsed(frame.file)) is None:
         return []
@@ -94,11 +96,11 @@ def _held(frame: Frame) -> list[str]:
 def _has(function: ast.AST, taken: ast.With | ast.Call, at: ast.AST) -> bool:
     """Tell whether a lock that was taken is held at another place: in its `with`, or behind it in the same block."""
     if isinstance(taken, ast.With):
-        return any(_spans(one, at) for one in taken.body)
+        return any(_spans(statement, at) for statement in taken.body)
     for node in (function, *_inside(function)):
         for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-            for i, one in enumerate(block if isinstance(block, list) else ()):
-                if isinstance(one, ast.Expr) and one.value is taken:
+            for i, statement in enumerate(block if isinstance(block, list) else ()):
+                if isinstance(statement, ast.Expr) and statement.value is taken:
                     return any(_spans(other, at) for other in block[i:])  # type: ignore[index]
     return False
 

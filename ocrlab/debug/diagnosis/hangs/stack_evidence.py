@@ -22,15 +22,15 @@ MOST = 3  # lines of one kind of hang
 
 def hits(incident: Incident) -> list[Hit]:
     """Return what the stacks of an incident speak for; what the watcher saw itself counts as well."""
-    found = _measured(incident.facts.get("hang"))
+    hits_ = _measured(incident.facts.get("hang"))
     for name in sorted(incident.texts, key=lambda name: name != STACKS):
         if not any(mark in incident.texts[name] for mark in MARKS):
             continue
         lines = log_lines.opened(incident.texts[name])
         text = log_lines.bare("\n".join(line.text for line in lines))
         if DUMP.search(text) and (name == STACKS or "Fatal Python error" not in text):
-            return found + _shown(name, text, [line.number for line in lines], incident)
-    return found
+            return hits_ + _shown(name, text, [line.number for line in lines], incident)
+    return hits_
 
 
 def _measured(fact: Any) -> list[Hit]:
@@ -44,8 +44,10 @@ def _measured(fact: Any) -> list[Hit]:
 
 def _shown(name: str, text: str, numbers: list[int], incident: Incident) -> list[Hit]:
     facts = incident.facts if name != STACKS else {"log": incident.texts.get(LOG, ""), **incident.facts}
-    told = hang_cause.causes(parse_stacks.parse(text), facts, text, file=name)
-    return [hit for cause in told for hit in _hits(cause.id, cause.confidence, _placed(cause.evidence, name, numbers))]
+    causes = hang_cause.rank_hang_causes(parse_stacks.parse(text), facts, text, file=name)
+    return [
+        hit for cause in causes for hit in _hits(cause.id, cause.confidence, _placed(cause.evidence, name, numbers))
+    ]
 
 
 def _placed(lines: list[Evidence], name: str, numbers: list[int]) -> list[Evidence]:

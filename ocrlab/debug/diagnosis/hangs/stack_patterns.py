@@ -32,7 +32,7 @@ SYNCHRONISES = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|
 
 
 @dataclass(frozen=True)
-class Finding:
+class HangFinding:
     """A kind of hang: `why` in a sentence, in which process, and the frames that show it, innermost first."""
 
     id: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Spot:
+class StackPattern:
     """Frames of a file and function that mean one kind of hang."""
 
     id: str
@@ -51,8 +51,8 @@ class Spot:
     function: re.Pattern[str]
 
 
-def _spot(cause: str, file: str, function: str = r"") -> Spot:
-    return Spot(cause, re.compile(file), re.compile(function))
+def _pattern(cause: str, file: str, function: str = r"") -> StackPattern:
+    return StackPattern(cause, re.compile(file), re.compile(function))
 
 
 NATIVE_INIT = r"^(cuInit|cuDeviceGet|cuDevicePrimaryCtxRetain|cuCtxCreate|nvmlInit|cudaGetDeviceCount|cudaFree$)"
@@ -67,36 +67,38 @@ COMPILING = (
 TRACKERS = r"(^|/)(wandb|mlflow|tensorboard|tensorboardX|neptune|comet_ml|clearml|aim|swanlab)/"
 PROMPTS = r"(^|/)(pdb|bdb|cmd|code|getpass|ipdb|IPython/terminal/\w+|click/termui)\.py|(^|/)prompt_toolkit/"
 ASKS = r"interaction|cmdloop|interact|getpass|_raw_input|fallback|user_line|mainloop|prompt|run"
-SPOTS = (  # the first that fits the innermost fitting frame decides
-    _spot("hang.build_lock", r"torch/utils/(file_baton|_filelock)\.py"),
-    _spot("hang.gpu_kernel", r"torch/cuda/(__init__|streams)\.py", r"synchronize"),
-    _spot(
+PATTERNS = (  # the first that fits the innermost fitting frame decides
+    _pattern("hang.build_lock", r"torch/utils/(file_baton|_filelock)\.py"),
+    _pattern("hang.gpu_kernel", r"torch/cuda/(__init__|streams)\.py", r"synchronize"),
+    _pattern(
         "hang.cuda_init", r"torch/cuda/__init__\.py", r"_lazy_init|is_available|device_count|_nvml|get_device_|current_"
     ),
-    _spot("hang.cuda_init", r"(^|/)(pynvml|torch/utils/collect_env)(\.py|/)"),
-    _spot("hang.compile", COMPILING),
-    _spot("hang.stopped", PROMPTS, ASKS),
-    _spot("loader.hang_sample", r"torch/utils/data/_utils/fetch\.py"),
-    _spot("loader.wait", r"torch/utils/data/dataloader\.py", r"_try_get_data|_get_data|_next_data"),
-    _spot("loader.worker", r"torch/utils/data/_utils/worker\.py", r"_worker_loop"),
-    _spot(
+    _pattern("hang.cuda_init", r"(^|/)(pynvml|torch/utils/collect_env)(\.py|/)"),
+    _pattern("hang.compile", COMPILING),
+    _pattern("hang.stopped", PROMPTS, ASKS),
+    _pattern("loader.hang_sample", r"torch/utils/data/_utils/fetch\.py"),
+    _pattern("loader.wait", r"torch/utils/data/dataloader\.py", r"_try_get_data|_get_data|_next_data"),
+    _pattern("loader.worker", r"torch/utils/data/_utils/worker\.py", r"_worker_loop"),
+    _pattern(
         "idle", r"multiprocessing/(pool|managers)\.py|concurrent/futures/process\.py", r"^worker|_process_worker|serve"
     ),
-    _spot("dist", r"torch/distributed/(?!run|launch|elastic)|torch/nn/parallel/distributed\.py|lightning_fabric/.*ddp"),
-    _spot("hang.tracker", TRACKERS, r"^(?!<module>)"),
-    _spot("hang.import", r"<frozen importlib|importlib/(_bootstrap|__init__)", r""),
+    _pattern(
+        "dist", r"torch/distributed/(?!run|launch|elastic)|torch/nn/parallel/distributed\.py|lightning_fabric/.*ddp"
+    ),
+    _pattern("hang.tracker", TRACKERS, r"^(?!<module>)"),
+    _pattern("hang.import", r"<frozen importlib|importlib/(_bootstrap|__init__)", r""),
 )
-NATIVE = (
-    _spot("hang.cuda_init", r"", NATIVE_INIT),
-    _spot("hang.gpu_kernel", r"", NATIVE_SYNC),
+NATIVE_PATTERNS = (
+    _pattern("hang.cuda_init", r"", NATIVE_INIT),
+    _pattern("hang.gpu_kernel", r"", NATIVE_SYNC),
 )
 
 
-def spot(frames: list[Frame]) -> tuple[str, int]:
+def match_pattern(frames: list[Frame]) -> tuple[str, int]:
     """Return the kind that the innermost telling frame means, and its index; `("", -1)` where none tells anything."""
     for index, frame in enumerate(frames):
         file = short(frame.file)
-        for kind in SPOTS if frame.line else NATIVE:
+        for kind in PATTERNS if frame.line else NATIVE_PATTERNS:
             if kind.file.search(file) and kind.function.search(frame.function.rpartition(".")[2]):
                 return kind.id, index
     return "", -1
@@ -104,7 +106,7 @@ def spot(frames: list[Frame]) -> tuple[str, int]:
 
 def idle(frames: list[Frame]) -> bool:
     """Tell whether a worker of a DataLoader or a pool waits for its next task, and for nothing else."""
-    kind, index = spot(frames)
+    kind, index = match_pattern(frames)
     return kind in ("loader.worker", "idle") and all(QUEUES.search(frame.file) for frame in python(frames[:index]))
 
 
@@ -172,7 +174,7 @@ def _starts_a_copy(frame: Frame) -> bool:
 
 def moved(thread: Thread, before: Stack | None) -> bool | None:
     """Tell whether a thread stands elsewhere than in an earlier sample; None where there is no earlier one."""
-    old = next((found for found in before.threads if found.id == thread.id), None) if before else None
+    old = next((other for other in before.threads if other.id == thread.id), None) if before else None
     return None if old is None else _shape(old) != _shape(thread)
 
 
@@ -181,7 +183,7 @@ def still(thread: Thread, before: Stack | None) -> bool:
 
     A loop that works changes something: its variable, its sum. What an object holds inside cannot be seen.
     """
-    old = next((found for found in before.threads if found.id == thread.id), None) if before else None
+    old = next((other for other in before.threads if other.id == thread.id), None) if before else None
     if old is None or not thread.frames or not old.frames:
         return False
     frame, then = thread.frames[:1], old.frames[:1]

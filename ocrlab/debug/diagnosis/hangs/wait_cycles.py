@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from ocrlab.debug.diagnosis.hangs import dataloader, stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_types import Stack, Thread
 
 NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
@@ -19,7 +19,7 @@ SURE = 0.92
 MOST = 4  # processes that are told
 
 
-def judge(stacks: list[Stack], before: Mapping[int, Stack]) -> list[Finding]:
+def judge(stacks: list[Stack], before: Mapping[int, Stack]) -> list[HangFinding]:
     """Return the ring that processes wait in, if there is one; parents come first in `stacks`."""
     by_pid = {stack.process.pid: stack for stack in stacks if stack.threads and stack.process.state not in "ZX"}
     asked = {pid: _wakers(stack, by_pid) for pid, stack in by_pid.items()}
@@ -40,7 +40,7 @@ def judge(stacks: list[Stack], before: Mapping[int, Stack]) -> list[Finding]:
     links = [by_pid[pid] for pid in chain[:MOST]]
     why = "; ".join(_says(stack, ring[stack.process.pid]) for stack in links) + ": nobody is left to wake them"
     frames = [frame for stack in links for frame in _waiting(stack).frames[:4]]
-    return [Finding("hang.deadlock", SURE, chain[0], why, frames[:8])]
+    return [HangFinding("hang.deadlock", SURE, chain[0], why, frames[:8])]
 
 
 def _wakers(stack: Stack, by_pid: Mapping[int, Stack]) -> set[int] | None:
@@ -55,16 +55,16 @@ def _wakers(stack: Stack, by_pid: Mapping[int, Stack]) -> set[int] | None:
     if others or thread.active or thread.gil:
         return None
     call = thread.call
-    if found := NAMED.match(call):
-        return set(map(int, found[2].split(", "))) - {pid}
-    if found := CHILD.match(call):
-        children = {one for one, other in by_pid.items() if other.process.parent == pid}
-        return {int(found[1])} if found[1] else children
+    if match := NAMED.match(call):
+        return set(map(int, match[2].split(", "))) - {pid}
+    if match := CHILD.match(call):
+        children = {child for child, other in by_pid.items() if other.process.parent == pid}
+        return {int(match[1])} if match[1] else children
     if call == "futex shared" and stack.how == "py-spy":
-        return {one for one, other in by_pid.items() if one != pid and other.how == "py-spy"}
-    if stack_patterns.spot(thread.frames)[0] == "loader.wait":
-        workers = (one for one in by_pid.values() if one.process.parent == pid and dataloader.is_worker(one))
-        return {one.process.pid for one in workers if not stack_patterns.idle(one.threads[0].frames)}
+        return {child for child, other in by_pid.items() if child != pid and other.how == "py-spy"}
+    if stack_patterns.match_pattern(thread.frames)[0] == "loader.wait":
+        workers = (child for child in by_pid.values() if child.process.parent == pid and dataloader.is_worker(child))
+        return {child.process.pid for child in workers if not stack_patterns.idle(child.threads[0].frames)}
     return None
 
 

@@ -115,7 +115,7 @@ def test_occupancy_is_that_of_nvidias_calculator(tmp_path: Path) -> None:
         [compiler, "-w", f"-I{header.parent}", "harness.cpp", "-o", "harness"], cwd=tmp_path, check=True, timeout=120
     )
     draw, cases = random.Random(7), []
-    names = [name for name in launch_limits.KNOWN if name not in ("5.0", "5.2", "6.1")]
+    names = [name for name in launch_limits.LIMITS if name not in ("5.0", "5.2", "6.1")]
     for _ in range(3000):
         limits = launch_limits.of_capability(draw.choice(names))
         static = draw.choice([0, draw.randrange(0, 48 * 1024)])

@@ -28,13 +28,13 @@ def test_the_raw_page() -> None:
     copy, transpose = nsight.read(RAW)
     assert (copy.kernel, copy.metrics[LOADS]) == ("copy(float *)", 4.0)
     assert transpose.metrics["gpu__time_duration.sum"] == 9876.5
-    assert "4.0 sectors per request, coalesced" in nsight.words(copy)[0]
-    assert "32.0 sectors per request, scattered" in nsight.words(transpose)[0]
+    assert "4.0 sectors per request, coalesced" in nsight.describe(copy)[0]
+    assert "32.0 sectors per request, scattered" in nsight.describe(transpose)[0]
 
 
 def test_the_details_page_and_totals() -> None:
     text = DETAILS.replace('"131.072"', '"131,072"')
-    stores, banks = nsight.words(nsight.read(text)[0])
+    stores, banks = nsight.describe(nsight.read(text)[0])
     assert "global stores: 8.0 sectors per request, strided or misaligned" in stores
     assert "31.00 extra wavefronts" in banks
     assert "pad the rows" in banks
@@ -42,13 +42,13 @@ def test_the_details_page_and_totals() -> None:
 
 def test_wide_elements_are_not_called_strided() -> None:
     wide = nsight.Profile("k", {LOADS: 16.0, nsight.USED_BYTES["global loads"]: 100.0})
-    assert "coalesced: wide elements" in nsight.words(wide)[0]
+    assert "coalesced: wide elements" in nsight.describe(wide)[0]
     scattered = nsight.Profile("k", {LOADS: 16.0, nsight.USED_BYTES["global loads"]: 25.0})
-    assert "strided" in nsight.words(scattered)[0]
+    assert "strided" in nsight.describe(scattered)[0]
 
 
 def test_what_is_missing_is_named() -> None:
-    [told] = nsight.words(nsight.Profile("k", {"gpu__time_duration.sum": 3.0}))
+    [told] = nsight.describe(nsight.Profile("k", {"gpu__time_duration.sum": 3.0}))
     assert LOADS in told
     assert "ncu --csv" in told
 

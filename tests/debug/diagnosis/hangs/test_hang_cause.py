@@ -9,12 +9,12 @@ import pytest
 
 from ocrlab.debug.diagnosis import parse_stacks
 from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause, locks, ranks
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes import process_tree
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 AMPLE = 20.0
-Hangs = Callable[..., list[Finding]]
+Hangs = Callable[..., list[HangFinding]]
 
 
 def test_an_import_that_never_returns(hangs: Hangs, tmp_path: Path) -> None:
@@ -32,13 +32,15 @@ def test_an_import_that_is_at_work_may_only_be_slow() -> None:
         'Process 5: python train.py\n# main, state R, 1 threads, from py-spy\n\nThread 5 (active+gil): "MainThread"\n'
     )
     text += "    create_module (<frozen importlib._bootstrap_external>:1233)\n    <module> (train.py:1)\n"
-    [busy] = hang_cause.find(parse_stacks.parse(text), {})
+    [busy] = hang_cause.find_hangs(parse_stacks.parse(text), {})
     assert (busy.id, busy.confidence) == ("hang.import", 0.45)
-    [asleep] = hang_cause.find(parse_stacks.parse(text.replace("active+gil", "idle").replace("state R", "state S")), {})
+    [asleep] = hang_cause.find_hangs(
+        parse_stacks.parse(text.replace("active+gil", "idle").replace("state R", "state S")), {}
+    )
     assert asleep.confidence == 0.9
     call = "recvfrom 3 socket:[1], connected to 1.2.3.4:80"
     far = text.replace("active+gil", "idle").replace("    create", f"    # waits in {call}\n    create")
-    [waits] = hang_cause.find(parse_stacks.parse(far), {})
+    [waits] = hang_cause.find_hangs(parse_stacks.parse(far), {})
     assert "where 1.2.3.4:80 does not answer" in waits.why
 
 
@@ -201,7 +203,7 @@ if __name__ == "__main__":
 )
 def test_captured_hangs(shared: Path, name: str, cause: str, word: str) -> None:
     text = (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
-    best = hang_cause.causes(parse_stacks.parse(text), {"log": text}, text)[0]
+    best = hang_cause.rank_hang_causes(parse_stacks.parse(text), {"log": text}, text)[0]
     assert best.id == cause
     assert word in best.evidence[0].text
     lines = text.splitlines()
@@ -214,7 +216,7 @@ def test_captured_crashes_are_no_hangs(shared: Path) -> None:
     for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
         text = path.read_text(errors="replace")
         if "Fatal Python error" in text:
-            assert hang_cause.causes(parse_stacks.parse(text), {"log": text}, text) == [], path.name
+            assert hang_cause.rank_hang_causes(parse_stacks.parse(text), {"log": text}, text) == [], path.name
 
 
 TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
@@ -252,14 +254,14 @@ TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
 )
 def test_places_that_have_a_name(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n{TOP}'
-    assert hang_cause.causes(parse_stacks.parse(text), {}, text)[0].id == cause
+    assert hang_cause.rank_hang_causes(parse_stacks.parse(text), {}, text)[0].id == cause
 
 
 def test_running_compiled_code_is_no_compilation() -> None:
     frames = "    call (/tmp/torchinductor_me/ab/cab.py:40)\n    __call__ (torch/_inductor/output_code.py:6)\n"
     frames += "    _fn (torch/_dynamo/eval_frame.py:736)\n"
     text = f'Process 5: python train.py\n\nThread 5 (active+gil): "MainThread"\n{frames}{TOP}'
-    assert "hang.compile" not in [found.id for found in hang_cause.find(parse_stacks.parse(text), {})]
+    assert "hang.compile" not in [found.id for found in hang_cause.find_hangs(parse_stacks.parse(text), {})]
 
 
 def test_ranks_in_other_collectives_are_told_apart() -> None:
@@ -268,10 +270,10 @@ def test_ranks_in_other_collectives_are_told_apart() -> None:
         return f'Process {pid}: python train.py\n\nThread {pid} (idle): "MainThread"\n{frame}{TOP}\n'
 
     text = rank(7, "all_reduce") + rank(8, "all_reduce") + rank(9, "broadcast")
-    [best, *_] = hang_cause.find(parse_stacks.parse(text), {})
+    [best, *_] = hang_cause.find_hangs(parse_stacks.parse(text), {})
     assert (best.id, best.pid) == ("dist.timeout_desync", 9)
     assert "2 of 3 ranks wait in all_reduce, but process 9 is in broadcast" in best.why
-    [same, *_] = hang_cause.find(parse_stacks.parse(rank(7, "barrier") + rank(8, "barrier")), {})
+    [same, *_] = hang_cause.find_hangs(parse_stacks.parse(rank(7, "barrier") + rank(8, "barrier")), {})
     assert same.id == "dist.network"
     assert same.confidence <= 0.5
 
@@ -291,11 +293,11 @@ def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else
 
     waits = rank(6, backward + started, "futex private")
     saves = rank(7, [Frame("save", "/x/train.py", 30), *started], "clock_nanosleep")
-    [best, *_] = hang_cause.find([waits, saves], {})
+    [best, *_] = hang_cause.find_hangs([waits, saves], {})
     assert (best.id, best.pid) == ("dist.timeout_desync", 7)
     assert "1 of 2 ranks wait in all_reduce (DDP's, in backward), but process 7 is in save (/x/train.py:30)" in best.why
     alone = rank(6, backward, "futex private")
-    assert "dist.timeout_desync" not in {one.id for one in hang_cause.find([alone], {})}, (
+    assert "dist.timeout_desync" not in {one.id for one in hang_cause.find_hangs([alone], {})}, (
         "a lock that fork copied, perhaps"
     )
 
@@ -303,17 +305,17 @@ def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else
 def test_a_trackers_idle_threads_are_not_blamed() -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    wait (threading.py:5)\n{TOP}'
     text += 'Thread 6 (idle): "NetStatThr"\n    wait (threading.py:3)\n    check (wandb/sdk/wandb_run.py:2)\n'
-    assert [found.id for found in hang_cause.find(parse_stacks.parse(text), {})] == ["hang.deadlock"]
+    assert [found.id for found in hang_cause.find_hangs(parse_stacks.parse(text), {})] == ["hang.deadlock"]
 
 
 def test_a_fact_for_an_incident_is_json(shared: Path) -> None:
     text = (shared / "diagnosis" / "captured" / "dl_hang.log").read_text(errors="replace")
-    fact = hang_cause.fact(parse_stacks.parse(text), {}, text)
+    fact = hang_cause.hang_fact(parse_stacks.parse(text), {}, text)
     assert fact is not None
     assert (fact["id"], fact["pid"], fact["confidence"]) == ("loader.hang_sample", 10146, 0.9)
     assert "D.__getitem__" in fact["why"]
     assert fact["evidence"][0] == {"file": "stacks.txt", "line": 89, "text": "D.__getitem__ (dl.py:30)"}
-    assert hang_cause.fact([], {}) is None
+    assert hang_cause.hang_fact([], {}) is None
 
 
 FETCH = "/v/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
@@ -352,7 +354,7 @@ def test_parts_say_nothing_of_what_is_not_theirs() -> None:
     [stack] = parse_stacks.parse(text)
     assert ranks.judge([stack]) == []
     assert locks.judge(stack, [stack], {}) == []
-    assert hang_cause.find([stack], {}) == []
+    assert hang_cause.find_hangs([stack], {}) == []
 
 
 def kernel_only(pid: int, name: str, wchan: str, call: str = "", state: str = "S") -> Stack:
@@ -366,22 +368,22 @@ def test_without_any_python_frame_the_kernel_still_tells_something() -> None:
     main = kernel_only(5, "python", "poll_schedule_timeout")
     idle = [kernel_only(pid, "pt_data_worker", "poll_schedule_timeout") for pid in (6, 7)]
     sleeps = kernel_only(8, "pt_data_worker", "hrtimer_nanosleep")
-    [best] = hang_cause.find([main, *idle, sleeps], {})
+    [best] = hang_cause.find_hangs([main, *idle, sleeps], {})
     assert (best.id, best.pid) == ("loader.hang_sample", 8)
     assert best.confidence <= 0.6
-    assert [found.id for found in hang_cause.find([main, *idle], {})] == ["loader.hang_unpicklable"]
-    [reads] = hang_cause.find([kernel_only(5, "python", "n_tty_read", "read 0 /dev/pts/3")], {})
+    assert [found.id for found in hang_cause.find_hangs([main, *idle], {})] == ["loader.hang_unpicklable"]
+    [reads] = hang_cause.find_hangs([kernel_only(5, "python", "n_tty_read", "read 0 /dev/pts/3")], {})
     assert (reads.id, reads.confidence) == ("hang.stopped", 0.9)
-    [locked] = hang_cause.find([kernel_only(5, "python", "futex_wait_queue", "futex")], {})
+    [locked] = hang_cause.find_hangs([kernel_only(5, "python", "futex_wait_queue", "futex")], {})
     assert (locked.id, locked.confidence) == ("hang.deadlock", 0.5)
 
 
 def test_storage_and_drivers_that_keep_a_process() -> None:
     storage = kernel_only(5, "python", "nfs_wait_bit_killable", state="D")
-    [found] = hang_cause.find([storage], {"stacks_before": [storage]})
+    [found] = hang_cause.find_hangs([storage], {"stacks_before": [storage]})
     assert (found.id, found.confidence) == ("hang.stopped", 0.8)
     assert "storage" in found.why
     driver = kernel_only(5, "python", "nvidia_ioctl", state="D")
-    assert hang_cause.find([driver], {})[0].id == "hang.cuda_init"
-    [passing] = hang_cause.find([storage], {"stacks_before": [kernel_only(5, "python", "futex_wait_queue")]})
+    assert hang_cause.find_hangs([driver], {})[0].id == "hang.cuda_init"
+    [passing] = hang_cause.find_hangs([storage], {"stacks_before": [kernel_only(5, "python", "futex_wait_queue")]})
     assert passing.confidence < 0.5

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 
-Hangs = Callable[..., list[Finding]]
+Hangs = Callable[..., list[HangFinding]]
 
 DIED = "import queue, threading\nq = queue.Queue()\ndef write():\n    while True: int(q.get()); q.task_done()\n"
 DIED += "threading.Thread(target=write, name='writer', daemon=True).start()\nq.put('n/a')\nq.join()\n"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from ocrlab.debug.diagnosis.hangs import wait_cycles
-from ocrlab.debug.diagnosis.hangs.stack_patterns import Finding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
-Hangs = Callable[..., list[Finding]]
+Hangs = Callable[..., list[HangFinding]]
 
 QUEUE = "import multiprocessing\ndef work(q):\n    q.put(b'x' * 10**6)\n"
 QUEUE += "c = multiprocessing.get_context('fork')\nq = c.Queue()\np = c.Process(target=work, args=(q,))\n"
