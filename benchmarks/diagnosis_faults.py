@@ -55,12 +55,14 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    parser_ = parser(__doc__)
-    parser_.add_argument("--family", action="append", default=[], help="only faults of this family (again for more)")
-    parser_.add_argument("--name", action="append", default=[], help="only this fault (again for more)")
-    parser_.add_argument("--silence", type=float, default=6.0, help="seconds without progress that are a hang (default 6)")
-    parser_.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
-    return parser_.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--family", action="append", default=[], help="only faults of this family (again for more)")
+    options.add_argument("--name", action="append", default=[], help="only this fault (again for more)")
+    options.add_argument(
+        "--silence", type=float, default=6.0, help="seconds without progress that are a hang (default 6)"
+    )
+    options.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
+    return options.parse_args()
 
 
 def wanted(fault: Fault, args: argparse.Namespace) -> bool:

@@ -110,10 +110,10 @@ CAPTURED = {
 
 def main() -> None:
     """Score, print the table and every miss, and end with 1 where a limit is not met."""
-    arguments = parser(__doc__)
-    arguments.add_argument("reports", nargs="*", type=Path, help="JSON-lines files (default: the shared development set)")
-    arguments.add_argument("--misses", action="store_true", help="name each report that was missed")
-    args = arguments.parse_args()
+    options = parser(__doc__)
+    options.add_argument("reports", nargs="*", type=Path, help="JSON-lines files (default: the shared development set)")
+    options.add_argument("--misses", action="store_true", help="name each report that was missed")
+    args = options.parse_args()
     parts, met = [], True
     for file in args.reports or [SHARED / "reports_dev.jsonl"]:
         reports = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

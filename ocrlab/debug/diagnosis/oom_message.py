@@ -251,7 +251,8 @@ def _fragmented(oom: Oom) -> Judgement | None:
         return None
     share = oom.unallocated / max(oom.reserved or 1, 1)
     if oom.unallocated >= oom.request:
-        why = f"{size_text(oom.unallocated)} is reserved but unallocated, more than the {size_text(oom.request)} asked for"
+        request = size_text(oom.request)
+        why = f"{size_text(oom.unallocated)} is reserved but unallocated, more than the {request} asked for"
         sure = 0.86 if share >= 0.2 else 0.7 if share >= TORN else 0.45
         return Judgement("gpumem.fragmentation", sure, why, oom.unallocated)
     large = oom.unallocated >= MATERIAL * (oom.total or oom.reserved or 1)
@@ -275,7 +276,8 @@ def _outside(oom: Oom) -> Judgement | None:
 
 def _capacity(oom: Oom) -> Judgement:
     if oom.allowed and oom.request and oom.total and oom.allowed < 0.999 * oom.total:
-        why = f"{size_text(oom.request)} more would pass the limit of {size_text(oom.allowed)} that this program set itself"
+        limit = size_text(oom.allowed)
+        why = f"{size_text(oom.request)} more would pass the limit of {limit} that this program set itself"
         if (oom.reserved or 0) + oom.request > oom.allowed:
             return Judgement("gpumem.capacity", 0.8, why)
     if _absurd(oom):
@@ -283,7 +285,8 @@ def _capacity(oom: Oom) -> Judgement:
     if oom.total and oom.ours and oom.request:
         share = (oom.ours + oom.request) / oom.total
         own_share = oom.ours / oom.total
-        why = f"this process holds {size_text(oom.ours)} of {size_text(oom.total)} and asks for {size_text(oom.request)} more"
+        usage = f"{size_text(oom.ours)} of {size_text(oom.total)}"
+        why = f"this process holds {usage} and asks for {size_text(oom.request)} more"
         if share > 1 and own_share >= 0.8:
             torn = oom.unallocated is not None and oom.unallocated >= max(oom.request, TORN * (oom.reserved or 0))
             return Judgement("gpumem.capacity", 0.62 if torn else 0.7, why)  # one message cannot tell it from a leak

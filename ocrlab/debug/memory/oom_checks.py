@@ -118,7 +118,8 @@ def _grows(known: Known) -> Check:
         return _check(
             4, "ok", f"it does not grow: {points}, {size_text(int(max(series.values)))} at the highest", series.source
         )
-    per = f"+{size_text(int(grown.rate))} a {series.unit} (95 %: {size_text(int(grown.low))} to {size_text(int(grown.high))})"
+    interval = f"{size_text(int(grown.low))} to {size_text(int(grown.high))}"
+    per = f"+{size_text(int(grown.rate))} a {series.unit} (95 %: {interval})"
     seen = f"{per}, {100 * grown.confidence:.1f} % sure, {points}, {size_text(int(grown.rise))} in all"
     return _check(4, "fail", seen, series.source, cause="gpumem.leak" if series.where == "gpu" else "host.oom_kill")
 

@@ -26,9 +26,9 @@ def hangs(tmp_path: Path) -> Iterator[Hangs]:
     started: list[subprocess.Popen[bytes]] = []
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         time.sleep(0.2)
-        found, reason = pyspy.dump(process_tree.descendants(child.pid)[0], time.monotonic() + AMPLE)
+        sample, reason = pyspy.dump(process_tree.descendants(child.pid)[0], time.monotonic() + AMPLE)
         child.kill()
-    if not found:
+    if not sample:
         pytest.skip(reason)
 
     def run(code: str, cause: str, word: str = "") -> list[HangFinding]:
@@ -39,16 +39,16 @@ def hangs(tmp_path: Path) -> Iterator[Hangs]:
                 start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(tmp_path)},
             )  # fmt: skip
         started.append(child)
-        found: list[HangFinding] = []
+        findings: list[HangFinding] = []
         end = time.monotonic() + 90
-        while time.monotonic() < end and not (found and found[0].id == cause and word in found[0].why):
+        while time.monotonic() < end and not (findings and findings[0].id == cause and word in findings[0].why):
             time.sleep(0.3)  # it may still be on its way to the place where it will hang
             before = stack_dumps.take(process_tree.descendants(child.pid), AMPLE, native=False)
             time.sleep(0.1)
             after = stack_dumps.take(process_tree.descendants(child.pid), AMPLE)
             text = (tmp_path / "log").read_text(errors="replace")
-            found = hang_cause.find_hangs(after, {"stacks_before": before, "log": text})
-        return found
+            findings = hang_cause.find_hangs(after, {"stacks_before": before, "log": text})
+        return findings
 
     yield run
     for child in started:

@@ -54,12 +54,12 @@ def test_every_cause_is_there_once(shared: Path) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
 def test_an_entry_is_complete(entry: catalogue.Entry) -> None:
-    known = catalogue.load()
+    causes_and_guides = catalogue.load()
     assert all((entry.title, entry.about, entry.why, entry.fix, entry.signs, entry.examples))
     assert len(entry.experiment) > 15
-    assert set(entry.otherwise) <= set(known.entries)
+    assert set(entry.otherwise) <= set(causes_and_guides.entries)
     assert entry.id not in entry.otherwise
-    assert set(entry.guides) <= set(known.guides)
+    assert set(entry.guides) <= set(causes_and_guides.guides)
 
 
 EXAMPLES = [(entry.id, example) for entry in ENTRIES for example in entry.examples]
@@ -68,7 +68,7 @@ EXAMPLES = [(entry.id, example) for entry in ENTRIES for example in entry.exampl
 @pytest.mark.parametrize(("cause", "example"), EXAMPLES, ids=[f"{cause}-{text[:30]}" for cause, text in EXAMPLES])
 def test_an_example_is_named_by_its_own_entry(cause: str, example: str) -> None:
     verdict = classify(Incident(texts={"log_tail.txt": example}))
-    assert [found.id for found in verdict.causes[:1]] == [cause]
+    assert [first.id for first in verdict.causes[:1]] == [cause]
 
 
 def test_every_guide_is_pointed_at() -> None:
@@ -134,13 +134,13 @@ def test_the_listing_has_all() -> None:
 
 
 def test_only_commands_that_exist_are_named() -> None:
-    told = re.findall(r"\bocrlab ([a-z]+)\b", catalogue.FILE.read_text(encoding="utf-8"))
-    assert set(told) <= set(COMMANDS), "an experiment must be one that people can do"
-    assert {"watch", "replay"} <= set(told)
+    commands = re.findall(r"\bocrlab ([a-z]+)\b", catalogue.FILE.read_text(encoding="utf-8"))
+    assert set(commands) <= set(COMMANDS), "an experiment must be one that people can do"
+    assert {"watch", "replay"} <= set(commands)
 
 
 @pytest.mark.parametrize("cause", ["native.segv", "native.abort", "kernel.illegal_address", "num.nonfinite"])
-def test_what_a_replay_can_place_asks_for_one(cause: str) -> None:
+def test_a_cause_that_a_replay_can_place_asks_for_a_replay(cause: str) -> None:
     assert "ocrlab replay RUN" in catalogue.load().entries[cause].experiment
 
 

@@ -76,12 +76,12 @@ def test_a_message_without_any_mark_of_a_log_is_still_read(line: str, cause: str
 
 
 def test_what_a_person_says_beside_a_log_is_never_sure() -> None:
-    found = judge(f"{ILLEGAL}\nstep 3", "I see that the RAM is full").causes
-    assert all(cause.confidence <= 0.7 for cause in found)
+    causes = judge(f"{ILLEGAL}\nstep 3", "I see that the RAM is full").causes
+    assert all(cause.confidence <= 0.7 for cause in causes)
 
 
 @pytest.mark.parametrize("log", ["epoch 1 loss 0.5\nepoch 2 loss 0.4\ndone"])
-def test_nothing_known_is_said_and_what_is_missing(log: str) -> None:
+def test_an_unknown_cause_names_what_is_missing(log: str) -> None:
     verdict = judge(log)
     assert verdict.causes == []
     assert any("traceback" in thing for thing in verdict.missing)
@@ -91,8 +91,8 @@ def test_an_exception_of_the_program_itself_is_quoted_not_guessed() -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nacme.PlanError: no such plan'
     verdict = judge(log, status="failed", exit_code=1)
     assert verdict.causes == []
-    told = "`acme.PlanError: no such plan` in f (a.py:1) (log_tail.txt line 3)"
-    assert verdict.missing == [f"nothing from outside: this is the program's own error, {told}"]
+    quoted = "`acme.PlanError: no such plan` in f (a.py:1) (log_tail.txt line 3)"
+    assert verdict.missing == [f"nothing from outside: this is the program's own error, {quoted}"]
 
 
 def test_the_first_error_in_time_wins_and_followers_are_named() -> None:
@@ -135,8 +135,8 @@ def test_a_device_assert_just_above_explains_a_library_status() -> None:
 
 def test_the_hint_about_device_asserts_is_no_device_assert() -> None:
     log = f"{ILLEGAL}\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
-    found = next((cause for cause in judge(log).causes if cause.id == "data.index_range"), None)
-    assert found is None or found.evidence == []
+    asserted = next((cause for cause in judge(log).causes if cause.id == "data.index_range"), None)
+    assert asserted is None or asserted.evidence == []
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_no_space_near_shared_memory_is_shared_memory() -> None:
     assert first(judge("OSError: [Errno 28] No space left on device: 'checkpoints/last.ckpt'")) == "io.disk_full"
 
 
-def test_a_cpu_illegal_instruction_is_not_a_gpu_one() -> None:
+def test_illegal_instructions_of_cpu_and_gpu_differ() -> None:
     assert first(judge("Illegal instruction (core dumped)")) == "build.cpu_isa"
     assert first(judge("CUDA error: an illegal instruction was encountered")) == "kernel.illegal_instruction"
 
@@ -223,7 +223,7 @@ def test_only_kernel_lines_about_our_processes_count() -> None:
     assert "host.oom_kill" not in {cause.id for cause in ours.causes}
     theirs = classify(Incident("killed", None, "SIGKILL", texts, facts={"pids": [99]}))
     assert theirs.causes[0].confidence <= 0.5
-    assert [told.kind for told in kernel_log_lines.process_lines(kernel)] == ["oom", "trap"]
+    assert [line.kind for line in kernel_log_lines.process_lines(kernel)] == ["oom", "trap"]
 
 
 @pytest.mark.parametrize("left, cause", [(0, "host.shm"), (2**30, "data.corrupt")])
@@ -251,7 +251,7 @@ def test_a_ctrl_c_traceback_tells_what_was_waited_for() -> None:
     assert first(judge(log)) == "loader.hang_sample"
 
 
-def test_a_dump_of_stacks_in_one_line_is_read_and_keeps_its_line() -> None:
+def test_a_stack_dump_on_a_single_line_keeps_its_line_number() -> None:
     dump = (
         'Process 7: python train.py\nThread 7 (active): "MainThread"\n    spin (loop.py:4)\n    <module> (train.py:9)\n'
     )
@@ -262,7 +262,7 @@ def test_a_dump_of_stacks_in_one_line_is_read_and_keeps_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "signals"),
     [
         ("Process finished with exit code -1", []),
         ("exitcode  : -1 (pid: 8)", ["SIGHUP"]),
@@ -270,8 +270,8 @@ def test_a_dump_of_stacks_in_one_line_is_read_and_keeps_its_line() -> None:
         ("it ends with exit codes 3 or -11", ["SIGSEGV"]),
     ],
 )
-def test_a_signal_below_zero(line: str, found: list[str]) -> None:
-    assert [name for name, _ in exit_codes.find(line)] == found
+def test_a_signal_below_zero(line: str, signals: list[str]) -> None:
+    assert [name for name, _ in exit_codes.find(line)] == signals
 
 
 def test_repeated_numbers_of_exit() -> None:
@@ -357,8 +357,8 @@ def test_somebody_elses_oom_kill_is_not_ours() -> None:
 [1.0] Memory cgroup out of memory: Killed process 77 (java)
 [1.1] oom_reaper: reaped process 77 (java)"""
     texts = {"log_tail.txt": "step 1", "kernel_log.txt": kernel}
-    found = classify(Incident("killed", None, "SIGKILL", texts, facts={"pids": [99]}))
-    assert found.causes[0].confidence <= 0.5
+    verdict = classify(Incident("killed", None, "SIGKILL", texts, facts={"pids": [99]}))
+    assert verdict.causes[0].confidence <= 0.5
     read_and_empty = judge("step 1", status="killed", signal="SIGKILL", facts={"kernel_log_read": True})
     assert first(read_and_empty) == "ext.signal"
     assert "host.oom_kill" in ruled_out(read_and_empty)

@@ -20,9 +20,9 @@ from ocrlab.debug.diagnosis.cuda_compatibility import mismatch
     ],
 )
 def test_a_card_that_the_wheel_cannot_serve(text: str, says: str) -> None:
-    found = mismatch(text)
-    assert found is not None
-    assert says in found.why
+    conflict = mismatch(text)
+    assert conflict is not None
+    assert says in conflict.why
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_ordinary_exit_codes_are_no_signals(text: str) -> None:
 
 def test_memory_that_nobody_in_the_table_holds() -> None:
     head = "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |\n"
-    found = nvidia_smi.orphan(head)
-    assert found is not None
-    assert (found.used, found.total) == (12799, 16280)
+    memory = nvidia_smi.orphan(head)
+    assert memory is not None
+    assert (memory.used, memory.total) == (12799, 16280)
     assert nvidia_smi.orphan(head + "|    0      4133      C   python      12700MiB |") is None
     assert nvidia_smi.orphan(head.replace("12799", "312")) is None
 
 
-def test_a_bare_number_is_a_card_only_beside_words_of_one() -> None:
+def test_a_bare_number_is_a_card_only_next_to_the_word() -> None:
     assert mismatch("a new graphics card, a 3080 instead of a 1050; torch 1.2.0, cuda 10.0") is not None
     assert mismatch("3080 pages; torch 1.2.0, cuda 10.0") is None

@@ -32,7 +32,7 @@ def program(folder: Path, text: str = SOURCE) -> str:
     return str(file)
 
 
-def test_a_line_of_a_handler_is_told_from_one_that_is_guarded(tmp_path: Path) -> None:
+def test_handler_and_guarded_lines_differ(tmp_path: Path) -> None:
     file = program(tmp_path)
     inside = except_blocks.inside(file, 10)
     assert inside is not None and (inside.line, inside.at, inside.catches, inside.broad) == (3, 9, ("Exception",), True)
@@ -49,7 +49,7 @@ def test_what_takes_an_error_depends_on_its_classes(tmp_path: Path) -> None:
 
 
 def test_only_a_handler_that_takes_all_and_goes_on_is_silent(tmp_path: Path) -> None:
-    assert [one.at for one in except_blocks.silent(program(tmp_path))] == [16]
+    assert [handler.at for handler in except_blocks.silent(program(tmp_path))] == [16]
 
 
 def test_names_are_those_of_the_statement_and_not_of_its_block(tmp_path: Path) -> None:

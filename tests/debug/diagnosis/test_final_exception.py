@@ -64,7 +64,7 @@ def test_noise_before_a_good_end_is_no_cause(name: str) -> None:
         ("imread_('a.jpg'): can't open/read file: check file path/integrity\n", "io.missing"),
     ],
 )
-def test_an_error_that_can_cause_the_last_one_stays_first(before: str, cause: str) -> None:
+def test_an_error_that_can_cause_the_last_error_stays_first(before: str, cause: str) -> None:
     assert str(first(judge(f"{before}\n{END}"))).startswith(cause)
 
 
@@ -153,7 +153,7 @@ def test_a_warning_over_several_lines_counts_where_the_error_is_of_its_kind() ->
     )
 
 
-def test_a_warning_of_numpy_is_no_cause_before_a_card_that_is_not_seen() -> None:
+def test_a_warning_of_numpy_is_no_cause_before_an_invisible_card() -> None:
     verdict = judge(
         "net.py:3: UserWarning: Failed to initialize NumPy: _ARRAY_API not found (Triggered internally at x.cpp:77.)\n"
         'Traceback (most recent call last):\n  File "net.py", line 3, in <module>\n    torch._C._cuda_init()\n'

@@ -40,16 +40,18 @@ KILLED = row(1, exit_code=-9, signal="SIGKILL")
 
 def test_a_killed_rank_is_named_and_the_lost_connection_is_not_the_cause():
     incident = failed(ended(0, LOST, 5.0), KILLED, oom_kills=0)
-    one = first_failed_rank.find_failed_rank(incident)
-    assert (one.rank, one.how, one.line) == (1, "killed", 2)
-    assert one.why.startswith("rank 1 of 2 (process 12) was killed by SIGKILL, at step 3 (train, p4); rank 0 then lost")
+    rank = first_failed_rank.find_failed_rank(incident)
+    assert (rank.rank, rank.how, rank.line) == (1, "killed", 2)
+    assert rank.why.startswith(
+        "rank 1 of 2 (process 12) was killed by SIGKILL, at step 3 (train, p4); rank 0 then lost"
+    )
     verdict = classify(incident)
     assert verdict.causes[0].id == "ext.signal"
-    assert verdict.causes[0].evidence[0].text == one.why
+    assert verdict.causes[0].evidence[0].text == rank.why
     assert not any(cause.id.startswith("dist.") for cause in verdict.causes)
 
 
-def test_what_another_rank_says_of_its_end_is_no_evidence_about_one_that_said_nothing():
+def test_the_end_of_another_rank_is_no_evidence_about_a_silent_rank():
     """Somebody's `kill -9`: no line is marked, and "killed or ended by itself" are the words of the other rank."""
     log = f"""2 ranks: 2 x batch_size 2
 W1123 04:24:19 elastic/multiprocessing/api.py:1028] Sending process 11 closing signal SIGTERM
@@ -66,8 +68,8 @@ ocrlab: rank 1 (process 12) was killed by SIGKILL; the other ranks were ended
 
 def test_the_error_that_came_first_is_named_whatever_the_order_of_ranks():
     for rows in ([ended(0, LOST, 5.0), ended(1, "no corner", 4.0)], [ended(0, "no corner", 4.0), ended(1, LOST, 5.0)]):
-        one = first_failed_rank.find_failed_rank(failed(*rows))
-        assert "failed first: RuntimeError: no corner" in one.why
+        rank = first_failed_rank.find_failed_rank(failed(*rows))
+        assert "failed first: RuntimeError: no corner" in rank.why
     both = [ended(0, "late", 9.0), ended(1, "early", 4.0)]
     assert first_failed_rank.find_failed_rank(failed(*both)).rank == 1
 
@@ -86,27 +88,27 @@ ocrlab: rank 1 (process 12) ended with exit status 1; the other ranks were ended
     assert not [thing for thing in verdict.missing if thing.startswith("no error in this log")]
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_the_traceback_of_the_sentinel_is_that_of_rank_0(guilty):
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_the_traceback_of_the_sentinel_is_that_of_rank_0(culprit):
     """`ocrlab diagnose RUN` reads it: how rank 0 lost the others is not why rank 1 failed."""
     lost = f'Traceback (most recent call last):\n  File "/p/fit.py", line 5, in fit\nRuntimeError: {LOST}\n'
     raised = 'Traceback (most recent call last):\n  File "/p/p.py", line 4, in load\nValueError: no corner\n'
-    rows = [ended(guilty, "no corner", 4.0, "ValueError"), ended(1 - guilty, LOST, 5.0)]
-    incident = failed(*sorted(rows, key=lambda one: one["rank"]), log="")
-    incident.texts["traceback.txt"] = lost if guilty else raised
+    rows = [ended(culprit, "no corner", 4.0, "ValueError"), ended(1 - culprit, LOST, 5.0)]
+    incident = failed(*sorted(rows, key=lambda row: row["rank"]), log="")
+    incident.texts["traceback.txt"] = lost if culprit else raised
     verdict = classify(incident)
     assert verdict.causes == []
-    assert f"rank {guilty} of 2" in verdict.missing[0]
+    assert f"rank {culprit} of 2" in verdict.missing[0]
     assert "own error, `ValueError: no corner`" in verdict.missing[1]
 
 
-def test_an_error_that_every_rank_raises_is_about_one():
+def test_an_error_that_every_rank_raises_names_its_rank():
     rows = [ended(0, "Rank 1 was given a batch of another shape", 4.0, rank=1)]
     rows.append(ended(1, "Rank 1 was given a batch of another shape", 4.1, rank=1))
     assert first_failed_rank.find_failed_rank(failed(*rows)).rank == 1
 
 
-def test_a_cuda_error_of_one_rank_is_judged_by_that_ranks_lines():
+def test_a_cuda_error_is_judged_by_the_lines_of_its_rank():
     log = (
         "[default1]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity "
         "of 11.76 GiB of which 1.00 GiB is free.\nRuntimeError: NCCL communicator was aborted on rank 0.\n"
@@ -146,12 +148,12 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
-def test_a_rank_without_a_record_is_judged_by_the_lines_that_are_marked_as_its_own(guilty):
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_rank_without_a_record_is_judged_by_the_lines_that_are_marked_as_its_own(culprit):
     rows = [row(number, exit_code=1) for number in range(2)]
-    verdict = classify(failed(*rows, log=TORCHRUN.format(1 - guilty, guilty)))
+    verdict = classify(failed(*rows, log=TORCHRUN.format(1 - culprit, culprit)))
     assert verdict.causes == []
-    assert f"rank {guilty} of 2 (process {11 + guilty}) failed first: KeyError: 'val/hmean'" in verdict.missing[0]
+    assert f"rank {culprit} of 2 (process {11 + culprit}) failed first: KeyError: 'val/hmean'" in verdict.missing[0]
     assert "in log_best (train.py:4)" in verdict.missing[1]
 
 
@@ -178,7 +180,7 @@ def test_an_error_that_no_rank_has_marked_as_its_own_makes_no_rank_silent():
 
 
 @pytest.mark.parametrize(("state", "what"), [("T", "is stopped"), ("", "is gone, and the others wait for it")])
-def test_of_ranks_that_stand_still_one_that_is_stopped_or_gone_is_named(state, what):
+def test_a_stopped_or_missing_rank_is_named_in_a_hang(state, what):
     rows = [row(0, state="S", pids=[11]), row(1, state=state, pids=[12])]
     incident = Incident("hung", None, None, {"log_tail.txt": ""}, "", {"ranks": rows})
     assert what in first_failed_rank.find_failed_rank(incident).why
@@ -192,7 +194,7 @@ def test_a_worker_that_hangs_belongs_to_its_rank():
     assert first_failed_rank.find_failed_rank(incident).rank == 1
 
 
-def test_one_process_alone_and_ranks_that_did_well_are_nobodys_fault():
+def test_a_single_process_and_successful_ranks_have_no_failed_rank():
     assert first_failed_rank.find_failed_rank(failed()) is None
     assert first_failed_rank.find_failed_rank(failed(row(0), row(1), ended_by="outside")) is None, (
         "somebody has ended all of them"
@@ -226,12 +228,12 @@ def test_a_rank_that_is_gone_without_a_word_has_no_collective_as_its_cause():
     assert all(cause.confidence <= 0.5 for cause in verdict.causes)
     assert not any(cause.id.startswith(("dist.", "hw.gpu", "hang.gpu")) for cause in verdict.causes)
     assert "how rank 1 ended" in verdict.missing[0]
-    told = sentence(verdict)
-    assert told.startswith("Rank 1 of 2 (process 12) died without a word: killed, crashed, or ended by os._exit, at ")
-    assert "step 3 (forward, p4); rank 0 then lost the connection to it; possible cause: killed by the kernel" in told
+    text = sentence(verdict)
+    assert text.startswith("Rank 1 of 2 (process 12) died without a word: killed, crashed, or ended by os._exit, at ")
+    assert "step 3 (forward, p4); rank 0 then lost the connection to it; possible cause: killed by the kernel" in text
 
 
-def test_others_that_the_launcher_has_ended_say_nothing_of_the_cause():
+def test_ranks_that_the_launcher_ended_are_no_cause():
     stopped = row(0, end={"how": "stopped", "time": 5.0, "error": None})
     raised = (
         f"RuntimeError: {LOST}\n\nDuring handling of the above exception, another one occurred:\n\nSystemExit: 143\n"
@@ -273,8 +275,10 @@ def test_a_pasted_log_of_torchrun_names_the_rank_that_raised():
     before += "[rank1]:   File \"/p/train.py\", line 4, in load\n[rank1]: KeyError: 'hmean'\n"
     verdict = classify(pasted(1, 1, before=before))
     assert verdict.causes == []
-    told = "Rank 1 of 2 (process 41) failed first: KeyError: 'hmean'; it is an error of its own, in load (train.py:4)"
-    assert sentence(verdict) == f"{told} (train.log line 4)."
+    expected = (
+        "Rank 1 of 2 (process 41) failed first: KeyError: 'hmean'; it is an error of its own, in load (train.py:4)"
+    )
+    assert sentence(verdict) == f"{expected} (train.log line 4)."
 
 
 @pytest.mark.parametrize(
@@ -286,18 +290,18 @@ def test_a_pasted_log_of_torchrun_names_the_rank_that_raised():
         ((-6, -6), "[rank0]:[E ProcessGroupNCCL.cpp:630] Watchdog caught collective operation timeout\n"),
     ],
 )
-def test_a_pasted_log_that_does_not_tell_whose_fault_it_is_names_none(codes, before):
+def test_an_ambiguous_pasted_log_names_no_rank(codes, before):
     incident = pasted(*codes, before=before)
     assert first_failed_rank.find_failed_rank(incident) is None
     assert not first_failed_rank.rank_sentence(classify(incident))
 
 
 @pytest.mark.parametrize("place", ["", " (log_tail.txt line 6)", ", in load (train.py:4)"])
-def test_what_the_rank_has_said_of_its_error_is_not_said_twice(place):
+def test_the_error_of_a_rank_is_not_repeated(place):
     rank = "rank 1 of 2 (process 12) failed first: KeyError: 'hmean', at step 3 (train, p4)"
     own = f"nothing from outside: this is the program's own error, `KeyError: 'hmean'`{place.replace(', ', ' ')}"
-    told = sentence(Verdict(status="failed", exit_code=1, missing=[rank, own]))
-    assert told == f"R{rank[1:]}; it is an error of its own{place}."
+    text = sentence(Verdict(status="failed", exit_code=1, missing=[rank, own]))
+    assert text == f"R{rank[1:]}; it is an error of its own{place}."
 
 
 def test_a_process_in_the_words_of_a_hang_is_named_by_its_rank():

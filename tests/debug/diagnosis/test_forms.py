@@ -20,18 +20,18 @@ FORMS = [(entry.id, form) for entry in catalogue.load().entries.values() for for
 
 @pytest.mark.parametrize(("cause", "form"), FORMS, ids=[form.example[:40] for _, form in FORMS])
 def test_an_example_of_a_form_gets_its_fix(cause: str, form: catalogue.Form) -> None:
-    found = first(form.example)
-    assert (found.id, found.fix) == (cause, form.fix)
+    first_cause = first(form.example)
+    assert (first_cause.id, first_cause.fix) == (cause, form.fix)
 
 
 def test_without_a_form_the_fix_is_the_entrys() -> None:
-    found = first("ImportError: ext.so: undefined symbol: _ZN3c104warnERKNS_7WarningE")
-    assert found.fix == catalogue.load().entries["build.abi"].fix
+    cause = first("ImportError: ext.so: undefined symbol: _ZN3c104warnERKNS_7WarningE")
+    assert cause.fix == catalogue.load().entries["build.abi"].fix
 
 
 def test_a_weaker_line_does_not_choose_the_form() -> None:
-    found = first("NVIDIA GeForce RTX 4090", "torch 1.4.0+cu101", "RuntimeError: NCCL Error 1: unhandled cuda error")
-    assert (found.id, found.fix) == ("build.arch", catalogue.load().entries["build.arch"].fix)
+    cause = first("NVIDIA GeForce RTX 4090", "torch 1.4.0+cu101", "RuntimeError: NCCL Error 1: unhandled cuda error")
+    assert (cause.id, cause.fix) == ("build.arch", catalogue.load().entries["build.arch"].fix)
 
 
 def test_explaining_tells_every_form() -> None:
@@ -51,7 +51,7 @@ def test_frames_of_eight_ranks_that_mix_are_read_in_a_moment() -> None:
 
 
 @pytest.mark.parametrize("path", ["data/bedroom/img.png", "data/train.txt", "dumbbells/7.jpg"])
-def test_a_file_of_the_data_is_not_taken_for_one_that_a_handler_writes(path: str) -> None:
+def test_a_data_file_is_not_mistaken_for_a_file_that_a_handler_writes(path: str) -> None:
     log = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
     best = classify(Incident("failed", 1, texts={"log_tail.txt": log})).causes[0]
     assert best.id == "io.missing"

@@ -31,9 +31,11 @@ def record(kind: str, *chain: dict[str, Any], at: float = 1.0, **more: Any) -> d
 
 
 def judge(records: list[dict[str, Any]], log: str) -> Verdict:
-    texts, told = {"log_tail.txt": log}, hidden_errors.errors_text(records, log, MAIN)
+    texts, errors = {"log_tail.txt": log}, hidden_errors.errors_text(records, log, MAIN)
     facts = {"silent": hidden_errors.suspected_handler(records, log, MAIN)}
-    return classify(Incident("failed", 1, texts={**texts, **({hidden_errors.FILE: told} if told else {})}, facts=facts))
+    return classify(
+        Incident("failed", 1, texts={**texts, **({hidden_errors.FILE: errors} if errors else {})}, facts=facts)
+    )
 
 
 def source(folder: Path, text: str) -> str:
@@ -63,7 +65,7 @@ def test_the_error_whose_handler_failed_is_the_cause(tmp_path: Path, end: str, b
     assert verdict.ruled_out[0].id == "io.missing" and "in train (train.py:5)" in verdict.ruled_out[0].why
 
 
-def test_an_error_of_the_program_itself_is_told_with_its_place(tmp_path: Path) -> None:
+def test_an_error_of_the_program_itself_has_its_place(tmp_path: Path) -> None:
     file = source(tmp_path, REPORTS)
     first = link("KeyError", "'loss'", (file, 3, "train"), (file, 7, "step"))
     verdict = judge([record("exit", link("FileNotFoundError", MISSING, (file, 5, "train")), first)], MISSING)
@@ -136,9 +138,7 @@ WENT_ON = """def main():
         ("FileNotFoundError", "[Errno 2] No such file or directory: 'best.pt'", 10),
     ],
 )
-def test_what_a_swallowed_error_kept_from_being_made_is_not_the_cause(
-    tmp_path: Path, last: str, says: str, line: int
-) -> None:
+def test_the_swallowed_error_is_the_cause_of_a_missing_value(tmp_path: Path, last: str, says: str, line: int) -> None:
     file = source(tmp_path, WENT_ON)
     end = record("uncaught", link(last, says, (file, line, "main")), at=3.0, hears=True)
     log = f'Traceback (most recent call last):\n  File "{file}", line {line}, in main\n{last}: {says}\n'
@@ -146,13 +146,13 @@ def test_what_a_swallowed_error_kept_from_being_made_is_not_the_cause(
     assert [cause.id for cause in alone.causes] == (["io.missing"] if "File" in last else [])
     verdict = judge([record("handled", link("RuntimeError", DEVICE, (file, 4, "main"))), end], log)
     assert [cause.id for cause in verdict.causes] == ["user.device"]
-    assert any("train.py:7 and went on" in one.why for one in verdict.ruled_out)
+    assert any("train.py:7 and went on" in ruled.why for ruled in verdict.ruled_out)
     old = judge([{**end, "hears": False}], log)  # before Python 3.12
-    assert any("`except` in train.py:7" in one for one in [*old.missing, *(c.experiment for c in old.causes)])
+    assert any("`except` in train.py:7" in ruled for ruled in [*old.missing, *(c.experiment for c in old.causes)])
     assert all(cause.confidence <= 0.6 for cause in old.causes)
 
 
-def test_what_a_handler_leaves_with_is_told_and_what_it_took_long_before_is_not(tmp_path: Path) -> None:
+def test_the_error_of_a_handler_that_exits_is_shown_and_older_ones_are_not(tmp_path: Path) -> None:
     text = "def main():\n    try:\n        step()\n    except Exception as error:\n        return 1\nstep()\n"
     file = source(tmp_path, text)
     taken = record("handled", link("RuntimeError", DEVICE, (file, 3, "main")))
@@ -161,7 +161,7 @@ def test_what_a_handler_leaves_with_is_told_and_what_it_took_long_before_is_not(
     assert hidden_errors.errors_text([other], "failed\n", MAIN) == ""
 
 
-def test_an_error_that_the_output_does_not_show_is_told() -> None:
+def test_an_error_that_the_output_does_not_show() -> None:
     end = record("uncaught", link("RuntimeError", DEVICE, ("gone.py", 3, "main")))
     assert judge([end], "lost sys.stderr\n").causes[0].id == "user.device"
     assert (
@@ -172,14 +172,14 @@ def test_an_error_that_the_output_does_not_show_is_told() -> None:
 def test_a_syntax_error_is_shown_without_the_place_in_its_text() -> None:
     with pytest.raises(SyntaxError) as caught:
         compile("def f(:\n", "train.py", "exec")
-    kinds = [one.__name__ for one in SyntaxError.__mro__]
+    kinds = [kind.__name__ for kind in SyntaxError.__mro__]
     end = record("uncaught", {**link("SyntaxError", str(caught.value)), "kinds": kinds})
     shown = f'  File "train.py", line 1\n    def f(:\n          ^\nSyntaxError: {caught.value.msg}\n'
     assert hidden_errors.errors_text([end], shown, MAIN) == ""
     assert "does not show it" in hidden_errors.errors_text([end], "lost sys.stderr\n", MAIN)
 
 
-def test_errors_that_are_swallowed_again_and_again_are_told_at_a_good_end(tmp_path: Path) -> None:
+def test_repeatedly_swallowed_errors_are_reported_after_exit_status_0(tmp_path: Path) -> None:
     file = source(tmp_path, "for x in y:\n    try:\n        f()\n    except Exception:\n        pass\n")
     taken = record("handled", link("RuntimeError", "x", (file, 3, "<module>")))
     times = {"kind": "times", "pid": MAIN, "time": 2.0, "key": taken["key"], "count": 12}

@@ -48,10 +48,10 @@ def test_a_run_folder_tells_its_failure(runs: Path) -> None:
         raise FileNotFoundError(2, "No such file or directory", "data/train.txt")
     except FileNotFoundError as error:
         folder.fail(error)
-    found = load_input.read_incident(str(folder.path))
-    assert found.status == "failed"
-    assert "test_load_input.py" in found.texts["traceback.txt"]
-    assert classify(found).causes[0].id == "io.missing"
+    incident = load_input.read_incident(str(folder.path))
+    assert incident.status == "failed"
+    assert "test_load_input.py" in incident.texts["traceback.txt"]
+    assert classify(incident).causes[0].id == "io.missing"
 
 
 def test_a_folder_with_an_incident_keeps_status_and_signal(tmp_path: Path) -> None:
@@ -59,12 +59,12 @@ def test_a_folder_with_an_incident_keeps_status_and_signal(tmp_path: Path) -> No
     place.mkdir()
     (place / "verdict.json").write_text(json.dumps({"schema": 1, "status": "killed", "signal": "SIGILL"}))
     (place / "log_tail.txt").write_text("step 1\n")
-    found = load_input.read_incident(str(tmp_path))
-    assert (found.status, found.signal) == ("killed", "SIGILL")
-    assert classify(found).causes[0].id == "build.cpu_isa"
+    incident = load_input.read_incident(str(tmp_path))
+    assert (incident.status, incident.signal) == ("killed", "SIGILL")
+    assert classify(incident).causes[0].id == "build.cpu_isa"
 
 
-def test_a_torn_sentinel_does_not_hide_the_log_and_a_newer_one_is_refused(tmp_path: Path) -> None:
+def test_a_torn_sentinel_does_not_hide_the_log_and_a_newer_schema_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".FAILURE").write_text('{"schema": 1, "err')
     (tmp_path / "train.log").write_text("MemoryError")
     assert classify(load_input.read_incident(str(tmp_path))).causes[0].id == "host.alloc_fail"
@@ -73,7 +73,7 @@ def test_a_torn_sentinel_does_not_hide_the_log_and_a_newer_one_is_refused(tmp_pa
         load_input.read_incident(str(tmp_path))
 
 
-def test_ranks_without_a_watcher_are_known_by_their_own_records(tmp_path: Path) -> None:
+def test_ranks_without_a_watcher_are_read_from_their_records(tmp_path: Path) -> None:
     """Plain torchrun: the sentinel is rank 0's, which has only lost the other one."""
     lost = {
         "type": "RuntimeError",
@@ -85,12 +85,12 @@ def test_ranks_without_a_watcher_are_known_by_their_own_records(tmp_path: Path) 
     (tmp_path / "flight" / "ranks").mkdir(parents=True)
     ends = ({"how": "failed", "time": 1.0, "step": None, "error": lost}, None)
     for rank, end in enumerate(ends):
-        told = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "end": end}
-        (tmp_path / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(told))
-    found = find_failed_rank(load_input.read_run_folder(tmp_path))
-    assert found is not None and found.rank == 1
-    assert "rank 1 of 2 (process 41) died without a word: killed, crashed, or ended by os._exit; rank 0" in found.why
-    assert (found.file, found.line) == ("flight/ranks/rank-1.json", None), "there is no ranks.txt to point at"
+        record = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "end": end}
+        (tmp_path / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(record))
+    rank_ = find_failed_rank(load_input.read_run_folder(tmp_path))
+    assert rank_ is not None and rank_.rank == 1
+    assert "rank 1 of 2 (process 41) died without a word: killed, crashed, or ended by os._exit; rank 0" in rank_.why
+    assert (rank_.file, rank_.line) == ("flight/ranks/rank-1.json", None), "there is no ranks.txt to point at"
     (tmp_path / ".FAILURE").unlink()
     (tmp_path / ".RUNNING").write_text(json.dumps({**failure, "status": "running", "error": None}))
     assert find_failed_rank(load_input.read_run_folder(tmp_path)) is None, "they live"
@@ -104,19 +104,19 @@ def unwatched(place: Path, gpus: list[bool | None]) -> Path:
     (place / ".FAILURE").write_text(json.dumps(failure))
     for rank, gpu in enumerate(gpus):
         end = None if rank else {"how": "failed", "time": 1.0, "step": None, "error": error}
-        told = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "gpu": gpu, "end": end}
-        (place / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(told))
+        record = {"schema": 1, "rank": rank, "world": 2, "pid": 40 + rank, "gpu": gpu, "end": end}
+        (place / "flight" / "ranks" / f"rank-{rank}.json").write_text(json.dumps(record))
     return place
 
 
 @pytest.mark.parametrize(
-    ("gpus", "known"), [([False, False], False), ([False, True], True), ([None, None], None), ([False, None], None)]
+    ("gpus", "expected"), [([False, False], False), ([False, True], True), ([None, None], None), ([False, None], None)]
 )
-def test_whether_there_is_a_gpu_is_known_where_every_rank_has_said_so(gpus, known, tmp_path: Path) -> None:
-    assert load_input.read_run_folder(unwatched(tmp_path, gpus)).facts.get("gpu") is known
+def test_ranks_that_agree_show_whether_there_is_a_gpu(gpus, expected, tmp_path: Path) -> None:
+    assert load_input.read_run_folder(unwatched(tmp_path, gpus)).facts.get("gpu") is expected
 
 
-def test_one_process_has_said_so_in_its_environment(tmp_path: Path) -> None:
+def test_a_single_process_has_it_in_its_environment(tmp_path: Path) -> None:
     (tmp_path / ".FAILURE").write_text(json.dumps({"schema": 1, "status": "failure", "error": None}))
     (tmp_path / "environment.json").write_text(json.dumps({"schema": 1, "gpu": False}))
     assert load_input.read_run_folder(tmp_path).facts["gpu"] is False
@@ -124,14 +124,14 @@ def test_one_process_has_said_so_in_its_environment(tmp_path: Path) -> None:
 
 def test_an_exit_that_a_watcher_has_left_in_the_run_tells_how_a_rank_died(tmp_path: Path) -> None:
     keep_exits(unwatched(tmp_path, [False, False]) / "flight", [{"rank": 1, "pid": 41, "exit_code": -11}])
-    found = find_failed_rank(load_input.read_run_folder(tmp_path))
-    assert found is not None and (found.how, found.signal) == ("killed", "SIGSEGV")
+    failed_rank = find_failed_rank(load_input.read_run_folder(tmp_path))
+    assert failed_rank is not None and (failed_rank.how, failed_rank.signal) == ("killed", "SIGSEGV")
     verdict = classify(load_input.read_run_folder(tmp_path))
     assert verdict.causes[0].id == "native.segv"
     assert not any(cause.id.startswith(("dist.", "hw.")) for cause in verdict.causes)
     keep_exits(tmp_path / "flight", [{"rank": 1, "pid": 7, "exit_code": -11}])
-    found = find_failed_rank(load_input.read_run_folder(tmp_path))
-    assert found is not None and found.how == "silent", "that was an earlier start"
+    failed_rank = find_failed_rank(load_input.read_run_folder(tmp_path))
+    assert failed_rank is not None and failed_rank.how == "silent", "that was an earlier start"
 
 
 def test_a_folder_of_logs(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_outputs_and_errors_of_a_notebook(tmp_path: Path) -> None:
     ]
     book = {"cells": [{"cell_type": "markdown"}, {"cell_type": "code", "outputs": outputs}, "junk"]}
     (tmp_path / "run.ipynb").write_text(json.dumps(book))
-    found = load_input.read_incident(str(tmp_path / "run.ipynb"))
-    assert classify(found).causes[0].id == "data.sample"
+    incident = load_input.read_incident(str(tmp_path / "run.ipynb"))
+    assert classify(incident).causes[0].id == "data.sample"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{"])
@@ -176,7 +176,7 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
         load_input.read_incident(str(tmp_path / "bad.ipynb"))
 
 
-def test_a_small_stream_is_kept_whole() -> None:
+def test_a_small_stream_stays_whole() -> None:
     text = "".join(f"line {number}\n" for number in range(1000))
     assert window(io.BytesIO(text.encode())) == text
 
@@ -186,11 +186,11 @@ def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() ->
     lines[90_000] = "RuntimeError: CUDA error: misaligned address"
     text = window(io.BytesIO("\n".join(lines).encode()))
     assert len(text) < 2 * (HEAD + TAIL)
-    found = {line.number: line.text for line in clean(text)}
-    assert found[1] == lines[0]
-    assert found[90_001] == lines[90_000]
-    assert found[200_000] == lines[-1]
-    assert all(found[number] in lines[number - 1] for number in (50, 90_010, 199_990))
+    by_number = {line.number: line.text for line in clean(text)}
+    assert by_number[1] == lines[0]
+    assert by_number[90_001] == lines[90_000]
+    assert by_number[200_000] == lines[-1]
+    assert all(by_number[number] in lines[number - 1] for number in (50, 90_010, 199_990))
 
 
 def test_a_line_without_an_end_stays_bounded() -> None:
@@ -198,12 +198,12 @@ def test_a_line_without_an_end_stays_bounded() -> None:
 
 
 def executed(tmp_path: Path, result: object, *outputs: dict[str, object]) -> str:
-    told = {
+    stored = {
         "output_type": "display_data",
         "data": {load_input.RESULT: result, "text/plain": "FAIL: CUDA out of memory"},
     }
     book = tmp_path / "done.ipynb"
-    book.write_text(json.dumps({"cells": [{"cell_type": "code", "outputs": [told, *outputs]}]}))
+    book.write_text(json.dumps({"cells": [{"cell_type": "code", "outputs": [stored, *outputs]}]}))
     return str(book)
 
 
@@ -223,20 +223,20 @@ def test_our_own_words_in_a_notebook_are_no_log(tmp_path: Path) -> None:
     result |= {"ending": {"status": "failed", "exit_status": 1, "verdict": {"causes": []}}}
     ours = {"output_type": "error", "ename": "CellStuck", "evalue": "Cell [2] hangs", "traceback": ["hangs"]}
     error = {"output_type": "error", "ename": "KeyError", "evalue": "'lr'", "traceback": []}
-    found = load_input.read_incident(executed(tmp_path, result, ours, error))
-    assert found.texts == {"done.ipynb": "KeyError: 'lr'"}
-    verdict = classify(found)
+    incident = load_input.read_incident(executed(tmp_path, result, ours, error))
+    assert incident.texts == {"done.ipynb": "KeyError: 'lr'"}
+    verdict = classify(incident)
     assert (verdict.status, verdict.exit_code, verdict.causes) == ("failed", 1, [])
 
 
 @pytest.mark.parametrize("verdict", [None, 3, {"causes": 4}, {"causes": [{"id": "nonsense"}, "x"]}])
-def test_a_stored_verdict_that_names_no_cause_is_made_again(tmp_path: Path, verdict: object) -> None:
+def test_a_stored_verdict_without_a_cause_is_recomputed(tmp_path: Path, verdict: object) -> None:
     error = {"output_type": "error", "ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
     result = {"ending": {"status": "failed", "verdict": verdict}}
     assert classify(load_input.read_incident(executed(tmp_path, result, error))).causes[0].id == "host.alloc_fail"
 
 
-def test_a_folder_that_is_no_run_is_read_where_it_holds_one_log(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_read_where_it_holds_a_single_log(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("MemoryError\n")
     assert list(load_input.read_incident(str(tmp_path)).texts) == ["a.log"]
     (tmp_path / "b.log").write_text("KeyError: 'x'\n")

@@ -51,17 +51,17 @@ def test_nothing_and_junk_are_no_lines_or_harmless_ones(data: bytes | str) -> No
 
 
 def test_advice_is_blanked_and_offsets_lead_back_to_the_line() -> None:
-    found = log_text("log", "first\nsee max_split_size_mb here\nthird error", re.compile("max_split_size_mb"))
-    assert "max_split" not in found.text
-    assert found.line(found.text.index("third")) == Line(3, "third error")
+    text = log_text("log", "first\nsee max_split_size_mb here\nthird error", re.compile("max_split_size_mb"))
+    assert "max_split" not in text.text
+    assert text.line(text.text.index("third")) == Line(3, "third error")
 
 
 def test_of_many_lines_alike_the_first_and_the_last_stay() -> None:
     text = "\n".join(f"step {step} loss {step / 7:.3f}" for step in range(5000)) + "\nKeyError: 'x'"
-    found = log_text("log", text)
-    assert len(found.numbers) < 20
-    assert found.numbers[0] == 1
-    assert found.line(found.text.index("KeyError")).number == 5001
+    cleaned = log_text("log", text)
+    assert len(cleaned.numbers) < 20
+    assert cleaned.numbers[0] == 1
+    assert cleaned.line(cleaned.text.index("KeyError")).number == 5001
 
 
 def test_random_bytes_in_an_output_are_blank() -> None:
@@ -77,7 +77,7 @@ def test_a_text_that_a_web_page_escaped_is_read_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("quote", ['"', '\\"'])
-def test_a_traceback_in_one_line_of_json_is_many_lines_with_one_number(quote: str) -> None:
+def test_a_traceback_in_a_line_of_json_is_many_lines_with_the_same_number(quote: str) -> None:
     frames = f"Traceback (most recent call last):\\n  File {quote}f.py{quote}, line 3, in f\\nKeyError: 1"
     text = f'x\n{{"message": "{frames}"}}'
     lines = clean(text)
@@ -104,7 +104,7 @@ def test_an_exception_behind_other_words_is_a_line_of_its_own(lead: str) -> None
         "ocrlab: ValueError: bad",
     ],
 )
-def test_but_not_one_that_was_handled_or_is_the_cause_of_another(line: str) -> None:
+def test_but_not_a_handled_exception_or_the_cause_of_another(line: str) -> None:
     assert clean(line) == [Line(1, line)]
 
 

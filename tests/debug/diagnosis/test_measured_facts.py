@@ -24,7 +24,7 @@ def test_a_signal_speaks_for_a_cause(signal: str, cause: str) -> None:
     assert hits(signal)[0].cause == cause
 
 
-def test_an_exit_code_above_128_is_a_signal_and_one_is_not() -> None:
+def test_an_exit_code_above_128_is_a_signal_and_1_is_not() -> None:
     assert hits(code=139)[0].cause == "native.segv"
     assert hits(code=1) == []
 
@@ -52,12 +52,12 @@ def test_the_end_of_a_worker(signal: str, cause: str) -> None:
     ],
 )
 def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
-    [found] = hits(kernel=f"other\n{line}", pids=[8, 9])
-    assert (found.cause, found.evidence.line) == (cause, 2)
+    [hit] = hits(kernel=f"other\n{line}", pids=[8, 9])
+    assert (hit.cause, hit.evidence.line) == (cause, 2)
     assert hits(kernel=line, pids=[8]) == []
 
 
-def test_a_kill_in_the_group_is_ours_only_if_one_of_ours_was_killed() -> None:
+def test_a_kill_in_the_group_counts_only_if_our_process_was_killed() -> None:
     assert hits(code=1, oom_kills=3)[0].confidence < 0.3
     assert hits("SIGKILL", oom_kills=1)[0].confidence > 0.9
     ended = {"pid": 7, "role": "worker", "exit_code": None, "signal": "SIGKILL"}
@@ -80,13 +80,13 @@ STOOD = {"id": "hang.deadlock", "confidence": 0.6, "pid": 7, "why": "the main th
 
 
 def test_what_still_moved_at_its_time_limit_did_not_hang() -> None:
-    known = {"ended_by": "limit", "silent_seconds": 0.4, "run_seconds": 30.0, "hang": STOOD}
-    verdict = classify(Incident(status="hung", texts={"log_tail.txt": "CUDA out of memory\nstep 9"}, facts=known))
+    facts = {"ended_by": "limit", "silent_seconds": 0.4, "run_seconds": 30.0, "hang": STOOD}
+    verdict = classify(Incident(status="hung", texts={"log_tail.txt": "CUDA out of memory\nstep 9"}, facts=facts))
     assert [cause.id for cause in verdict.causes] == ["hang.deadlock"]
     assert verdict.causes[0].confidence <= 0.3
     assert "time limit" in verdict.missing[0]
-    known["silent_seconds"] = 20.0
-    assert classify(Incident(status="hung", facts=known)).causes[0].confidence == 0.6
+    facts["silent_seconds"] = 20.0
+    assert classify(Incident(status="hung", facts=facts)).causes[0].confidence == 0.6
 
 
 def test_what_is_missing_of_a_hang_is_about_hangs() -> None:
@@ -104,8 +104,8 @@ def test_who_pressed_ctrl_c_needs_no_advice() -> None:
 
 def test_a_line_that_names_our_own_process_comes_first() -> None:
     lines = "[1] sh invoked oom-killer: gfp_mask=0xcc0\n[2] Memory cgroup out of memory: Killed process 42 (python)"
-    known = {"pids": [42], "oom_kills": 1}
-    verdict = classify(Incident(status="killed", signal="SIGKILL", texts={"kernel_log.txt": lines}, facts=known))
+    facts = {"pids": [42], "oom_kills": 1}
+    verdict = classify(Incident(status="killed", signal="SIGKILL", texts={"kernel_log.txt": lines}, facts=facts))
     assert verdict.causes[0].id == "host.oom_kill"
     assert "process 42" in verdict.causes[0].evidence[0].text
 
@@ -117,8 +117,8 @@ def test_a_line_that_names_our_own_process_comes_first() -> None:
 def test_what_is_not_there_is_no_look_alike(facts: dict[str, object], gone: str) -> None:
     log = {"hw.gpu": "Segmentation fault", "loader.": "Killed"}[gone]
     before, after = (
-        [one.id for one in classify(Incident("failed", 1, texts={"log_tail.txt": log}, facts=known)).causes]
-        for known in ({}, facts)
+        [cause.id for cause in classify(Incident("failed", 1, texts={"log_tail.txt": log}, facts=machine)).causes]
+        for machine in ({}, facts)
     )
     assert any(name.startswith(gone) for name in before)
     assert not any(name.startswith(gone) for name in after)

@@ -50,10 +50,10 @@ def numbered(lines: list[str]) -> list[tuple[int, str]]:
     return list(enumerate(lines, 1))
 
 
-def failing(*args: Any, hear: Any = None) -> list[str]:
+def failing(*args: Any, stages: Any = None) -> list[str]:
     network = Net()
-    if hear is not None:
-        hear.attach(network)
+    if stages is not None:
+        stages.attach(network)
     try:
         network(*args)
     except Exception:
@@ -62,7 +62,7 @@ def failing(*args: Any, hear: Any = None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "expected"),
     [
         ((torch.tensor([1, 30]),), "module stem, operator embedding"),
         ((torch.tensor([1, 3]), True), "module blocks.*.norm, operator batch_norm"),
@@ -70,27 +70,27 @@ def failing(*args: Any, hear: Any = None) -> list[str]:
 )
 @pytest.mark.parametrize("recorded", [False, True])
 def test_module_and_operator_of_a_real_failure(
-    args: tuple[Any, ...], told: str, recorded: bool, tmp_path: Path
+    args: tuple[Any, ...], expected: str, recorded: bool, tmp_path: Path
 ) -> None:
-    hear = Stages(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
-    lines = failing(*args, hear=hear)
+    stages = Stages(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
+    lines = failing(*args, stages=stages)
     assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"
-    found = module_path.failing_module(numbered(lines))
-    assert found is not None
-    assert found[1] == told
-    assert told.rpartition(" ")[2] in lines[found[0] - 1]
+    place = module_path.failing_module(numbered(lines))
+    assert place is not None
+    assert place[1] == expected
+    assert expected.rpartition(" ")[2] in lines[place[0] - 1]
 
 
-def test_a_member_that_no_traceback_names_is_at_least_one_of_its_network() -> None:
+def test_an_unnamed_member_is_placed_in_its_network() -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten())
     try:
         model(torch.tensor([30]))
     except IndexError:
-        found = module_path.failing_module(numbered(traceback.format_exc().splitlines()))
-    assert found is not None and found[1] == "module model.*, operator embedding"
+        place = module_path.failing_module(numbered(traceback.format_exc().splitlines()))
+    assert place is not None and place[1] == "module model.*, operator embedding"
 
 
-def test_without_a_module_nothing_is_said() -> None:
+def test_without_a_module_there_is_no_place() -> None:
     try:
         torch.zeros(2) + torch.zeros(3)
     except RuntimeError:
@@ -100,7 +100,7 @@ def test_without_a_module_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "inside", "told"),
+    ("before", "inside", "expected"),
     [
         (["    out = self.head(x)"], ["    return F.linear(x, w)"], "module head, operator linear"),
         (["    out = self.head(x)", "          ~~~~~~~~~^^^"], ["    raise ValueError('x')"], "module head"),
@@ -122,10 +122,10 @@ def test_without_a_module_nothing_is_said() -> None:
         (["    return a(b(x))"], ["    return torch.cat(torch.split(x, 2))"], None),
     ],
 )
-def test_what_a_line_calls(before: list[str], inside: list[str], told: str | None) -> None:
+def test_what_a_line_calls(before: list[str], inside: list[str], expected: str | None) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', *before, *IMPL, '  File "y.py", line 2, in forward', *inside]
-    found = module_path.failing_module(numbered(lines))
-    assert (found and found[1]) == told
+    place = module_path.failing_module(numbered(lines))
+    assert (place and place[1]) == expected
 
 
 def test_wrappers_are_no_part_of_a_name_and_windows_has_modules_too() -> None:
@@ -149,7 +149,7 @@ def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
     assert module_path.failing_module(numbered(lines)) == (len(lines), "module body.?, operator bmm")
 
 
-def test_a_way_of_which_no_name_is_known_is_not_told() -> None:
+def test_a_path_without_names_is_left_out() -> None:
     inside = ['  File "/v/torch/_dynamo/eval_frame.py", line 4, in inner', "    return fn(*args)", *IMPL]
     lines = [*HEAD, *inside, *inside, '  File "<eval_with_key>.3", line 9, in forward', "    x = gather(y)"]
     assert module_path.failing_module(numbered(lines)) is None
@@ -159,10 +159,10 @@ def test_a_way_of_which_no_name_is_known_is_not_told() -> None:
 
 def test_the_verdict_names_module_and_operator() -> None:
     log = "\n".join(["epoch 1", *failing(torch.tensor([1, 30]))]) + "\n"
-    found = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": log}))
-    assert found.causes[0].id == "data.index_range"
-    assert any(module_path.module_text(line.text) for line in found.causes[0].evidence)
-    assert "exit status 1 in module stem, operator embedding, called from " in sentence(found)
+    verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": log}))
+    assert verdict.causes[0].id == "data.index_range"
+    assert any(module_path.module_text(line.text) for line in verdict.causes[0].evidence)
+    assert "exit status 1 in module stem, operator embedding, called from " in sentence(verdict)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_the_verdict_names_module_and_operator() -> None:
 def test_what_a_device_reports_surfaces_somewhere(error: str, late: bool) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', "    x = self.fc(x)", *IMPL]
     lines += ['  File "/v/torch/nn/modules/linear.py", line 9, in forward', "    return F.linear(x, w)", error]
-    found = module_path.failing_module(numbered(lines))
-    assert found is not None
-    assert found[1] == "module fc, operator linear" + " (where it surfaced)" * late
-    assert module_path.module_text(found[1])
-    told = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "\n".join(lines) + "\n"}))
-    assert any(line.text == found[1] for line in told.causes[0].evidence)
+    place = module_path.failing_module(numbered(lines))
+    assert place is not None
+    assert place[1] == "module fc, operator linear" + " (where it surfaced)" * late
+    assert module_path.module_text(place[1])
+    verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "\n".join(lines) + "\n"}))
+    assert any(line.text == place[1] for line in verdict.causes[0].evidence)
 
 
 def test_only_our_own_words_are_taken_for_ours() -> None:

@@ -31,7 +31,7 @@ def test_a_counted_kill_asks_which_process_needs_the_memory() -> None:
 
 
 @pytest.mark.parametrize("status", ["log", "failed"])
-def test_who_has_only_a_log_is_told_to_watch(status: str) -> None:
+def test_a_bare_log_asks_for_a_watched_run(status: str) -> None:
     log = "RuntimeError: DataLoader worker (pid 8554) is killed by signal: Killed."
     verdict = classify(Incident(status, texts={"log_tail.txt": log}))
     assert "ocrlab watch" in verdict.causes[0].experiment

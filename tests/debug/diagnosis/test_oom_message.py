@@ -56,26 +56,26 @@ def test_rendered_messages_are_named(kind: str, form: str) -> None:
 
 
 def test_the_newest_format_with_others_and_private_pools() -> None:
-    [found] = oom_message.parse(
+    [oom] = oom_message.parse(
         "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 2 has a total capacity of 23.69 GiB of which 100.00 MiB "
         "is free. Process 4011 has 20.30 GiB memory in use. Process 5 has 1.00 GiB memory in use. Including "
         "non-PyTorch memory, this process has 2.20 GiB memory in use. 20.00 GiB allowed; Of the allocated memory 1.60 "
         "GiB is allocated by PyTorch, with 32.00 MiB allocated in private pools (e.g., CUDA Graphs), and 40.00 MiB is "
         "reserved by PyTorch but unallocated."
     )
-    assert (found.request, found.device, found.free) == (256 * MIB, 2, 100 * MIB)
-    assert found.others == {4011: int(20.3 * GIB), 5: GIB}
-    assert (found.private, found.unallocated, found.allowed) == (32 * MIB, 40 * MIB, 20 * GIB)
-    assert oom_message.judge(found)[0].cause == "gpumem.foreign"
+    assert (oom.request, oom.device, oom.free) == (256 * MIB, 2, 100 * MIB)
+    assert oom.others == {4011: int(20.3 * GIB), 5: GIB}
+    assert (oom.private, oom.unallocated, oom.allowed) == (32 * MIB, 40 * MIB, 20 * GIB)
+    assert oom_message.judge(oom)[0].cause == "gpumem.foreign"
 
 
 def test_the_oldest_format_says_cached() -> None:
-    [found] = oom_message.parse(
+    [oom] = oom_message.parse(
         "CUDA out of memory. Tried to allocate 2.00 MiB (GPU 1; 11.17 GiB total capacity; 10.68 GiB already allocated; "
         "64.00 KiB free; 188.49 MiB cached)"
     )
-    assert found.unallocated == int(188.49 * MIB)  # before torch 1.2: cached and not in use
-    assert found.allocated == int(10.68 * GIB)
+    assert oom.unallocated == int(188.49 * MIB)  # before torch 1.2: cached and not in use
+    assert oom.allocated == int(10.68 * GIB)
 
 
 def test_a_message_wrapped_over_lines_and_two_messages() -> None:
@@ -91,39 +91,39 @@ def test_a_message_wrapped_over_lines_and_two_messages() -> None:
 
 
 def test_a_negative_amount_is_wsl() -> None:
-    [found] = oom_message.parse(
+    [oom] = oom_message.parse(
         "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 6.00 GiB is "
         "free. Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use. "
         "Of the allocated memory 1.00 GiB is allocated by PyTorch, and 10.00 MiB is reserved by PyTorch but "
         "unallocated."
     )
-    assert oom_message.judge(found)[0].cause == "wsl.limits"
+    assert oom_message.judge(oom)[0].cause == "wsl.limits"
 
 
 def test_more_than_an_exabyte_is_absurd_and_host_memory_is_not_ours() -> None:
-    [found] = oom_message.parse("CUDA out of memory. Tried to allocate more than 1EB memory.")
-    assert oom_message.judge(found)[0].cause == "gpumem.absurd_size"
+    [oom] = oom_message.parse("CUDA out of memory. Tried to allocate more than 1EB memory.")
+    assert oom_message.judge(oom)[0].cause == "gpumem.absurd_size"
     assert oom_message.parse("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes") == []
     assert oom_message.parse("out of memory, without numbers") == []
 
 
-def message(held: str, request: str = "1.25 GiB", free: str = "1.18 GiB", total: str = "93.02 GiB") -> oom_message.Oom:
+def message(usage: str, request: str = "1.25 GiB", free: str = "1.18 GiB", total: str = "93.02 GiB") -> oom_message.Oom:
     head = f"CUDA out of memory. Tried to allocate {request}. GPU 1 has a total capacity of {total} of which {free} is "
-    [found] = oom_message.parse(f"{head}free. {held} is reserved by PyTorch but unallocated.")
-    return found
+    [oom] = oom_message.parse(f"{head}free. {usage} is reserved by PyTorch but unallocated.")
+    return oom
 
 
-def test_in_a_container_the_process_itself_is_listed_as_another_one() -> None:
+def test_in_a_container_the_process_itself_is_listed_as_another_process() -> None:
     """NVML lists it by its number on the host, so that torch does not know itself there."""
     own = "Process 2752205 has 91.82 GiB memory in use. "
-    found = message(f"{own}Of the allocated memory 90.63 GiB is allocated by PyTorch, and 120.54 MiB")
-    assert found.others is None
-    assert found.process == int(91.82 * GIB)
-    assert oom_message.judge(found)[0].cause == "gpumem.capacity"
+    oom = message(f"{own}Of the allocated memory 90.63 GiB is allocated by PyTorch, and 120.54 MiB")
+    assert oom.others is None
+    assert oom.process == int(91.82 * GIB)
+    assert oom_message.judge(oom)[0].cause == "gpumem.capacity"
     other = "Process 5 has 60.00 GiB memory in use. Process 9 has 31.00 GiB memory in use. "
-    found = message(f"{other}Of the allocated memory 30.00 GiB is allocated by PyTorch, and 120.54 MiB")
-    assert found.others == {5: 60 * GIB}
-    assert oom_message.judge(found)[0].cause == "gpumem.foreign"
+    oom = message(f"{other}Of the allocated memory 30.00 GiB is allocated by PyTorch, and 120.54 MiB")
+    assert oom.others == {5: 60 * GIB}
+    assert oom_message.judge(oom)[0].cause == "gpumem.foreign"
 
 
 def test_what_is_outside_of_the_allocator_and_what_is_a_context() -> None:
@@ -134,42 +134,40 @@ def test_what_is_outside_of_the_allocator_and_what_is_a_context() -> None:
     assert oom_message.judge(small)[0].cause == "gpumem.capacity"
 
 
-def test_the_larger_of_two_that_would_each_have_made_room() -> None:
+def test_the_larger_of_two_causes_that_would_each_free_enough() -> None:
     both = (
         "Process 7 has {other} memory in use. Including non-PyTorch memory, this process has {own} memory in use. Of "
     )
     parts = "the allocated memory {used} is allocated by PyTorch, and {idle}"
     torn = (both + parts).format(other="3.00 GiB", own="20.00 GiB", used="9.50 GiB", idle="10.00 GiB")
     assert oom_message.judge(message(torn, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.fragmentation"
-    held = (both + parts).format(other="12.00 GiB", own="11.00 GiB", used="7.50 GiB", idle="3.00 GiB")
-    assert oom_message.judge(message(held, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.foreign"
+    usage = (both + parts).format(other="12.00 GiB", own="11.00 GiB", used="7.50 GiB", idle="3.00 GiB")
+    assert oom_message.judge(message(usage, "2.00 GiB", "600.00 MiB", "23.69 GiB"))[0].cause == "gpumem.foreign"
 
 
 def test_a_limit_that_the_program_set_itself_and_the_asynchronous_allocator() -> None:
-    [found] = oom_message.parse(
+    [oom] = oom_message.parse(
         "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n"
         "Currently allocated     : 3.50 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\n"
         "Free (according to CUDA): 19.00 GiB\nPyTorch limit (set by user-supplied memory fraction)\n"
         "                        : 4.00 GiB\n"
     )
-    assert (found.request, found.allowed, found.free) == (GIB, 4 * GIB, 19 * GIB)
-    [first, *_] = oom_message.judge(found)
+    assert (oom.request, oom.allowed, oom.free) == (GIB, 4 * GIB, 19 * GIB)
+    [first, *_] = oom_message.judge(oom)
     assert first.cause == "gpumem.capacity"
     assert "set itself" in first.why
 
 
 def test_what_is_cached_comes_on_top_before_torch_1_4() -> None:
-    [found] = oom_message.parse(
+    [oom] = oom_message.parse(
         "CUDA out of memory. Tried to allocate 4.00 GiB (GPU 0; 15.90 GiB total capacity; 4.00 GiB already allocated; "
         "2.00 GiB free; 9.00 GiB cached)"
     )
-    assert (found.unallocated, found.form) == (9 * GIB, "1.0")
-    assert oom_message.judge(found)[0].cause == "gpumem.fragmentation"
+    assert (oom.unallocated, oom.form) == (9 * GIB, "1.0")
+    assert oom_message.judge(oom)[0].cause == "gpumem.fragmentation"
 
 
 def test_a_long_prefix_of_a_logger_cuts_nothing_off() -> None:
     head = "2026-01-05 12:00:01,123 - ERROR - project.engine.trainer - step 1200 failed: torch.OutOfMemoryError: "
-    [found] = oom_message.parse(
-        f"{head}CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 7.79 GiB total capacity)"
-    )
-    assert (found.request, found.total) == (2 * GIB, int(7.79 * GIB))
+    [oom] = oom_message.parse(f"{head}CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 7.79 GiB total capacity)")
+    assert (oom.request, oom.total) == (2 * GIB, int(7.79 * GIB))

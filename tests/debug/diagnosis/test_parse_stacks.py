@@ -42,12 +42,12 @@ def test_our_own_text_comes_back_whole() -> None:
     ],
 )
 def test_py_spys_dumps(shared: Path, name: str, processes: int, main: str, innermost: str) -> None:
-    found = parse_stacks.parse(captured(shared, name))
-    assert len(found) == processes
-    assert {stack.how for stack in found} == {"py-spy"}
-    assert found[0].threads[0].name == main
-    assert found[0].threads[0].frames[0].function == innermost
-    assert all(frame.line for stack in found for thread in stack.threads for frame in thread.frames)
+    stacks = parse_stacks.parse(captured(shared, name))
+    assert len(stacks) == processes
+    assert {stack.how for stack in stacks} == {"py-spy"}
+    assert stacks[0].threads[0].name == main
+    assert stacks[0].threads[0].frames[0].function == innermost
+    assert all(frame.line for stack in stacks for thread in stack.threads for frame in thread.frames)
 
 
 def test_who_holds_the_lock(shared: Path) -> None:
@@ -118,9 +118,9 @@ def test_text_without_stacks(text: str) -> None:
 def test_every_captured_log_can_be_read(shared: Path) -> None:
     with_stacks = 0
     for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
-        found = parse_stacks.parse(path.read_text(errors="replace"))
-        with_stacks += bool(found)
-        assert all(stack.threads for stack in found), path.name
+        stacks = parse_stacks.parse(path.read_text(errors="replace"))
+        with_stacks += bool(stacks)
+        assert all(stack.threads for stack in stacks), path.name
     assert with_stacks >= 20
 
 

@@ -14,15 +14,15 @@ from ocrlab.records import Incident, to_json
 
 
 def test_a_verdict_comes_back_as_it_was() -> None:
-    made = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "MemoryError\n"}))
-    again = previous_verdict.read_verdict(to_json(made))
+    verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "MemoryError\n"}))
+    again = previous_verdict.read_verdict(to_json(verdict))
     assert again is not None
-    assert (again.causes, again.status, again.exit_code) == (made.causes, "failed", 1)
+    assert (again.causes, again.status, again.exit_code) == (verdict.causes, "failed", 1)
 
 
-@pytest.mark.parametrize("found", [None, [], {}, {"causes": {}}, {"causes": [{"id": "x.y"}]}, {"causes": [1]}])
-def test_what_names_no_known_cause_is_no_verdict(found: object) -> None:
-    assert previous_verdict.read_verdict(found) is None
+@pytest.mark.parametrize("stored", [None, [], {}, {"causes": {}}, {"causes": [{"id": "x.y"}]}, {"causes": [1]}])
+def test_a_stored_verdict_needs_a_cause_of_the_catalogue(stored: object) -> None:
+    assert previous_verdict.read_verdict(stored) is None
 
 
 FAULT = {"kind": "nonfinite", "op": "aten::log"}
@@ -39,11 +39,11 @@ def replayed(
 
 
 def test_the_answer_of_a_replay_is_evidence_of_the_cause_that_it_shows(tmp_path: Path) -> None:
-    found = classify(load_input.read_incident(str(replayed(tmp_path / "run", FAULT))))
-    assert found.causes[0].id == "num.nonfinite" and found.causes[0].confidence >= 0.9
-    assert found.causes[0].evidence[0].file == "replay.json"
-    assert "op `aten::log`; sample `a.png`" in found.causes[0].evidence[0].text
-    assert found.causes[1].id == "native.segv"
+    verdict = classify(load_input.read_incident(str(replayed(tmp_path / "run", FAULT))))
+    assert verdict.causes[0].id == "num.nonfinite" and verdict.causes[0].confidence >= 0.9
+    assert verdict.causes[0].evidence[0].file == "replay.json"
+    assert "op `aten::log`; sample `a.png`" in verdict.causes[0].evidence[0].text
+    assert verdict.causes[1].id == "native.segv"
 
 
 def test_the_newest_answer_counts(tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_the_newest_answer_counts(tmp_path: Path) -> None:
     (run / "incident" / "replay-4.json").write_text("{torn")
     for name in ("replay", "replay-2"):
         os.utime(run / "incident" / f"{name}.json", (1, 1))
-    told = previous_verdict.read_replay(run)
-    assert told is not None and (told["file"], told["answer"]) == ("replay-2.json", "newer")
-    found = classify(load_input.read_incident(str(run)))
-    assert found.causes[0].id == "native.segv" and found.causes[0].evidence[-1].text == "newer"
+    answer = previous_verdict.read_replay(run)
+    assert answer is not None and (answer["file"], answer["answer"]) == ("replay-2.json", "newer")
+    verdict = classify(load_input.read_incident(str(run)))
+    assert verdict.causes[0].id == "native.segv" and verdict.causes[0].evidence[-1].text == "newer"
     assert previous_verdict.read_replay(tmp_path) is None and previous_verdict.add_replay([], {}) == []
 
 
@@ -70,20 +70,20 @@ def test_a_newer_answer_without_a_fault_counts_and_is_no_evidence(tmp_path: Path
         "answer": "could not be reproduced.",
         "fault": None,
     }
-    found = classify(incident)
-    assert found.causes[0].id == "native.segv" and "num.nonfinite" not in [cause.id for cause in found.causes]
-    assert "\n\nReplay: could not be reproduced.\n\n" in verdict_files.markdown(found, incident.facts)
+    verdict = classify(incident)
+    assert verdict.causes[0].id == "native.segv" and "num.nonfinite" not in [cause.id for cause in verdict.causes]
+    assert "\n\nReplay: could not be reproduced.\n\n" in verdict_files.markdown(verdict, incident.facts)
 
 
-def test_an_answer_is_told_where_no_cause_is_known_and_not_twice_where_it_is_evidence(tmp_path: Path) -> None:
+def test_a_replay_answer_is_shown_once(tmp_path: Path) -> None:
     run = replayed(tmp_path / "run", {"kind": "exception"}, "first fault at step 3.")
     (run / "incident" / "log_tail.txt").write_text("step 3\n")
     incident = load_input.read_incident(str(run))
-    found = classify(incident)
-    assert found.causes == []
-    assert "Replay: first fault at step 3.\n" in verdict_files.markdown(found, incident.facts)
-    known = replayed(tmp_path / "known", FAULT)
-    incident = load_input.read_incident(str(known))
+    verdict = classify(incident)
+    assert verdict.causes == []
+    assert "Replay: first fault at step 3.\n" in verdict_files.markdown(verdict, incident.facts)
+    run_with_fault = replayed(tmp_path / "known", FAULT)
+    incident = load_input.read_incident(str(run_with_fault))
     assert verdict_files.markdown(classify(incident), incident.facts).count("first fault") == 1
 
 

@@ -46,7 +46,7 @@ def test_a_search_finds_in_a_long_text_what_the_pattern_finds() -> None:
     matched = 0
     for example in examples:
         searched = SearchableText(f"{FILL}{example}")
-        for pattern in (one for one in patterns if one.search(example)):
+        for pattern in (candidate for candidate in patterns if candidate.search(example)):
             matched += searched.search(pattern) is not None
             assert searched.may(pattern), pattern.pattern
     assert matched > len(examples)
@@ -56,7 +56,7 @@ def test_a_text_that_lacks_the_words_is_not_searched() -> None:
     searched = SearchableText(FILL)
     assert not searched.may(re.compile("out of memory"))
     assert searched.may(re.compile(r"\S"))
-    assert [found[0] for found in searched.finditer(re.compile("says"))][:1] == ["says"]
+    assert [match[0] for match in searched.finditer(re.compile("says"))][:1] == ["says"]
     assert list(searched.finditer(re.compile("screams"))) == []
 
 

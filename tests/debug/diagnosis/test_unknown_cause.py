@@ -26,14 +26,14 @@ def judge(log: str, code: int | None = 1) -> Verdict:
     return verdict
 
 
-def test_an_error_of_the_program_itself_is_said_in_the_first_sentence_and_not_again():
+def test_an_error_of_the_program_itself_is_in_the_first_sentence_only():
     verdict = judge(f"{TRACED}KeyError: 'val'\n")
     assert own_error(verdict) == "`KeyError: 'val'` in best (fit.py:3) (log_tail.txt line 4)"
     assert sentence(verdict).endswith(f"with exit status 1; it is an error of its own: {own_error(verdict)}.")
     assert "make it certain" not in markdown(verdict)
 
 
-def test_an_error_that_something_outside_may_have_made_is_not_called_the_programs_own():
+def test_an_error_that_something_outside_may_have_caused_is_not_called_the_programs_own():
     verdict = judge(f"{TRACED}acme.PoolProcessError: a child has ended abruptly\n")
     assert own_error(verdict) == ""
     assert verdict.missing[0].startswith("what is behind its error, `acme.PoolProcessError: a child")
@@ -53,7 +53,7 @@ def test_last_words_without_a_traceback_are_quoted(line):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "usage: fit.py [-h]\nfit.py: error: argument --lr: invalid float value: '1x'\n",
         "Usage: fit.py [OPTIONS]\nTry 'fit.py --help' for help.\n\nError: Missing option '--lr'.\n",
@@ -61,19 +61,19 @@ def test_last_words_without_a_traceback_are_quoted(line):
     ],
     ids=["argparse", "click", "fire"],
 )
-def test_wrong_words_on_the_command_line_are_the_programs_own_error(said):
-    verdict = judge(said, 2)
-    (line,) = [line for line in said.splitlines() if "rror: " in line or "ERROR" in line]
-    number = said.splitlines().index(line) + 1
+def test_wrong_words_on_the_command_line_are_the_programs_own_error(output):
+    verdict = judge(output, 2)
+    (line,) = [line for line in output.splitlines() if "rror: " in line or "ERROR" in line]
+    number = output.splitlines().index(line) + 1
     assert own_error(verdict) == f"`{line}` (log_tail.txt line {number}), of the words that it was called with"
 
 
-def test_what_our_own_commands_say_is_the_error():
-    told = "pages is not a data set. Given: 3 files. Needed: images and annotations. Choose another folder."
-    assert own_error(judge(f"training starts\nocrlab: {told}\n", 2)) == f"`{told}` (log_tail.txt line 2)"
+def test_the_message_of_our_own_commands_is_the_error():
+    message = "pages is not a data set. Given: 3 files. Needed: images and annotations. Choose another folder."
+    assert own_error(judge(f"training starts\nocrlab: {message}\n", 2)) == f"`{message}` (log_tail.txt line 2)"
 
 
-def test_a_program_that_ended_itself_in_silence_is_said_to_have_done_so():
+def test_a_program_that_ended_itself_in_silence():
     missing = judge("step 1\nstep 2\n", 3).missing[0]
     assert missing.startswith("no error in this log; it ended itself with status 3")
     assert missing.endswith("after `step 2`")

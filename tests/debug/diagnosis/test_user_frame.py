@@ -42,11 +42,11 @@ def test_a_frame_in_words(line: str, place: str | None) -> None:
 
 def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
     cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
-    found = user_frame.add_place(cause, [log_text("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
-    assert [(line.line, user_frame.frame(line.text)) for line in found] == [(10, None), (5, "read (x/__init__.py:7)")]
+    lines = user_frame.add_place(cause, [log_text("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+    assert [(line.line, user_frame.frame(line.text)) for line in lines] == [(10, None), (5, "read (x/__init__.py:7)")]
 
 
-def test_the_exception_comes_before_the_frame_that_told() -> None:
+def test_the_exception_comes_before_the_frame() -> None:
     cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
     assert [
         line.line
@@ -71,18 +71,18 @@ def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:
     assert user_frame.frame('  File "<isolated cell>", line 2 in <module>') == "<module> (<isolated cell>:2)"
 
 
-def test_an_exception_that_only_libraries_show_stands_where_the_one_it_comes_from_does() -> None:
+def test_an_exception_of_libraries_stands_where_its_cause_does() -> None:
     chain = (
         'Traceback (most recent call last):\n  File "/p/lines.py", line 6, in read\n    next(lines)\nStopIteration\n\n'
         "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
         '  File "/v/site-packages/torch/utils/data/_utils/fetch.py", line 35, in fetch\n    next(it)\n'
         "RuntimeError: generator raised StopIteration\n"
     )
-    told = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
-    found = user_frame.add_place(
-        Cause("data.sample", 0.8, [told]), [log_text("log_tail.txt", chain)], {"log_tail.txt": chain}
+    first = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
+    lines = user_frame.add_place(
+        Cause("data.sample", 0.8, [first]), [log_text("log_tail.txt", chain)], {"log_tail.txt": chain}
     ).evidence
-    assert [line.line for line in found] == [11, 2]
+    assert [line.line for line in lines] == [11, 2]
 
 
 def test_where_the_main_process_was_when_a_worker_died_is_no_place():
@@ -119,8 +119,8 @@ def test_the_last_words_before_abort_come_first(whose: str, last: str) -> None:
     log = ABORT.format(whose=whose)
     verdict = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": log}))
     assert verdict.causes[0].id == "native.abort"
-    told = [line.text for line in verdict.causes[0].evidence]
-    assert (told[0], told[-1]) == ("what():  bad record header", last)
+    lines = [line.text for line in verdict.causes[0].evidence]
+    assert (lines[0], lines[-1]) == ("what():  bad record header", last)
     without = log.replace("what():  bad record header", "step 12").replace("terminate called", "it is")
     quiet = classify(Incident("killed", None, "SIGABRT", texts={"log_tail.txt": without}))
     assert quiet.causes[0].evidence[0].text == "Fatal Python error: Aborted"

@@ -12,7 +12,7 @@ from ocrlab.debug.diagnosis import load_input, verdict_files
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 
-KNOWN = Verdict(
+SAMPLE_VERDICT = Verdict(
     status="killed",
     signal="SIGKILL",
     symptom="host.oom_kill",
@@ -24,8 +24,8 @@ KNOWN = Verdict(
 )
 
 
-def test_one_sentence_says_what_where_and_how_sure() -> None:
-    text = verdict_files.sentence(KNOWN)
+def test_the_sentence_has_what_where_and_how_sure() -> None:
+    text = verdict_files.sentence(SAMPLE_VERDICT)
     for part in ("SIGKILL", "host.oom_kill", "0.95", "kernel_log.txt line 12", "certain"):
         assert part in text
     assert "\n" not in text
@@ -61,17 +61,17 @@ Original Traceback (most recent call last):
     return fields["total"]
 KeyError: 'total'
 """
-    found = classify(Incident("failed", 1, None, {"log_tail.txt": log}))
-    assert [line.line for line in found.causes[0].evidence[:1]] == [14], "the exception comes first"
-    told = verdict_files.sentence(found)
+    verdict = classify(Incident("failed", 1, None, {"log_tail.txt": log}))
+    assert [line.line for line in verdict.causes[0].evidence[:1]] == [14], "the exception comes first"
+    text = verdict_files.sentence(verdict)
     for part in ("in load (pages.py:40)", "in data worker 3", "KeyError: 'total'", "data.sample"):
-        assert part in told
+        assert part in text
 
 
 def test_the_sentence_of_a_hang_says_what_is_waited_for() -> None:
     waits = Evidence("facts", None, "process 7 waits for the lock")
-    told = verdict_files.sentence(Verdict(status="hung", causes=[Cause("hang.deadlock", 0.85, [waits])]))
-    assert told.startswith("The program hung: process 7 waits for the lock; most probable cause: ")
+    text = verdict_files.sentence(Verdict(status="hung", causes=[Cause("hang.deadlock", 0.85, [waits])]))
+    assert text.startswith("The program hung: process 7 waits for the lock; most probable cause: ")
 
 
 def test_a_run_folder_is_judged_alike_twice(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_run_folder_is_judged_alike_twice(tmp_path: Path) -> None:
 
 
 def test_the_page_has_its_parts_in_order() -> None:
-    page = verdict_files.markdown(KNOWN)
+    page = verdict_files.markdown(SAMPLE_VERDICT)
     parts = [
         "host.oom_kill",
         "## Evidence",
@@ -125,16 +125,16 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     assert not (tmp_path / "evil.txt").exists()
 
 
-def test_where_the_flight_record_ends_is_told_beside_the_causes(
+def test_the_end_of_the_flight_record_is_shown_next_to_the_causes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/var/lib/ada")
     record = "the record ends at step 22, backward; samples /var/lib/ada/page_003.png"
     incident = Incident("killed", None, "SIGKILL", {"log_tail.txt": "step 22\n"}, "", {"record": record})
     without = classify(replace(incident, facts={}))
-    found = classify(incident)
-    assert found == without, "it decides nothing"
-    verdict_files.write_verdict(tmp_path, found, incident)
+    verdict = classify(incident)
+    assert verdict == without, "it decides nothing"
+    verdict_files.write_verdict(tmp_path, verdict, incident)
     clean = "he record ends at step 22, backward; samples ~/page_003.png"
     assert f"\n\nT{clean}.\n\n" in (tmp_path / "verdict.md").read_text()
     for name in ("verdict.json", "facts.json"):

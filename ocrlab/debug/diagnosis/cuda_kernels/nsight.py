@@ -105,15 +105,19 @@ def _sectors(metrics: dict[str, float]) -> Iterator[str]:
 
 def _meaning(ratio: float, used: float | None) -> str:
     """Say what a ratio means; the share of used bytes tells wide loads (float4: 16 sectors) from scattered ones."""
-    used_bytes = f" ({used:.0f} % of the bytes are used)" if used is not None else ""
+    share = f" ({used:.0f} % of the bytes are used)" if used is not None else ""
     if used is not None and used >= 90 and ratio > IDEAL[4]:
-        return f"coalesced: wide elements, nothing is fetched in vain{used_bytes}."
+        return f"coalesced: wide elements, nothing is fetched in vain{share}."
     if ratio <= IDEAL[4] * 1.1:
-        return f"coalesced{used_bytes}: 4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses."
+        return (
+            f"coalesced{share}: 4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses."
+        )
     if ratio <= 16.5:
         wide = ", or 8- and 16-byte elements, whose ideal is 8 and 16" if used is None else ""
-        return f"strided or misaligned{wide}{used_bytes}; let neighbouring threads touch neighbouring addresses."
-    return f"scattered{used_bytes}: at {WORST} each thread fetches its own sector; transpose, or stage through shared memory."
+        return f"strided or misaligned{wide}{share}; let neighbouring threads touch neighbouring addresses."
+    return (
+        f"scattered{share}: at {WORST} each thread fetches its own sector; transpose, or stage through shared memory."
+    )
 
 
 def _banks(metrics: dict[str, float]) -> Iterator[str]:

@@ -18,12 +18,12 @@ from ocrlab.errors import ConfigError
 AMPERE = launch_limits.of_capability("8.6")
 
 
-def broken(one: Launch, limits: launch_limits.Limits = AMPERE) -> dict[str, str]:
-    return {check.name: check.seen for check in launch_limits.check(one, limits) if check.judgement == "fail"}
+def broken(launch: Launch, limits: launch_limits.Limits = AMPERE) -> dict[str, str]:
+    return {check.name: check.seen for check in launch_limits.check(launch, limits) if check.judgement == "fail"}
 
 
 @pytest.mark.parametrize(
-    ("one", "name", "error"),
+    ("launch", "name", "error"),
     [
         (Launch(block=(32, 64, 1)), "threads per block", "(9)"),
         (Launch(block=(1, 1, 65)), "block.z", "(9)"),
@@ -34,10 +34,10 @@ def broken(one: Launch, limits: launch_limits.Limits = AMPERE) -> dict[str, str]
         (Launch(dynamic_shared=101 * 1024), "shared memory per block", "(1)"),
     ],
 )
-def test_the_broken_limit_is_named(one: Launch, name: str, error: str) -> None:
-    found = broken(one)
-    assert list(found) == [name]
-    assert error in found[name]
+def test_the_broken_limit_is_named(launch: Launch, name: str, error: str) -> None:
+    errors = broken(launch)
+    assert list(errors) == [name]
+    assert error in errors[name]
 
 
 def test_what_just_fits_is_not_broken() -> None:
@@ -56,8 +56,8 @@ def test_a_cooperative_launch_must_be_resident() -> None:
     small = replace(AMPERE, sm_count=28)
     fits = 28 * min(launch_limits.resident_blocks(Launch(block=(256, 1, 1)), small).values())
     assert broken(Launch((fits, 1, 1), (256, 1, 1), cooperative=True), small) == {}
-    [seen] = broken(Launch((fits + 1, 1, 1), (256, 1, 1), cooperative=True), small).values()
-    assert "(720)" in seen
+    [error] = broken(Launch((fits + 1, 1, 1), (256, 1, 1), cooperative=True), small).values()
+    assert "(720)" in error
 
 
 def test_capabilities_as_people_write_them() -> None:
@@ -71,8 +71,8 @@ def test_capabilities_as_people_write_them() -> None:
 
 
 def test_limits_of_a_real_device_win_over_the_table() -> None:
-    found = launch_limits.of_device({"capability": "8.6", "sm_count": 28, "threads_per_block": 512})
-    assert (found.sm_count, found.threads_per_block, found.blocks_per_sm) == (28, 512, 16)
+    limits = launch_limits.of_device({"capability": "8.6", "sm_count": 28, "threads_per_block": 512})
+    assert (limits.sm_count, limits.threads_per_block, limits.blocks_per_sm) == (28, 512, 16)
 
 
 HARNESS = """
@@ -103,7 +103,7 @@ def calculator() -> Path | None:
     """Return NVIDIA's occupancy calculator, a header without dependencies that comes with triton."""
     spec = importlib.util.find_spec("triton")
     places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    return next((found for place in places for found in place.glob("backends/nvidia/include/cuda_occupancy.h")), None)
+    return next((header for place in places for header in place.glob("backends/nvidia/include/cuda_occupancy.h")), None)
 
 
 def test_occupancy_is_that_of_nvidias_calculator(tmp_path: Path) -> None:
@@ -124,18 +124,18 @@ def test_occupancy_is_that_of_nvidias_calculator(tmp_path: Path) -> None:
         cases.append((limits, Launch((1, 1, 1), block, draw.randrange(16, 256), static, dynamic)))
     lines = "".join(
         f"{at.capability.replace('.', ' ')} {at.threads_per_sm} {at.shared_default} {at.shared_per_sm} "
-        f"{at.shared_per_block} {at.shared_reserved} {one.threads} {one.registers} {one.static_shared} "
-        f"{one.dynamic_shared}\n"
-        for at, one in cases
+        f"{at.shared_per_block} {at.shared_reserved} {launch.threads} {launch.registers} {launch.static_shared} "
+        f"{launch.dynamic_shared}\n"
+        for at, launch in cases
     )
     done = subprocess.run(["./harness"], cwd=tmp_path, input=lines, capture_output=True, text=True, check=True)
-    told = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(told) == len(cases)
-    unknown = {limits.capability for (limits, _), (code, _) in zip(cases, told, strict=True) if code == 2}
+    expected = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(expected) == len(cases)
+    unknown = {limits.capability for (limits, _), (code, _) in zip(cases, expected, strict=True) if code == 2}
     assert len(unknown) <= 3, "GPUs that came after this triton's header"
-    for (limits, one), (code, blocks) in zip(cases, told, strict=True):
+    for (limits, launch), (code, blocks) in zip(cases, expected, strict=True):
         if limits.capability in unknown:
             continue
         assert code == 0
-        ours = 0 if broken(one, limits) else min(launch_limits.resident_blocks(one, limits).values())
-        assert ours == blocks, (limits, one)
+        ours = 0 if broken(launch, limits) else min(launch_limits.resident_blocks(launch, limits).values())
+        assert ours == blocks, (limits, launch)

@@ -48,9 +48,9 @@ def test_wide_elements_are_not_called_strided() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    [told] = nsight.describe(nsight.Profile("k", {"gpu__time_duration.sum": 3.0}))
-    assert LOADS in told
-    assert "ncu --csv" in told
+    [sentence] = nsight.describe(nsight.Profile("k", {"gpu__time_duration.sum": 3.0}))
+    assert LOADS in sentence
+    assert "ncu --csv" in sentence
 
 
 def test_another_table_is_refused() -> None:

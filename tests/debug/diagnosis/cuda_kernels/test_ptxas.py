@@ -25,7 +25,7 @@ ptxas info    : Compile time = 2.476 ms
 """
 
 
-def test_every_kernel_is_found() -> None:
+def test_every_kernel_is_listed() -> None:
     big, saxpy = ptxas.parse(PRINTED)
     assert big == ptxas.Kernel("_Z3bigILi100EEvPd", "sm_86", 255, 0, 864, 56, 52)
     assert saxpy == ptxas.Kernel("saxpy", "sm_86", 12, 384)

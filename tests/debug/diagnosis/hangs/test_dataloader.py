@@ -30,8 +30,8 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
     main = 'Process 1: python train.py\n\nThread 1 (idle): "MainThread"\n'
     main += "    select (selectors.py:415)\n    _try_get_data (torch/utils/data/dataloader.py:1293)\n\n"
     at = "__getitem__ (pages.py:7)"
-    one = parse_stacks.parse(main + worker_stack(2, at, active=True))
-    assert hang_cause.rank_hang_causes(one, {})[0].id == "loader.hang_sample", "it may be the sample"
+    single = parse_stacks.parse(main + worker_stack(2, at, active=True))
+    assert hang_cause.rank_hang_causes(single, {})[0].id == "loader.hang_sample", "it may be the sample"
     two = parse_stacks.parse(main + worker_stack(2, at, active=True) + worker_stack(3, at, active=True))
     assert hang_cause.rank_hang_causes(two, {})[0].id == "loader.fork_deadlock"
 
@@ -46,7 +46,7 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
 def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
     text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"
-    assert [found.id for found in hang_cause.rank_hang_causes(parse_stacks.parse(text), {})][:1] == [cause]
+    assert [finding.id for finding in hang_cause.rank_hang_causes(parse_stacks.parse(text), {})][:1] == [cause]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: 
         ("clock_nanosleep beside a.db, locked by 77", "sleeps between two tries (a.db, locked by 77) in __getitem__"),
     ],
 )
-def test_what_a_worker_waits_for_is_told_with_its_holder(call: str, words: str) -> None:
+def test_a_lock_is_named_with_its_holder(call: str, words: str) -> None:
     text = worker_stack(2, "__getitem__ (pages.py:7)")
     text = text.replace("    __getitem__", f"    # waits in {call}\n    __getitem__")
     best = hang_cause.rank_hang_causes(parse_stacks.parse(text), {})[0]

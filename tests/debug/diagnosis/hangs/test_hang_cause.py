@@ -48,7 +48,7 @@ def test_a_tracker_that_waits_for_its_server(hangs: Hangs, tmp_path: Path) -> No
     (tmp_path / "wandb").mkdir()
     text = "import socket\ndef init():\n    a, b = socket.socketpair()\n    a.recv(1)\n"
     (tmp_path / "wandb" / "__init__.py").write_text(text)
-    assert [found.id for found in hangs("import wandb\nwandb.init()\n", "hang.tracker")] == ["hang.tracker"]
+    assert [finding.id for finding in hangs("import wandb\nwandb.init()\n", "hang.tracker")] == ["hang.tracker"]
 
 
 LOCKS = """
@@ -119,8 +119,8 @@ def test_a_program_that_moves_is_not_sure_to_hang(hangs: Hangs) -> None:
     code = "import time\n" + "".join(
         f"def f{n}():\n    t = time.time() + 0.01\n    while time.time() < t: pass\n" for n in "ab"
     )
-    found = hangs(code + "while True:\n    fa(); fb()\n", "hang.deadlock")
-    assert all(hit.confidence <= 0.75 for hit in found)
+    findings = hangs(code + "while True:\n    fa(); fb()\n", "hang.deadlock")
+    assert all(hit.confidence <= 0.75 for hit in findings)
 
 
 LOADER = """
@@ -161,9 +161,9 @@ def test_a_loader_that_gives_no_batch(
     hangs: Hangs, wrong: str, before: str, method: str, cause: str, word: str
 ) -> None:
     code = LOADER.format(wrong=wrong, before=before, method=method)
-    found = hangs(code, cause, word)
-    assert found[0].id == cause, found
-    assert word in found[0].why
+    findings = hangs(code, cause, word)
+    assert findings[0].id == cause, findings
+    assert word in findings[0].why
 
 
 @pytest.mark.slow
@@ -261,10 +261,10 @@ def test_running_compiled_code_is_no_compilation() -> None:
     frames = "    call (/tmp/torchinductor_me/ab/cab.py:40)\n    __call__ (torch/_inductor/output_code.py:6)\n"
     frames += "    _fn (torch/_dynamo/eval_frame.py:736)\n"
     text = f'Process 5: python train.py\n\nThread 5 (active+gil): "MainThread"\n{frames}{TOP}'
-    assert "hang.compile" not in [found.id for found in hang_cause.find_hangs(parse_stacks.parse(text), {})]
+    assert "hang.compile" not in [finding.id for finding in hang_cause.find_hangs(parse_stacks.parse(text), {})]
 
 
-def test_ranks_in_other_collectives_are_told_apart() -> None:
+def test_ranks_in_different_collectives() -> None:
     def rank(pid: int, name: str) -> str:
         frame = f"    {name} (torch/distributed/distributed_c10d.py:1)\n"
         return f'Process {pid}: python train.py\n\nThread {pid} (idle): "MainThread"\n{frame}{TOP}\n'
@@ -278,7 +278,7 @@ def test_ranks_in_other_collectives_are_told_apart() -> None:
     assert same.confidence <= 0.5
 
 
-def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else() -> None:
+def test_ranks_of_mp_spawn_wait_in_backward_for_a_rank_elsewhere() -> None:
     started = [
         Frame("_wrap", "torch/multiprocessing/spawn.py", 89),
         Frame("spawn_main", "multiprocessing/spawn.py", 122),
@@ -297,7 +297,7 @@ def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else
     assert (best.id, best.pid) == ("dist.timeout_desync", 7)
     assert "1 of 2 ranks wait in all_reduce (DDP's, in backward), but process 7 is in save (/x/train.py:30)" in best.why
     alone = rank(6, backward, "futex private")
-    assert "dist.timeout_desync" not in {one.id for one in hang_cause.find_hangs([alone], {})}, (
+    assert "dist.timeout_desync" not in {finding.id for finding in hang_cause.find_hangs([alone], {})}, (
         "a lock that fork copied, perhaps"
     )
 
@@ -305,7 +305,7 @@ def test_ranks_of_mp_spawn_wait_in_backward_for_the_one_that_does_something_else
 def test_a_trackers_idle_threads_are_not_blamed() -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    wait (threading.py:5)\n{TOP}'
     text += 'Thread 6 (idle): "NetStatThr"\n    wait (threading.py:3)\n    check (wandb/sdk/wandb_run.py:2)\n'
-    assert [found.id for found in hang_cause.find_hangs(parse_stacks.parse(text), {})] == ["hang.deadlock"]
+    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks.parse(text), {})] == ["hang.deadlock"]
 
 
 def test_a_fact_for_an_incident_is_json(shared: Path) -> None:
@@ -323,7 +323,7 @@ LOOP = Frame("_worker_loop", FETCH.replace("fetch", "worker"), 375, {"idx": "3",
 
 
 @pytest.mark.parametrize(
-    ("frames", "told"),
+    ("frames", "expected"),
     [
         ([], ""),
         ([LOOP], ""),
@@ -345,11 +345,11 @@ LOOP = Frame("_worker_loop", FETCH.replace("fetch", "worker"), 375, {"idx": "3",
         ),
     ],
 )
-def test_which_sample(frames: list[Frame], told: str) -> None:
-    assert dataloader.sample(frames) == told
+def test_which_sample(frames: list[Frame], expected: str) -> None:
+    assert dataloader.sample(frames) == expected
 
 
-def test_parts_say_nothing_of_what_is_not_theirs() -> None:
+def test_parts_ignore_other_hangs() -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    accept (socket.py:294)\n{TOP}'
     [stack] = parse_stacks.parse(text)
     assert ranks.judge([stack]) == []
@@ -371,7 +371,7 @@ def test_without_any_python_frame_the_kernel_still_tells_something() -> None:
     [best] = hang_cause.find_hangs([main, *idle, sleeps], {})
     assert (best.id, best.pid) == ("loader.hang_sample", 8)
     assert best.confidence <= 0.6
-    assert [found.id for found in hang_cause.find_hangs([main, *idle], {})] == ["loader.hang_unpicklable"]
+    assert [finding.id for finding in hang_cause.find_hangs([main, *idle], {})] == ["loader.hang_unpicklable"]
     [reads] = hang_cause.find_hangs([kernel_only(5, "python", "n_tty_read", "read 0 /dev/pts/3")], {})
     assert (reads.id, reads.confidence) == ("hang.stopped", 0.9)
     [locked] = hang_cause.find_hangs([kernel_only(5, "python", "futex_wait_queue", "futex")], {})
@@ -380,9 +380,9 @@ def test_without_any_python_frame_the_kernel_still_tells_something() -> None:
 
 def test_storage_and_drivers_that_keep_a_process() -> None:
     storage = kernel_only(5, "python", "nfs_wait_bit_killable", state="D")
-    [found] = hang_cause.find_hangs([storage], {"stacks_before": [storage]})
-    assert (found.id, found.confidence) == ("hang.stopped", 0.8)
-    assert "storage" in found.why
+    [finding] = hang_cause.find_hangs([storage], {"stacks_before": [storage]})
+    assert (finding.id, finding.confidence) == ("hang.stopped", 0.8)
+    assert "storage" in finding.why
     driver = kernel_only(5, "python", "nvidia_ioctl", state="D")
     assert hang_cause.find_hangs([driver], {})[0].id == "hang.cuda_init"
     [passing] = hang_cause.find_hangs([storage], {"stacks_before": [kernel_only(5, "python", "futex_wait_queue")]})

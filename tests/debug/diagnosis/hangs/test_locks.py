@@ -21,9 +21,9 @@ FETCH = "import socket, urllib.request\ns = socket.create_server(('127.0.0.1', 0
 FETCH += "    urllib.request.urlopen('http://127.0.0.1:%d/a.pth' % s.getsockname()[1])\nfetch()\n"
 TALK = "import socket\ns = socket.create_server(('127.0.0.1', 0))\ndef ask():\n"
 TALK += "    socket.create_connection(s.getsockname()).recv(1)\nask()\n"
-HELD = "import fcntl, os, time\nready, done = os.pipe()\nif os.fork() == 0:\n    a = open('x', 'w')\n"
-HELD += "    fcntl.flock(a, 2)\n    os.write(done, b'x')\n    time.sleep(60)\nos.read(ready, 1)\n"
-HELD += "fcntl.flock(open('x', 'w'), 2)\n"
+LOCKED_BY_CHILD = "import fcntl, os, time\nready, done = os.pipe()\nif os.fork() == 0:\n    a = open('x', 'w')\n"
+LOCKED_BY_CHILD += "    fcntl.flock(a, 2)\n    os.write(done, b'x')\n    time.sleep(60)\nos.read(ready, 1)\n"
+LOCKED_BY_CHILD += "fcntl.flock(open('x', 'w'), 2)\n"
 LEFT = "import multiprocessing\nm = multiprocessing.get_context('fork')\ndef load(n, q):\n    if n == 0: q.put(n)\n"
 LEFT += "q = m.Queue()\nfor n in range(2): m.Process(target=load, args=(n, q)).start()\nfor n in range(2): q.get()\n"
 TASKS = "import asyncio\nasync def feed(q):\n    await q.put(1)\n    raise KeyError('label')\nasync def main():\n"
@@ -42,7 +42,7 @@ RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfe
         (POOL, "a worker of the pool has died with its task: the main thread waits", 0.8, 0.8),
         (ALIVE, "Python waits for thread uploader in upload (", 0.85, 0.85),
         (FILE, "the main thread waits for a lock on the file ", 0.7, 0.7),
-        (HELD, "), held by process ", 0.8, 0.8),
+        (LOCKED_BY_CHILD, "), held by process ", 0.8, 0.8),
         (LEFT, "for a message, and no process is left that could send one: of its processes ", 0.9, 0.9),
         (TASKS, "waits, and no task of it goes on", 0.5, 0.5),
         (READY, "for a socket or a pipe that does not become ready", 0.5, 0.5),

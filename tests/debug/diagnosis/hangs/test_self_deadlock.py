@@ -64,8 +64,8 @@ def test_it_is_read_off_the_source(tmp_path: Path, case: str) -> None:
     source, places, words = SOURCES[case]
     (path := tmp_path / "data.py").write_text(source)
     frames = [Frame("acquire", "lock.c", 0), *(Frame(function, str(path), line) for function, line in places)]
-    found = self_deadlock.explain_self_deadlock(frames)
-    assert (words in found) if words else found == ""
+    reason = self_deadlock.explain_self_deadlock(frames)
+    assert (words in reason) if words else reason == ""
 
 
 def test_frames_of_the_parent_that_a_forked_copy_still_has_do_not_count(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_frames_of_the_parent_that_a_forked_copy_still_has_do_not_count(tmp_path
     assert self_deadlock.explain_self_deadlock([frames[0], frames[2]]) != ""
 
 
-def test_without_a_source_nothing_is_told(tmp_path: Path) -> None:
+def test_without_a_source_there_is_no_reason(tmp_path: Path) -> None:
     assert self_deadlock.explain_self_deadlock([]) == ""
     assert self_deadlock.explain_self_deadlock([Frame("load", str(tmp_path / "gone.py"), 3)]) == ""
     assert self_deadlock.explain_self_deadlock([Frame("load", str(tmp_path), 3)]) == ""

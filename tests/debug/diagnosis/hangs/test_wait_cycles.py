@@ -45,11 +45,11 @@ def waiting(pid: int, call: str, *, parent: int = 0, own: str = "train.py", line
     return Stack(Process(pid, parent=parent, role="main", state="S", threads=1), [main], "py-spy")
 
 
-def test_a_lock_held_by_who_waits_for_its_holder() -> None:
+def test_two_processes_wait_for_each_others_file_lock() -> None:
     ring = [waiting(5, "wait4 6"), waiting(6, "flock 3 a.lock, held by 5", parent=5)]
-    [found] = wait_cycles.judge(ring, {})
-    assert found.pid == 5
-    assert "process 6 waits for the lock on a file, held by 5, in work (train.py:3)" in found.why
+    [finding] = wait_cycles.judge(ring, {})
+    assert finding.pid == 5
+    assert "process 6 waits for the lock on a file, held by 5, in work (train.py:3)" in finding.why
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_lock_held_by_who_waits_for_its_holder() -> None:
     ],
     ids=["somebody outside", "a server", "too many", "for a time", "its own threads", "unseen", "alone", "nothing"],
 )
-def test_no_ring_where_somebody_else_could_wake_one_of_them(stacks: list[Stack]) -> None:
+def test_no_ring_where_another_process_could_wake_a_member(stacks: list[Stack]) -> None:
     assert wait_cycles.judge(stacks, {}) == []
 
 
