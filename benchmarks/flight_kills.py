@@ -20,7 +20,7 @@ from typing import Any
 import flight_truth
 from flight_faults import PROGRAMS, Plan
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import rng_state
 from ocrlab.errors import OcrlabError
 
@@ -160,8 +160,8 @@ def compare(plan: Plan, score: Score) -> None:
         return
     run = next(Path(plan.folder).glob("runs/*"), Path(plan.folder, "run"))
     try:
-        paths = ring_writer.find(run)
-        flight = ring_writer.read(paths[0])
+        paths = ring_reader.find_rings(run)
+        flight = ring_reader.read_ring(paths[0])
     except (OcrlabError, IndexError, OSError) as error:
         score.wrong[f"no ring: {type(error).__name__} {error}"[:120]] += 1
         return
@@ -215,7 +215,7 @@ def right_before(step: Any, said: dict[str, Any], earlier: dict[str, Any], score
     if missing := moved - {*step.random}:
         score.wrong[f"no random states of {', '.join(sorted(missing))}"] += 1
         return
-    rng_state.put(step.random)
+    rng_state.restore(step.random)
     now = flight_truth.states()
     for name in sorted(name for name in step.random if now[name] != said["states"][name]):
         score.wrong[f"random states of {name}"] += 1

@@ -12,7 +12,7 @@ import pytest
 
 from ocrlab.cli import diagnose
 from ocrlab.cli.parser import Answer, Parser
-from ocrlab.debug.flight_record import ring_writer, training_findings
+from ocrlab.debug.flight_record import ring_format, ring_writer, training_findings
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.run_folder import write_json
 from ocrlab.run_folder.owner_process import identity
@@ -54,7 +54,7 @@ def test_what_a_recorded_training_noticed_is_told_without_any_log(tmp_path: Path
 def recorded(run: Path, pid: int) -> Path:
     (run / "flight").mkdir(parents=True)
     writer, _ = ring_writer.create(run / "flight", slots=4)
-    writer.begin(ring_writer.Step(22, 22, samples=[str(Path.home() / "pages" / "page_003.png"), "page_017.png"]))
+    writer.begin(ring_format.Step(22, 22, samples=[str(Path.home() / "pages" / "page_003.png"), "page_017.png"]))
     writer.phase("backward")
     writer.page[16:20] = pid.to_bytes(4, "little")
     return run

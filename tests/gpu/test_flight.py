@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,7 +44,7 @@ def test_an_error_of_a_kernel_is_recorded_and_named(tmp_path: Path, fault: str, 
         pytest.skip("this torch cannot compile a kernel at run time")
     failed = start(str(VICTIM), fault, str(PAGE), str(tmp_path))
     assert failed.returncode != 0, failed.stdout
-    flight = ring_writer.read(ring_writer.find(tmp_path / "run")[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
     assert flight.torn == 0
     assert flight.now is not None
     assert f"scan-{PAGE}.png" in flight.now.samples or fault != "oom"  # asynchronous: the host may be a step further

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.flight_record import last_position, ring_writer
+from ocrlab.debug.flight_record import last_position, ring_format, ring_writer
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.run_folder import launcher, watcher_link
 from ocrlab.run_folder.launcher import Member, Ranks, found
@@ -144,7 +144,7 @@ def test_a_record_tells_whether_its_machine_has_a_gpu(tmp_path):
 def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
     (tmp_path / "flight").mkdir()
     writer = ring_writer.Writer(tmp_path / "flight" / "ring-1-0.bin", slots=2, rank=1)
-    writer.begin(ring_writer.Step(12, 24, samples=["p1", "p2", "p3"], phase="forward"))
+    writer.begin(ring_format.Step(12, 24, samples=["p1", "p2", "p3"], phase="forward"))
     writer.sample("page 7")
     writer.phase(phase)
     (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"torn")

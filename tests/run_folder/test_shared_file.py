@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.flight_record import replay_position, ring_writer, worker_status
+from ocrlab.debug.flight_record import replay_position, ring_format, ring_reader, ring_writer, worker_status
 from ocrlab.run_folder import heartbeat, shared_file
 
 FULL = """
@@ -59,15 +59,15 @@ def written(folder: Path) -> list[str]:
     """Write one of each kind of file, and return what is read back."""
     heartbeat.Writer(folder / "7").beat(step=3, phase="forward", sample="a.png")
     replay_position.Writer(folder / "trail.bin").at({"op": "aten::add"})
-    page = worker_status.Page(folder, 0, 0, 0, 1)
+    page = worker_status.StatusPage(folder, 0, 0, 0, 1)
     page.batch('{"indices":"[3]"}', {"torch": b"t" * 5056})
     page.sample("b.png")
     writer = ring_writer.Writer(folder / "ring-0-0.bin", slots=4)
     for i in range(9):
-        writer.begin(ring_writer.Step(i, i, samples=[f"{i}.png"], random={"torch": bytes([i]) * 5056}))
+        writer.begin(ring_format.Step(i, i, samples=[f"{i}.png"], random={"torch": bytes([i]) * 5056}))
         writer.stage("head")
         writer.loss(i / 2)
-    found = ring_writer.read(folder / "ring-0-0.bin")
+    found = ring_reader.read_ring(folder / "ring-0-0.bin")
     place = replay_position.read(folder / "trail.bin")
     assert found.now is not None and place is not None and found.torn == 0
     assert all(step.random == {"torch": bytes([step.micro]) * 5056} for step in found.steps)

@@ -14,7 +14,7 @@ from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
 from ocrlab.debug.bisect.factors import DATA, Factor
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.trials.trial import Command, Start
 from ocrlab.errors import ConfigError, DataError
 
@@ -68,9 +68,9 @@ def against(config: Config, words: Sequence[str]) -> list[Factor]:
 
 def failed_at(run: Path) -> tuple[int, list[str]] | None:
     """Return the optimiser step at which a run ended, from 0, and the samples of its batch; None where nothing says."""
-    for path in ring_writer.find(run):
+    for path in ring_reader.find_rings(run):
         try:
-            now = ring_writer.read(path).now
+            now = ring_reader.read_ring(path).now
         except (OSError, ValueError, DataError):
             continue
         if now is not None:

@@ -113,9 +113,9 @@ def _record_end(run: Path, status: str, *, spoken: bool) -> str:
     failed, running, well = ((run / name).is_file() for name in SENTINELS)
     if not failed and well:
         return ""
-    if not failed and status == "log" and (last_position.lives(run) or (spoken and not running)):
+    if not failed and status == "log" and (last_position.has_live_process(run) or (spoken and not running)):
         return ""
-    return last_position.told(run)
+    return last_position.position_text(run)
 
 
 def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:

@@ -15,24 +15,24 @@ RANKS, SAMPLES, WORKERS = 4, 4, 8  # that are named
 LONGEST = 120  # characters of a name
 
 
-def told(run: Path) -> str:
+def position_text(run: Path) -> str:
     """Return where each rank of the last start was: step, phase, samples, what its workers loaded; '' for no record."""
-    flights = last(run)
+    flights = last_flights(run)
     if len(flights) < 2:
-        return f"the record ends at {place(flights[0])}" if flights else ""
-    said = [f"that of rank {one.rank} at {place(one)}" for one in flights[1:RANKS]]
+        return f"the record ends at {flight_position(flights[0])}" if flights else ""
+    said = [f"that of rank {one.rank} at {flight_position(one)}" for one in flights[1:RANKS]]
     said += [f"and {len(flights) - RANKS} more ranks"] if len(flights) > RANKS else []
-    return "; ".join([f"the record of rank {flights[0].rank} ends at {place(flights[0])}", *said])
+    return "; ".join([f"the record of rank {flights[0].rank} ends at {flight_position(flights[0])}", *said])
 
 
-def last(run: Path) -> list[Flight]:
+def last_flights(run: Path) -> list[Flight]:
     """Return the records of the last start of a run that have a step, by rank."""
-    paths = ring_reader.find(run)
+    paths = ring_reader.find_rings(run)
     found = []
     for path in paths:
-        if ring_reader.name_of(path)[1] == ring_reader.name_of(paths[0])[1]:
+        if ring_reader.parse_name(path)[1] == ring_reader.parse_name(paths[0])[1]:
             try:
-                flight = ring_reader.read(path)
+                flight = ring_reader.read_ring(path)
             except DataError:
                 continue
             if flight.now is not None:
@@ -40,12 +40,12 @@ def last(run: Path) -> list[Flight]:
     return found
 
 
-def lives(run: Path) -> bool:
+def has_live_process(run: Path) -> bool:
     """Tell whether a process has the number of one that has recorded; a number that was given again counts, too."""
-    return any(Path(f"/proc/{flight.pid}").exists() for flight in last(run))
+    return any(Path(f"/proc/{flight.pid}").exists() for flight in last_flights(run))
 
 
-def place(flight: Flight) -> str:
+def flight_position(flight: Flight) -> str:
     """Return where a record ends, without the first words of the sentence."""
     now = flight.now
     assert now is not None, "only records with a step are told"
@@ -81,9 +81,9 @@ def _short(name: str) -> str:
 def rank_positions(run: Path) -> dict[int, dict[str, Any]]:
     """Return where each process of a run was when its flight record stopped, by pid: {"step", "phase", "sample"}."""
     positions: dict[int, dict[str, Any]] = {}
-    for path in ring_reader.find(run):
+    for path in ring_reader.find_rings(run):
         with suppress(DataError):
-            ring = ring_reader.read(path)
+            ring = ring_reader.read_ring(path)
             if ring.now is not None:
                 phase, samples = ring.now.phase, ", ".join(ring.now.samples[:2])
                 sample = {"validation": ring.sample, "data": ""}.get(phase, samples)  # of data it is the batch before

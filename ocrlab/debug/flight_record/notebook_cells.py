@@ -19,7 +19,7 @@ BEGAN: set[int] = set()  # the cells of this kernel that have begun a recording
 warned: list[str] = []  # in a replay: what of the cells was not executed again, or not as it was
 
 
-class LeftOut(BaseException):
+class CellSkipped(BaseException):
     """A cell that was recorded before the one that is replayed has come to its recording; `passing` says so."""
 
 
@@ -27,7 +27,7 @@ passing: list[int] = []  # the cell that is executed now, if its recording is no
 begun: list[bool] = []  # filled when the replay has begun
 
 
-def cell() -> int | None:
+def current_cell() -> int | None:
     """Return the number of the cell that this IPython shell executes, None where there is no shell."""
     with contextlib.suppress(Exception):
         shell = _shell()
@@ -36,7 +36,7 @@ def cell() -> int | None:
     return None
 
 
-def note(folder: Path, rank: int) -> None:
+def save_cells(folder: Path, rank: int) -> None:
     """Write down what this IPython shell, if it is one, has executed, the cell at hand included; never raises."""
     with contextlib.suppress(Exception):
         shell = _shell()
@@ -67,7 +67,7 @@ def _placed(code: str, raw: str) -> str:
     return "\n" * empty + code.lstrip("\n")
 
 
-def find(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:
+def find_cells(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:
     """Return the cells that process `pid` has executed, and their file; None where there are none; raises DataError."""
     folder = run / "flight" if (run / "flight").is_dir() else run
     path = (folder / f"cells-{rank}.json").absolute()
@@ -78,17 +78,17 @@ def find(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:
     return (path, told) if told.get("pid") == pid else None
 
 
-def begins() -> None:
+def begin_recording() -> None:
     """Say that a recording begins in a replay; raises LeftOut in a cell before the one that is replayed."""
     if passing:
-        raise LeftOut
+        raise CellSkipped
     begun.append(True)
 
 
-def shortened(value: Any, place: Path) -> Any:
+def shorten_paths(value: Any, place: Path) -> Any:
     """Return a fault whose lines say `cell-5.py:3`, without the folder of the replay, where the files of cells are."""
     if isinstance(value, dict):
-        return {name: shortened(one, place) for name, one in value.items()}
+        return {name: shorten_paths(one, place) for name, one in value.items()}
     if isinstance(value, list):
-        return [shortened(one, place) for one in value]
+        return [shorten_paths(one, place) for one in value]
     return value.replace(f"{place.absolute()}{os.sep}cell-", "cell-") if isinstance(value, str) else value

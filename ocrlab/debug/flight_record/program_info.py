@@ -32,48 +32,48 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
 
     A program may be set by any variable; what looks like a key, a token or a password is left out.
     """
-    kept = {n: v for n, v in os.environ.items() if not secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST}
+    kept = {n: v for n, v in os.environ.items() if not is_secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST}
     told = {
         "schema": SCHEMA,
         "kind": kind,
-        "argv": words(),
+        "argv": command_line(),
         "executable": sys.executable,
-        "cwd": started_in(),
+        "cwd": start_folder(),
         "host": socket.gethostname(),
         "environment": kept,
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),
         "rank": rank,
-        "world": world(),
-        "started": started(),
+        "world": world_size(),
+        "started": process_path(),
         "time": time.time(),
         **more,
     }
-    write_json(Path(folder, name_of(rank)), told, private=True)
+    write_json(Path(folder, file_name(rank)), told, private=True)
 
 
-def add(folder: Path | str, rank: int, **more: Any) -> None:
+def update(folder: Path | str, rank: int, **more: Any) -> None:
     """Add to what was written of this rank's program what is known later; raises OSError, DataError, RunError."""
-    write_json(Path(folder, name_of(rank)), {**read(folder, rank), **more}, private=True)
+    write_json(Path(folder, file_name(rank)), {**read(folder, rank), **more}, private=True)
 
 
-def name_of(rank: int) -> str:
+def file_name(rank: int) -> str:
     """Return the name of the file of a rank's program."""
     return NAME if rank == 0 else f"program-{rank}.json"
 
 
-def started() -> list[int]:
+def process_path() -> list[int]:
     """Return which process of its program this is, in the order in which that has started them; [] for its first."""
     return list(getattr(multiprocessing.current_process(), "_identity", ()))
 
 
-def world() -> int:
+def world_size() -> int:
     """Return how many processes there are in the group of this one, 1 without any."""
     group: Any = sys.modules.get("torch.distributed")
     return int(group.get_world_size()) if group and group.is_available() and group.is_initialized() else 1
 
 
-def words() -> list[str]:
+def command_line() -> list[str]:
     """Return the words that this program was started with; of a process that multiprocessing has started anew those of
     the program itself.
     """
@@ -93,13 +93,13 @@ def _is_started(words: list[str]) -> bool:
     return any(word == "--multiprocessing-fork" or word.startswith("from multiprocessing.") for word in words)
 
 
-def started_in() -> str:
+def start_folder() -> str:
     """Return the folder that this program was started in, which it may have left since; raises OSError.
 
     Its script is found there by the words of its start: it is that of the import, that of the shell, or the one of now.
     """
     now, main = os.getcwd(), getattr(sys.modules.get("__main__"), "__file__", None)
-    told = words()[1:]
+    told = command_line()[1:]
     script = next((word for word in told if main and os.path.basename(word) == os.path.basename(main)), None)
     if script is None:
         return HERE if Path(HERE).is_dir() else now
@@ -117,7 +117,7 @@ def _same(one: Path, other: Path) -> bool:
 def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
     """Return the program of a run folder (or of its flight/); raises RunError where there is none, DataError."""
     folder = Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)
-    path = folder / name_of(rank)
+    path = folder / file_name(rank)
     try:
         return from_json(path.read_bytes(), source=str(path))
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def is_replay() -> bool:
     return bool(os.environ.get(REPLAY))
 
 
-def secret(name: str, value: str = "") -> bool:
+def is_secret(name: str, value: str = "") -> bool:
     """Tell whether a variable may hold a key or a password, by its name or as a URL with one in it."""
     if any(word in name.upper() for word in SECRET):
         return True

@@ -15,7 +15,7 @@ from typing import Any
 from ocrlab.run_folder import shared_file
 
 MAGIC = b"OCRLABT1"
-HEAD = struct.Struct("<8sBB6x")  # magic, which side holds, whether what began there has ended
+HEADER = struct.Struct("<8sBB6x")  # magic, which side holds, whether what began there has ended
 SIDE = struct.Struct("<QddI")  # count, monotonic seconds, the longest of them between two places, bytes of the text
 ROOM = 8192  # bytes of one side
 SIZE = 5 * 4096
@@ -27,7 +27,7 @@ class Writer:
     def __init__(self, path: Path | str) -> None:
         self.page = shared_file.create(path, SIZE)
         self.count, self.side, self.last, self.slowest = 0, 0, 0.0, 0.0
-        self.page[: HEAD.size] = HEAD.pack(MAGIC, 0, 0)
+        self.page[: HEADER.size] = HEADER.pack(MAGIC, 0, 0)
 
     def at(self, place: dict[str, Any]) -> None:
         """Say what begins now: JSON-ready values; texts that are too long are left out, the longest first."""
@@ -37,7 +37,7 @@ class Writer:
             data = json.dumps(place, separators=(",", ":"), default=str).encode()
         self.count += 1
         side = 1 - self.side
-        start = HEAD.size + side * ROOM
+        start = HEADER.size + side * ROOM
         now = time.monotonic()
         self.slowest = max(self.slowest, now - self.last) if self.last else 0.0
         self.last = now
@@ -56,7 +56,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Trail:
+class ReplayPosition:
     """The last place, how many there were, when it was told (monotonic seconds), and the longest time between two.
 
     `done` means that what began there has ended, and nothing else has begun.
@@ -69,14 +69,14 @@ class Trail:
     done: bool = False
 
 
-def read(path: Path | str) -> Trail | None:
+def read(path: Path | str) -> ReplayPosition | None:
     """Return the last word of a trail; None where there is none."""
     try:
         data = Path(path).read_bytes()
-        magic, side, done = HEAD.unpack_from(data)
-        count, when, slowest, length = SIDE.unpack_from(data, HEAD.size + (side & 1) * ROOM)
-        start = HEAD.size + (side & 1) * ROOM + SIDE.size
+        magic, side, done = HEADER.unpack_from(data)
+        count, when, slowest, length = SIDE.unpack_from(data, HEADER.size + (side & 1) * ROOM)
+        start = HEADER.size + (side & 1) * ROOM + SIDE.size
         found = json.loads(data[start : start + length]) if magic == MAGIC and count else None
     except (OSError, struct.error, ValueError):
         return None
-    return Trail(found, count, when, slowest, bool(done)) if isinstance(found, dict) else None
+    return ReplayPosition(found, count, when, slowest, bool(done)) if isinstance(found, dict) else None

@@ -54,7 +54,7 @@ SAVED_AT = 1792  # snapshot a, and b 32 bytes after it
 ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
 
 
-def _encoding() -> Callable[[Any], str]:
+def _make_encoder() -> Callable[[Any], str]:
     """Return `ENCODER.encode`, without the encoder in C that it makes anew each time where there is one."""
     made: Any = getattr(json.encoder, "c_make_encoder", None)
     with contextlib.suppress(Exception):
@@ -65,12 +65,12 @@ def _encoding() -> Callable[[Any], str]:
     return ENCODER.encode
 
 
-ENCODE = _encoding()
+ENCODE = _make_encoder()
 COUNTS = [bytes((count,)) for count in range(256)]
 States = Mapping[str, bytes]  # of the random generators, by name
 
 
-class Torn(ValueError):
+class TornRecord(ValueError):
     """A record that was being written when its process ended, or that is damaged."""
 
 
@@ -103,7 +103,7 @@ class Step:
     left_out: list[str] = field(default_factory=list)  # what did not fit into the slot
 
 
-def text_of(step: Step, room: int, random: Mapping[str, Any], loaded: Mapping[str, Any] | None) -> bytes:
+def encode_step(step: Step, room: int, random: Mapping[str, Any], loaded: Mapping[str, Any] | None) -> bytes:
     """Return the text of a record in at most `room` bytes, with what stands for its states.
 
     What does not fit is left out and named: samples, order, states. `loaded` None: those are the same as `random`.
@@ -128,10 +128,10 @@ def text_of(step: Step, room: int, random: Mapping[str, Any], loaded: Mapping[st
 
 def no_block(number: int) -> bytes:
     """Return the words in a block where there are none; raises Torn."""
-    raise Torn(f"no block {number}")
+    raise TornRecord(f"no block {number}")
 
 
-def read_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
+def decode_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
     """Return the number and the step of a slot, None for one that was never used; raises Torn.
 
     `large` is where its text lies if that is too large for the slot.
@@ -141,10 +141,10 @@ def read_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = n
         return None
     held = slot[SLOT.size :] if size <= SMALL else large
     if number != again or size > len(held):
-        raise Torn(f"record {number} ends as {again}, with {size} bytes")
+        raise TornRecord(f"record {number} ends as {again}, with {size} bytes")
     text = held[:size]
     if zlib.crc32(text, zlib.crc32(slot[FIGURES_AT : SLOT.size])) != check:
-        raise Torn(f"record {number} is damaged")
+        raise TornRecord(f"record {number} is damaged")
     step, rate, before, when = Step(*numbers[:4]), *numbers[4:]
     try:
         texts = json.loads(text)
@@ -155,7 +155,7 @@ def read_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = n
         step.random = _states(texts["random"], block)
         step.loaded = dict(step.random) if told & 4 else _states(texts.get("loaded", {}), block)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Torn(str(error)) from error
+        raise TornRecord(str(error)) from error
     step.time, step.loss = when, loss if known else None
     step.lr, step.loss_before = (rate if told & 1 else None), (before if told & 2 else None)
     return number, step
@@ -165,11 +165,11 @@ def _states(named: Mapping[str, Any], block: Callable[[int], bytes]) -> dict[str
     return {name: (block(number) if number else b"") + bytes.fromhex(rest) for name, (number, rest) in named.items()}
 
 
-def block_of(blocks: bytes, number: int) -> bytes:
+def read_block(blocks: bytes, number: int) -> bytes:
     """Return the words in a block; raises Torn where it is another one, or damaged."""
     at = (number % (len(blocks) // BLOCK_BYTES)) * BLOCK_BYTES if len(blocks) >= BLOCK_BYTES else 0
     found, size, check = BLOCK.unpack_from(blocks, at) if blocks else (0, 0, 0)
     words = blocks[at + BLOCK.size : at + BLOCK.size + size]
     if found != number or zlib.crc32(words) != check:
-        raise Torn(f"block {number} holds {found}")
+        raise TornRecord(f"block {number} holds {found}")
     return words

@@ -27,11 +27,11 @@ from ocrlab.debug.flight_record.ring_format import (
     WORD_BYTES,
     WORDS,
     Step,
-    Torn,
-    block_of,
-    read_slot,
+    TornRecord,
+    decode_slot,
+    read_block,
 )
-from ocrlab.debug.flight_record.worker_status import Worker, workers
+from ocrlab.debug.flight_record.worker_status import WorkerStatus, read_workers
 from ocrlab.errors import DataError
 
 NAME = re.compile(r"ring-(\d+)-(\d+)\.bin")
@@ -63,11 +63,11 @@ class Flight:
     now: Step | None = None
     torn: int = 0
     sample: str = ""
-    workers: list[Worker] = field(default_factory=list)
+    workers: list[WorkerStatus] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)  # of this start, the newest first
 
 
-def name_of(path: Path) -> tuple[int, int]:
+def parse_name(path: Path) -> tuple[int, int]:
     """Return rank and start of a ring's file; raises DataError for a file of another name."""
     match = NAME.fullmatch(path.name)
     if not match:
@@ -75,15 +75,15 @@ def name_of(path: Path) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def find(run_folder: Path | str) -> list[Path]:
+def find_rings(run_folder: Path | str) -> list[Path]:
     """Return the rings of a run folder (or of its flight/), the newest start first, by rank in a start."""
     folder = Path(run_folder)
     inner = folder / "flight"
     paths = [path for path in (inner if inner.is_dir() else folder).glob("ring-*.bin") if NAME.fullmatch(path.name)]
-    return sorted(paths, key=lambda path: (-name_of(path)[1], name_of(path)[0]))
+    return sorted(paths, key=lambda path: (-parse_name(path)[1], parse_name(path)[0]))
 
 
-def read(path: Path | str) -> Flight:
+def read_ring(path: Path | str) -> Flight:
     """Read a ring; raises DataError for a file that is none. A ring that is being written gives what was whole."""
     path = Path(path)
     try:
@@ -100,8 +100,8 @@ def read(path: Path | str) -> Flight:
     found: list[tuple[int, Step]] = []
     for slot, payload in zip(kept, large, strict=True):
         try:
-            record = read_slot(slot, payload, lambda number: block_of(blocks, number)) if slot else None
-        except Torn:
+            record = decode_slot(slot, payload, lambda number: read_block(blocks, number)) if slot else None
+        except TornRecord:
             record = None
             flight.torn += 1
         if record:
@@ -112,7 +112,7 @@ def read(path: Path | str) -> Flight:
         flight.now = _now(flight.steps[-1], head)
         flight.steps[-1] = flight.now
     flight.sample = _text(head, "sample")
-    flight.workers = workers(path.parent, flight.rank, flight.start)
+    flight.workers = read_workers(path.parent, flight.rank, flight.start)
     flight.snapshots = _snapshots(path.parent, head, flight.rank)
     return flight
 

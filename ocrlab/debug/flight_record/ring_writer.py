@@ -41,13 +41,10 @@ from ocrlab.debug.flight_record.ring_format import (
     WORDS_BYTES,
     States,
     Step,
-    text_of,
+    encode_step,
 )
-from ocrlab.debug.flight_record.ring_reader import Flight, Snapshot, find, name_of, read
-from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.debug.flight_record.ring_reader import find_rings, parse_name
 from ocrlab.run_folder import shared_file
-
-__all__ = ["Flight", "Snapshot", "Step", "Worker", "Writer", "create", "find", "name_of", "read"]
 
 LARGE_BYTES = 16 * 1024  # some hundred sample ids
 PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # the first words
@@ -56,7 +53,7 @@ MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
 CHANGING = 8  # of them, which are written over where there are more
 SIDES = 16  # micro-batches' worth of states that are not written again while they stay the same
 OLD = BLOCKS * SIDES  # blocks filled since, from which on a state is written again and its old block not named any more
-KEPT = 3  # rings of earlier starts of a run, this one included
+STORED_RINGS = 3  # rings of earlier starts of a run, this one included
 
 
 class Writer:
@@ -99,7 +96,9 @@ class Writer:
         """Write the record of a micro-batch that now begins, in place of the oldest one; `position` is in its walk."""
         random = self.states(step.random)
         same = step.loaded is step.random or step.loaded == step.random
-        text = text_of(step, self.room, random, None if same else self.states(step.loaded, step.order.get("worker")))
+        text = encode_step(
+            step, self.room, random, None if same else self.states(step.loaded, step.order.get("worker"))
+        )
         known = (step.lr is not None) | (step.loss_before is not None) << 1 | same << 2
         figures = FIGURES.pack(
             step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time, known,
@@ -209,11 +208,11 @@ def create(folder: Path | str, *, rank: int = 0, slots: int = 256) -> tuple[Writ
     Raises OSError.
     """
     folder = Path(folder)
-    there = [path for path in find(folder) if name_of(path)[0] == rank]
-    start = 1 + max((name_of(path)[1] for path in there), default=-1)
-    for old in there[KEPT - 1 :]:
+    there = [path for path in find_rings(folder) if parse_name(path)[0] == rank]
+    start = 1 + max((parse_name(path)[1] for path in there), default=-1)
+    for old in there[STORED_RINGS - 1 :]:
         old.unlink(missing_ok=True)
-        for page in folder.glob(f"worker-{rank}-{name_of(old)[1]}-*.bin"):
+        for page in folder.glob(f"worker-{rank}-{parse_name(old)[1]}-*.bin"):
             page.unlink(missing_ok=True)
     path = folder / f"ring-{rank}-{start}.bin"
     return Writer(path, slots=slots, rank=rank, start=start), start

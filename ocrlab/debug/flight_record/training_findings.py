@@ -30,7 +30,7 @@ def write(
     write_json(folder / f"learned-{rank}.json", {**told, "cut": cut, "end": end}, private=True)
 
 
-def forget(folder: Path, rank: int) -> None:
+def delete(folder: Path, rank: int) -> None:
     """Remove what an earlier start has written into a flight/; raises OSError."""
     (folder / f"learned-{rank}.json").unlink(missing_ok=True)
 
@@ -43,22 +43,26 @@ def read(run_folder: Path) -> list[str] | None:
     lines: list[str] = []
     for rank, told in sorted(found.items()):
         new = [str(line) for line in told["lines"]]
-        lines += [line if len(found) == 1 else f"rank {rank}: {line}" for line in new if not _said(line, found, rank)]
-    return _apart(found) + lines
+        lines += [
+            line if len(found) == 1 else f"rank {rank}: {line}"
+            for line in new
+            if not _reported_before(line, found, rank)
+        ]
+    return _diverged_ranks(found) + lines
 
 
-def cut(run_folder: Path) -> bool:
+def ended_early(run_folder: Path) -> bool:
     """Tell whether the program was seen to end itself, without an error, in the middle of its training."""
     return any(bool(told.get("cut")) for told in _ranks(run_folder).values())
 
 
-def end(run_folder: Path, rank: int) -> dict[str, Any] | None:
+def training_end(run_folder: Path, rank: int) -> dict[str, Any] | None:
     """Return how the training of a rank ended, {"how": "success" or "failed", "error"}; None where nobody said it."""
     told = _ranks(run_folder).get(rank, {}).get("end")
     return dict(told) if isinstance(told, dict) else None
 
 
-def _said(line: str, found: Mapping[int, Mapping[str, Any]], rank: int) -> bool:
+def _reported_before(line: str, found: Mapping[int, Mapping[str, Any]], rank: int) -> bool:
     return any(line in told["lines"] for other, told in found.items() if other < rank)
 
 
@@ -75,7 +79,7 @@ def _ranks(run_folder: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _apart(found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def _diverged_ranks(found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return that the ranks hold different weights after the same micro-batch."""
     if len(found) < 2:
         return []

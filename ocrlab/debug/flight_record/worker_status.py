@@ -29,7 +29,7 @@ NAME = re.compile(r"worker-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
 
 @dataclass
-class Worker:
+class WorkerStatus:
     """A loader worker: the sample it is on (or was, when it ended), the order of its batch, and the one that failed.
 
     An order is what rebuilds a batch: {"indices", "worker", "workers", ...}, with the random states before it.
@@ -46,7 +46,7 @@ class Worker:
     failed_at: float = 0.0  # seconds since 1970
 
 
-class Page:
+class StatusPage:
     """The page of this worker, in a new file; raises OSError."""
 
     def __init__(self, folder: Path | str, rank: int, start: int, loader: int, worker: int) -> None:
@@ -65,9 +65,9 @@ class Page:
         """Say which batch is being loaded, as JSON, and the states of the generators before it."""
         if self.has_failed:
             return
-        text, held = order.encode(), _joined(states)
+        text, held = order.encode(), _pack_states(states)
         if len(held) > BATCH_BYTES // 2:
-            held = _joined({})
+            held = _pack_states({})
         if BATCH.size + len(text) + len(held) > BATCH_BYTES:
             text = b'{"left_out":true}'
         side = 1 - (self.page[BATCH_AT] & 1)
@@ -89,7 +89,7 @@ def _sample(name: str) -> bytes:
     return SAMPLE.pack(time.time(), len(text), text)
 
 
-def workers(folder: Path, rank: int, start: int) -> list[Worker]:
+def read_workers(folder: Path, rank: int, start: int) -> list[WorkerStatus]:
     """Return the workers of one start of a run, by loader and number; a page that cannot be read is left out."""
     found = []
     for path in folder.glob(f"worker-{rank}-{start}-*.bin"):
@@ -99,19 +99,19 @@ def workers(folder: Path, rank: int, start: int) -> list[Worker]:
     return sorted(found, key=lambda worker: (worker.loader, worker.worker))
 
 
-def refused_last(workers: Sequence[Worker], newest: float) -> bool:
+def last_batch_failed(workers: Sequence[WorkerStatus], newest: float) -> bool:
     """Tell whether a batch of the training could not be loaded and none came after it, the last one `newest`."""
     return any(worker.failed and worker.loader == 0 and worker.failed_at >= newest for worker in workers)
 
 
-def read_page(path: Path) -> Worker:
+def read_page(path: Path) -> WorkerStatus:
     """Return what a worker's page says; raises ValueError for a file that is none, OSError."""
     data = path.read_bytes()
     magic, pid, number, loader, when = HEAD.unpack_from(data)
     if magic != MAGIC:
         raise ValueError(f"{path} is no worker's page")
     seen, size, text = SAMPLE.unpack_from(data, SAMPLE_AT + 8 + (data[SAMPLE_AT] & 1) * SAMPLE.size)
-    worker = Worker(pid, number, text[:size].decode(errors="replace"), seen or when, loader)
+    worker = WorkerStatus(pid, number, text[:size].decode(errors="replace"), seen or when, loader)
     if data[FAILED_AT]:
         worker.failed_at, size, text = SAMPLE.unpack_from(data, FAILED_AT + 8)
         worker.failed = text[:size].decode(errors="replace")
@@ -120,19 +120,19 @@ def read_page(path: Path) -> Worker:
     text = data[at + BATCH.size : at + BATCH.size + size]
     states = data[at + BATCH.size + size : at + BATCH.size + size + length]
     if size and zlib.crc32(states, zlib.crc32(text)) == check:
-        names, *held = _parts(states)
+        names, *held = _unpack(states)
         worker.order = json.loads(text)
         worker.loaded = dict(zip(json.loads(names), held, strict=True))
     return worker
 
 
-def _joined(states: States) -> bytes:
+def _pack_states(states: States) -> bytes:
     """Return states, and their names before them, as a page holds them."""
     names = ENCODE([*states]).encode()
     return b"".join(LENGTH.pack(len(part)) + part for part in (names, *states.values()))
 
 
-def _parts(data: bytes) -> list[bytes]:
+def _unpack(data: bytes) -> list[bytes]:
     parts, at = [], 0
     while at < len(data):
         (length,) = LENGTH.unpack_from(data, at)

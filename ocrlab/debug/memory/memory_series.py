@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.diagnosis.oom_message import UNITS
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.errors import OcrlabError
 
 MOST = 2000  # points of one series
@@ -53,9 +53,9 @@ def gather(folder: Path | None, texts: Mapping[str, str], facts: Mapping[str, An
 
 
 def _flight(folder: Path | None) -> Iterable[Series]:
-    for path in ring_writer.find(folder) if folder else []:
+    for path in ring_reader.find_rings(folder) if folder else []:
         try:
-            steps = [step for step in ring_writer.read(path).steps if step.memory]
+            steps = [step for step in ring_reader.read_ring(path).steps if step.memory]
         except (OcrlabError, OSError):
             continue
         names = [name for name in (steps[-1].memory if steps else {}) if not name.endswith("peak")]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ocrlab.debug.diagnosis import classify, oom_message
 from ocrlab.debug.diagnosis.evidence import CONTEXT
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.memory import host_oom_message, memory_series
 from ocrlab.debug.memory.growth import Growth, growth
 from ocrlab.debug.memory.memory_series import Series
@@ -140,9 +140,9 @@ def _messages(known: Known) -> None:
 
 def _phase(known: Known) -> None:
     """Find in which phase it ended: from the flight record, the heartbeat, or the frames of the last traceback."""
-    for path in ring_writer.find(known.folder) if known.folder else []:
+    for path in ring_reader.find_rings(known.folder) if known.folder else []:
         try:
-            now = ring_writer.read(path).now
+            now = ring_reader.read_ring(path).now
         except (OcrlabError, OSError):
             continue
         if now is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
-class Batches:
+class BatchIterator:
     """The batches of a loader; `begin` returns the iterator of one walk over it."""
 
     def __init__(self, begin: Callable[[Iterable[Any]], Iterator[Any]], loader: Iterable[Any]) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from ocrlab.debug.instruments import cuda_sticky_errors
-from ocrlab.debug.recorder.fail_safe import report, say, worker_ended
+from ocrlab.debug.recorder.fail_safe import print_message, report, worker_ended
 from ocrlab.errors import DataError
 
 LIMIT = 2 << 30  # bytes of all that are kept, of all processes of a machine
 SHARE = 10  # and no more than that part of what is free
 
 
-class Raw:
+class BatchStore:
     """The last batches of one process, each in a file of its own; at most `most`, and as many bytes as there is room
     for: the oldest go first, the newest always stays.
 
@@ -78,7 +78,9 @@ class Raw:
             if not self.is_full:
                 self.is_full = True
                 kept = self.count - 1 - self.first
-                say(f"raw batches take {room / 1e9:.2g} GB at most here, so that the last {max(1, kept)} are kept")
+                print_message(
+                    f"raw batches take {room / 1e9:.2g} GB at most here, so that the last {max(1, kept)} are kept"
+                )
             self.forget(self.first + 1)
 
     def forget(self, before: int) -> None:
@@ -90,12 +92,12 @@ class Raw:
                 self.first += 1
 
 
-def has(folder: Path, name: str) -> bool:
+def has_batch(folder: Path, name: str) -> bool:
     """Tell whether a batch is still kept."""
     return (folder / "batches" / Path(name).name).is_file()
 
 
-def read(folder: Path, name: str) -> Any:
+def read_batch(folder: Path, name: str) -> Any:
     """Return a batch that was kept; raises DataError where it is gone, and OSError.
 
     It is of the user's own types, so that unpickling it runs his code. That is done only in a replay, which has

@@ -18,23 +18,31 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from ocrlab.debug.recorder.dataset_proxy import Begin, Collate, Loaded, Place, RecordedDataset, Tagged, Watched
+from ocrlab.debug.recorder.dataset_proxy import (
+    BatchOrigin,
+    RecordedDataset,
+    SampleRecorder,
+    StatusLocation,
+    TaggedBatch,
+    TaggingCollate,
+    WorkerInit,
+)
 
 
-class Loader:
+class LoaderRecorder:
     """A loader under observation: `taken` holds what was made of the batches that nobody has asked about yet."""
 
     def __init__(
         self,
         loader: Any,
-        place: Place,
-        on_batch: Callable[[Any, Loaded], Any] | None = None,
+        place: StatusLocation,
+        on_batch: Callable[[Any, BatchOrigin], Any] | None = None,
         on_walk: Callable[[int], Any] | None = None,
         on_wait: Callable[[], Any] | None = None,
     ) -> None:
         self.loader, self.place, self.on_batch, self.on_walk = weakref.ref(loader), place, on_batch, on_walk
         self.on_wait = on_wait
-        self.taken: deque[Loaded] = deque()
+        self.taken: deque[BatchOrigin] = deque()
         self.walk = -1
         self.count = 0  # of batches in this walk
         self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
@@ -43,9 +51,9 @@ class Loader:
         """Tell whether this is the loader under observation."""
         return self.loader() is loader
 
-    def told(self) -> Loaded:
+    def told(self) -> BatchOrigin:
         """Return what is known of the oldest batch that nobody has asked about yet."""
-        return self.taken.popleft() if self.taken else Loaded()
+        return self.taken.popleft() if self.taken else BatchOrigin()
 
     def start(self) -> None:
         """Put ourselves into the loader; undone by `stop`."""
@@ -57,7 +65,7 @@ class Loader:
         loader = self.loader()
         if loader is not None:
             loader.__dict__.pop("_get_iterator", None)
-            if isinstance(loader.__dict__.get("_iterator"), Recorded):
+            if isinstance(loader.__dict__.get("_iterator"), RecordedIterator):
                 loader.__dict__["_iterator"] = None
 
     def iterator(self) -> Iterator[Any]:
@@ -67,7 +75,7 @@ class Loader:
         if self.feed is not None:
             return self.feed()
         kind = RecordedWorkers if loader.num_workers else RecordedProcess
-        iterator = kind(twin(loader, Watched(loader.dataset, self.place, loader.num_workers)))
+        iterator = kind(copy_with_proxy(loader, SampleRecorder(loader.dataset, self.place, loader.num_workers)))
         iterator.entry = self
         return iterator
 
@@ -82,10 +90,10 @@ class Loader:
 
     def untag(self, data: Any) -> Any:
         """Return the batch itself, and keep what it was made of."""
-        if type(data) is Tagged:
+        if type(data) is TaggedBatch:
             data, told = data.data, data.told
         else:
-            told = Loaded()
+            told = BatchOrigin()
         told.walk, told.position = self.walk, self.count
         self.count += 1
         self.taken.append(told)
@@ -94,10 +102,10 @@ class Loader:
         return data
 
 
-class Recorded:
+class RecordedIterator:
     """What a recorded iterator does besides torch's: it takes our notes off each batch before anybody sees it."""
 
-    entry: Loader | None = None
+    entry: LoaderRecorder | None = None
 
     def __next__(self) -> Any:
         entry = self.entry
@@ -113,24 +121,24 @@ class Recorded:
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
 
-class RecordedProcess(Recorded, _SingleProcessDataLoaderIter):
+class RecordedProcess(RecordedIterator, _SingleProcessDataLoaderIter):
     """An iterator that loads in this process."""
 
 
-class RecordedWorkers(Recorded, _MultiProcessingDataLoaderIter):
+class RecordedWorkers(RecordedIterator, _MultiProcessingDataLoaderIter):
     """An iterator that loads in workers."""
 
 
-def twin(loader: Any, watched: Watched) -> Any:
+def copy_with_proxy(loader: Any, watched: SampleRecorder) -> Any:
     """Return a copy of a loader that reads `watched` in place of its data set."""
-    copied = apart(loader)
-    copied.__dict__.update(dataset=RecordedDataset(watched), collate_fn=Collate(loader.collate_fn, watched))
+    copied = copy_loader(loader)
+    copied.__dict__.update(dataset=RecordedDataset(watched), collate_fn=TaggingCollate(loader.collate_fn, watched))
     if loader.num_workers:
-        copied.worker_init_fn = Begin(loader.worker_init_fn, watched)
+        copied.worker_init_fn = WorkerInit(loader.worker_init_fn, watched)
     return copied
 
 
-def apart(loader: Any) -> Any:
+def copy_loader(loader: Any) -> Any:
     """Return a copy of a loader that nobody looks at, with iterators of its own; what is no DataLoader is itself."""
     if not isinstance(loader, DataLoader):
         return loader
@@ -140,7 +148,7 @@ def apart(loader: Any) -> Any:
     return copied
 
 
-def can_be_watched(loader: Any) -> bool:
+def can_record(loader: Any) -> bool:
     """Tell whether a loader makes its iterators in torch's way, over a data set that a proxy can stand for."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterDataPipe | MapDataPipe):
         return False

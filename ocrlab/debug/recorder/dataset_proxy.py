@@ -18,17 +18,17 @@ from torch.utils.data import Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ocrlab.debug.flight_record.ring_format import ENCODE, States
-from ocrlab.debug.flight_record.worker_status import Page
+from ocrlab.debug.flight_record.worker_status import StatusPage
 from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
 from ocrlab.debug.recorder import fail_safe, rng_state, uncollatable_samples
-from ocrlab.debug.recorder.sample_names import naming, of_batch, plain
+from ocrlab.debug.recorder.sample_names import batch_names, index_namer, plain_index
 
-BATCH = "batch of "  # what begins the name of a batch that failed when its samples were put together
-STREAM = "this worker's"
+BATCH_OF = "batch of "  # what begins the name of a batch that failed when its samples were put together
+WORKER_STREAM = "this worker's"
 
 
 @dataclass(slots=True)
-class Loaded:
+class BatchOrigin:
     """One batch as it left its loader: what rebuilds it, and the random states before it was loaded."""
 
     base: dict[str, Any] = field(default_factory=dict)  # what its worker tells of it
@@ -44,7 +44,7 @@ class Loaded:
 
 
 @dataclass
-class Place:
+class StatusLocation:
     """Where the pages of workers go: folder, rank, start of the run, number of the loader."""
 
     folder: Path
@@ -54,45 +54,45 @@ class Place:
 
 
 @dataclass
-class Order:
+class BatchRequest:
     """A batch to be made again, in place of its indices."""
 
     indices: Any
     states: Mapping[str, bytes]
 
 
-class Tagged:
+class TaggedBatch:
     """A batch on its way from the worker, with what it was made of."""
 
-    def __init__(self, data: Any, told: Loaded) -> None:
+    def __init__(self, data: Any, told: BatchOrigin) -> None:
         self.data, self.told = data, told
 
     def __reduce__(self) -> Any:
         """Travel as one thing: pickle would look up and fill two objects."""
         told = self.told
-        return tagged, (self.data, told.base, told.states, told.samples)
+        return restore_tagged_batch, (self.data, told.base, told.states, told.samples)
 
-    def pin_memory(self) -> Tagged:
+    def pin_memory(self) -> TaggedBatch:
         """Return it with the batch in page-locked memory (called by DataLoader)."""
-        return Tagged(pin_memory(self.data), self.told)
+        return TaggedBatch(pin_memory(self.data), self.told)
 
 
-def tagged(data: Any, base: dict[str, Any], states: States, samples: list[str]) -> Tagged:
+def restore_tagged_batch(data: Any, base: dict[str, Any], states: States, samples: list[str]) -> TaggedBatch:
     """Return a batch as it left its worker."""
-    return Tagged(data, Loaded(base, states, samples))
+    return TaggedBatch(data, BatchOrigin(base, states, samples))
 
 
-class Watched:
+class SampleRecorder:
     """A data set that notes what it is asked for, in whichever process it is asked."""
 
-    def __init__(self, dataset: Any, place: Place, workers: int, *, replayed: bool = False) -> None:
+    def __init__(self, dataset: Any, place: StatusLocation, workers: int, *, replayed: bool = False) -> None:
         self.dataset, self.place, self.workers, self.replayed = dataset, place, workers, replayed
-        self.told = Loaded()
+        self.told = BatchOrigin()
         self.fresh = True  # the next sample is the first one of a batch
         self.position = 0  # of an iterable data set, in this worker
         self.names: Callable[[Any], str] = str
         self.name = ""  # of the sample, or the batch, that is being loaded
-        self.page: Page | None = None
+        self.page: StatusPage | None = None
         self.owner = 0  # the process that the page is of
         self.has_given_up = False
         self.reader = rng_state.StateReader()
@@ -103,16 +103,16 @@ class Watched:
 
     def item(self, index: Any) -> Any:
         """Return one sample, which a loader without batches asks for."""
-        if isinstance(index, Order):
-            rng_state.put(index.states)
+        if isinstance(index, BatchRequest):
+            rng_state.restore(index.states)
             index = index.indices
         self.begin(index, single=True)
         return self.one(index, self.told.samples[0] if self.told.samples else str(index))
 
     def load(self, indices: Any) -> Any:
         """Return the samples of a batch."""
-        if isinstance(indices, Order):
-            rng_state.put(indices.states)
+        if isinstance(indices, BatchRequest):
+            rng_state.restore(indices.states)
             indices = indices.indices
         self.begin(indices, single=False)
         if self.whole is None:
@@ -163,24 +163,27 @@ class Watched:
         first, count = self.told.base.get("first", 0), len(samples) if isinstance(samples, list) else 1
         names = self.told.samples or [self.in_stream(first + position) for position in range(count)]
         if self.replayed and isinstance(samples, list) and len(samples) == len(names):
-            bad = [self.carried(make, samples[at]) or names[at] for at in uncollatable_samples.unfit(make, samples)]
+            bad = [
+                self.carried(make, samples[at]) or names[at]
+                for at in uncollatable_samples.find_uncollatable(make, samples)
+            ]
             if bad:
                 return ", ".join(bad)
         if not self.told.samples and len(names) > 1:
             names = [f"{names[0]} and the {len(names) - 1} after it"]
-        return f"{BATCH}{', '.join(names)}"
+        return f"{BATCH_OF}{', '.join(names)}"
 
     def carried(self, make: Callable[[Any], Any], sample: Any) -> str:
         """Return the name that a sample of a stream has itself, '' for none: a batch of one need not be possible."""
         with contextlib.suppress(Exception):
             made = make([sample]) if not self.told.samples else None
-            found = of_batch(getattr(made, "data", made))  # of a replay, which keeps the samples beside the batch
+            found = batch_names(getattr(made, "data", made))  # of a replay, which keeps the samples beside the batch
             return found[0] if len(found) == 1 else ""
         return ""
 
     def in_stream(self, position: int) -> str:
         """Return what a sample of a stream is called."""
-        return f"sample {position} of {'the' if self.worker is None else STREAM} stream"
+        return f"sample {position} of {'the' if self.worker is None else WORKER_STREAM} stream"
 
     def refuse(self, name: str) -> None:
         """Note the sample, or the batch, that could not be loaded."""
@@ -207,17 +210,17 @@ class Watched:
             order = {"kind": kind, "single": single, "workers": self.workers, "worker": self.worker}
             samples: list[str] = []
             if kind == "map":
-                order["indices"] = repr(plain(indices if single else list(indices)))
+                order["indices"] = repr(plain_index(indices if single else list(indices)))
                 samples = [self.names(indices)] if single else list(map(self.names, indices))
             else:
                 order["first"] = self.position
             # A replay makes the batches of a worker again one by one, those of this process in the order of the run.
             everything = self.worker is not None or self.workers > 0
-            told = Loaded(order, self.reader.take(cuda=False, everything=everything), samples)
+            told = BatchOrigin(order, self.reader.take(cuda=False, everything=everything), samples)
             if self.page is not None:
                 self.page.batch(ENCODE(order), told.states)
         except Exception as error:
-            told = told or Loaded()
+            told = told or BatchOrigin()
             self.give_up(error)
         self.told = told
 
@@ -232,16 +235,16 @@ class Watched:
         """Open the page of this process, once."""
         if self.owner != os.getpid():
             self.owner, info, place = os.getpid(), get_worker_info(), self.place
-            self.worker, self.names = (info.id if info else None), naming(self.dataset)
-            self.page = Page(place.folder, place.rank, place.start, place.loader, self.worker or 0)
+            self.worker, self.names = (info.id if info else None), index_namer(self.dataset)
+            self.page = StatusPage(place.folder, place.rank, place.start, place.loader, self.worker or 0)
 
 
 class RecordedDataset(DatasetProxy):
-    """The data set in a loader's place for it, whose samples are loaded by a `Watched`."""
+    """The data set in a loader's place for it, whose samples are loaded by a `SampleRecorder`."""
 
-    ocrlab_watched: Watched
+    ocrlab_watched: SampleRecorder
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: SampleRecorder) -> None:
         super().__init__(watched.dataset)
         object.__setattr__(self, "ocrlab_watched", watched)
 
@@ -259,26 +262,26 @@ class RecordedDataset(DatasetProxy):
         return RecordedDataset, (self.ocrlab_watched,)
 
 
-class Collate:
+class TaggingCollate:
     """The user's collate function, with what the batch was made of put beside its result."""
 
-    def __init__(self, collate: Callable[[Any], Any], watched: Watched) -> None:
+    def __init__(self, collate: Callable[[Any], Any], watched: SampleRecorder) -> None:
         self.collate, self.watched = collate, watched
 
-    def __call__(self, samples: Any) -> Tagged:
+    def __call__(self, samples: Any) -> TaggedBatch:
         try:
             data = self.collate(samples)
         except Exception:
             self.watched.refuse(self.watched.blamed(self.collate, samples))
             raise
         self.watched.fresh = True
-        return Tagged(data, self.watched.told)
+        return TaggedBatch(data, self.watched.told)
 
 
-class Begin:
+class WorkerInit:
     """The user's worker_init_fn, before which the page of the worker is opened."""
 
-    def __init__(self, begin: Callable[[int], Any] | None, watched: Watched) -> None:
+    def __init__(self, begin: Callable[[int], Any] | None, watched: SampleRecorder) -> None:
         self.begin, self.watched = begin, watched
 
     def __call__(self, number: int) -> None:

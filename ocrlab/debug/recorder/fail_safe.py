@@ -61,12 +61,12 @@ def worker_ended(error: BaseException) -> bool:
 def report(error: BaseException, consequence: str, folder: Path | None = None) -> None:
     """Say in one line what follows from an error of ours, and append it to the log of a flight/; never raises."""
     summary = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    say(f"{consequence}: {summary}")
+    print_message(f"{consequence}: {summary}")
     for place in [folder] if folder is not None else _folders:
         append_own_error(place.parent, f"{consequence}: {summary}", error)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Say something about the recorder on stderr, if that is still there."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(f"ocrlab: flight recorder: {text}", file=sys.stderr, flush=True)

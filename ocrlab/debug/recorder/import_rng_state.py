@@ -17,42 +17,44 @@ from ocrlab.errors import OcrlabError
 
 AT_IMPORT: dict[str, Any] = {}
 STARTED = time.monotonic()
-began: Counter[int | None] = Counter()  # recordings, by the cell of a notebook; those of a program together
+recordings: Counter[int | None] = Counter()  # recordings, by the cell of a notebook; those of a program together
 
 
-def imported() -> None:
+def record_import() -> None:
     """Keep the states of now, at the end of an import; in a replay put them to those of the run where it noted them."""
     with contextlib.suppress(OcrlabError, OSError, KeyError, ValueError):  # a replay says later what is wrong with it
         if (job := program_info.job()) is not None:
             replay_registration.prepare(job)
-            rng_state.put(
-                iteration_log.noted(Path(job["run"], "flight"), int(job["rank"]), job["start"], iteration_log.IMPORT)
+            rng_state.restore(
+                iteration_log.load_states(
+                    Path(job["run"], "flight"), int(job["rank"]), job["start"], iteration_log.IMPORT
+                )
             )
     AT_IMPORT["states"] = rng_state.take(cuda=False)
 
 
-def counted() -> int:
+def count_recording() -> int:
     """Return how many recordings began before this one, in this program or this cell of a notebook; a replay leaves as
     many alone.
     """
-    cell = notebook_cells.cell()
-    began[cell] += 1
-    return began[cell] - 1
+    cell = notebook_cells.current_cell()
+    recordings[cell] += 1
+    return recordings[cell] - 1
 
 
-def told() -> dict[str, Any]:
+def program_facts() -> dict[str, Any]:
     """Return what a replay must know: how many recordings came before this one, and the seconds until it began."""
-    return {"nth": counted(), "after": time.monotonic() - STARTED}
+    return {"nth": count_recording(), "after": time.monotonic() - STARTED}
 
 
-def note(folder: Path, rank: int, start: int) -> None:
+def save_states(folder: Path, rank: int, start: int) -> None:
     """Write down those states, those of now, and the cells of a notebook, where the recorder begins; raises OSError."""
-    iteration_log.note(folder, rank, start, iteration_log.IMPORT, AT_IMPORT.get("states"))
-    iteration_log.note(folder, rank, start, iteration_log.BEGINNING)
-    notebook_cells.note(folder, rank)
+    iteration_log.save_states(folder, rank, start, iteration_log.IMPORT, AT_IMPORT.get("states"))
+    iteration_log.save_states(folder, rank, start, iteration_log.BEGINNING)
+    notebook_cells.save_cells(folder, rank)
 
 
-def put(folder: Path, rank: int, start: int) -> None:
+def restore_states(folder: Path, rank: int, start: int) -> None:
     """Put the random states to those with which the recorder began, where they were noted."""
     with contextlib.suppress(OcrlabError):
-        rng_state.put(iteration_log.noted(folder, rank, start, iteration_log.BEGINNING))
+        rng_state.restore(iteration_log.load_states(folder, rank, start, iteration_log.BEGINNING))

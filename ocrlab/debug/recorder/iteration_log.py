@@ -10,30 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.recorder import rng_state
-from ocrlab.debug.recorder.dataset_proxy import Loaded
+from ocrlab.debug.recorder.dataset_proxy import BatchOrigin
 from ocrlab.errors import DataError
 from ocrlab.records import from_json
 from ocrlab.run_folder.atomic_files import write_json
 
-KEPT = 32  # walks whose beginning is kept
+STORED_PASSES = 32  # walks whose beginning is kept
 BEGINNING, IMPORT = -1, -2  # in place of a walk's number: where the recorder began, and where it was imported
 NAMES = {BEGINNING: "beginning", IMPORT: "import"}
-BASE = {"kind": "walk"}
+ORDER = {"kind": "walk"}
 
 
-class Counted:
+class CountingLoader:
     """A loader of any kind whose batches are counted; everything else is asked of the loader itself."""
 
     def __init__(
         self,
         loader: Iterable[Any],
         on_walk: Callable[[int], None] | None = None,
-        on_batch: Callable[[Any, Loaded], None] | None = None,
+        on_batch: Callable[[Any, BatchOrigin], None] | None = None,
         may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
         self.loader, self.on_walk, self.on_batch = loader, on_walk, on_batch
         self.may_begin = may_begin  # tells whether a replay may begin with the next batch
-        self.now = Loaded()  # the batch at hand
+        self.now = BatchOrigin()  # the batch at hand
         self.walk = -1
 
     def __getattr__(self, name: str) -> Any:
@@ -44,10 +44,10 @@ class Counted:
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]  # TypeError for one without, as of the loader itself
 
-    def begin(self) -> Loaded:
+    def begin(self) -> BatchOrigin:
         """Begin a walk; returns what will be told of its batches."""
         self.walk += 1
-        self.now = Loaded(BASE, walk=self.walk)
+        self.now = BatchOrigin(ORDER, walk=self.walk)
         if self.on_walk is not None:
             self.on_walk(self.walk)
         return self.now
@@ -72,7 +72,7 @@ class Counted:
         """Tell whether this is the loader whose batches are counted."""
         return self.loader is loader
 
-    def told(self) -> Loaded:
+    def told(self) -> BatchOrigin:
         """Return what is known of the batch that came last."""
         return self.now
 
@@ -80,14 +80,14 @@ class Counted:
         """Nothing has to be taken out of the loader."""
 
 
-def note(folder: Path, rank: int, start: int, walk: int, states: Any = None) -> None:
+def save_states(folder: Path, rank: int, start: int, walk: int, states: Any = None) -> None:
     """Write down the random states before a walk, those of now where no others are given; raises OSError."""
     states = {name: state.hex() for name, state in (states or rng_state.take(cuda=False)).items()}
     told = {"schema": 1, "start": start, "walk": walk, "states": states}
     write_json(_file(folder, rank, walk), told, private=True)
 
 
-def noted(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
+def load_states(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
     """Return the random states before a walk; raises DataError where they were not kept."""
     path = _file(folder, rank, walk)
     try:
@@ -100,13 +100,13 @@ def noted(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
 
 
 def _file(folder: Path, rank: int, walk: int) -> Path:
-    return folder / f"walk-{rank}-{NAMES.get(walk, walk % KEPT)}.json"
+    return folder / f"walk-{rank}-{NAMES.get(walk, walk % STORED_PASSES)}.json"
 
 
-def was_noted(folder: Path, rank: int, start: int, walk: int) -> bool:
+def has_states(folder: Path, rank: int, start: int, walk: int) -> bool:
     """Tell whether the random states before a walk were kept."""
     try:
-        noted(folder, rank, start, walk)
+        load_states(folder, rank, start, walk)
     except DataError:
         return False
     return True

@@ -22,25 +22,25 @@ from torch import nn
 
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names
-from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
-from ocrlab.debug.recorder.fail_safe import guard, report, say, worker_ended
-from ocrlab.debug.recorder.manual_loop import left, recording
-from ocrlab.debug.recorder.module_stages import unwrapped
+from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
+from ocrlab.debug.recorder.fail_safe import guard, print_message, report, worker_ended
+from ocrlab.debug.recorder.manual_loop import early_exit_text, recording
+from ocrlab.debug.recorder.module_stages import unwrap
 from ocrlab.debug.recorder.replay_registration import Session, session
-from ocrlab.debug.recorder.step_recorder import Tape, listen
-from ocrlab.debug.recorder.training_health.monitor import Learning
+from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
+from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.run_folder import launcher
 
 random.setstate(BEFORE)
-import_rng_state.imported()
+import_rng_state.record_import()
 
 __all__ = ["Recorder", "recording"]
 
 RANKS_EVERY = 192  # micro-batches between two snapshots of several ranks: a replay makes so many again at the most
-WHOLE = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
+UNSHARDED = ("SingleDeviceStrategy", "DDPStrategy", "SingleDeviceXLAStrategy")  # each process holds the whole state
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing; a callback that holds a lambda cannot be sent to processes that are spawned."""
 
 
@@ -66,12 +66,12 @@ class Recorder(lightning.Callback):
     ) -> None:
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
-        self.tape: Tape | None = None
+        self.tape: StepRecorder | None = None
         self.replay: Session | None = None
         self.validating = 0  # loaders that have been prepared for the next validation
-        self.validated: dict[int, dataloader_hooks.Loader] = {}  # of a validation that is made again
+        self.validated: dict[int, dataloader_hooks.LoaderRecorder] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
-        self.take_back: Callable[[], Any] = nothing  # the batch that a replayed step was given in place of its own
+        self.take_back: Callable[[], Any] = do_nothing  # the batch that a replayed step was given in place of its own
         self.validations = -1  # batches of this validation, of all its loaders
         self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
 
@@ -111,18 +111,20 @@ class Recorder(lightning.Callback):
         if trainer.world_size > 1 and every is None:
             # All ranks at the same step: hooks of the user may wait for each other.
             every = min(self.steps * 3 // 4, RANKS_EVERY)
-        self.tape = Tape(
+        self.tape = StepRecorder(
             Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
         )
-        if type(trainer.strategy).__name__ not in WHOLE:
+        if type(trainer.strategy).__name__ not in UNSHARDED:
             self.tape.snapshots_on = False
-            program_info.add(self.tape.folder, self.tape.rank, spread=True)
+            program_info.update(self.tape.folder, self.tape.rank, spread=True)
             if trainer.global_rank == 0:
-                say(f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes")
+                print_message(
+                    f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes"
+                )
         self.tape.hear(self._model(module))
-        import_rng_state.note(self.tape.folder, self.tape.rank, self.tape.start)
+        import_rng_state.save_states(self.tape.folder, self.tape.rank, self.tape.start)
         if self.kind == "lightning" and trainer.global_rank == 0:
-            say(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")
+            print_message(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")
 
     def _model(self, module: LightningModule) -> nn.Module:
         """Return what stages are named after."""
@@ -138,9 +140,9 @@ class Recorder(lightning.Callback):
             number = 0 if trainer.training else 1 + self.validating
             self.validating += not trainer.training
             if self.replay is not None:
-                if number and dataloader_hooks.can_be_watched(loader):
-                    place = Place(self.replay.out, self.replay.rank, 0, number)
-                    self.validated[number] = dataloader_hooks.Loader(loader, place)
+                if number and dataloader_hooks.can_record(loader):
+                    place = StatusLocation(self.replay.out, self.replay.rank, 0, number)
+                    self.validated[number] = dataloader_hooks.LoaderRecorder(loader, place)
                     self.validated[number].start()
                 return loader if number else self.replay.feed(loader)
             if self.tape is not None:
@@ -154,14 +156,16 @@ class Recorder(lightning.Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
         if self.several and self.tape is not None:
-            say("several loaders at once: steps are recorded, but their batches cannot be made again by a replay")
+            print_message(
+                "several loaders at once: steps are recorded, but their batches cannot be made again by a replay"
+            )
         tape = self.tape
         if tape is None or not tape.on or not tape.snapshots_on:
             return
         model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
-        tape.learning = Learning(model, trainer.optimizers, network=unwrapped(model)[1])
+        tape.learning = TrainingMonitor(model, trainer.optimizers, network=unwrap(model)[1])
         for optimizer in trainer.optimizers:
-            self.undo += listen(optimizer, tape.stepping)
+            self.undo += hook_optimizer(optimizer, tape.stepping)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
@@ -180,9 +184,9 @@ class Recorder(lightning.Callback):
             return
         epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
         watched = None if self.several else tape.loaders.get(0)
-        told = Loaded() if watched is None else watched.told()
+        told = BatchOrigin() if watched is None else watched.told()
         number = trainer.global_step
-        tape.begin(number, micro, epoch, rate(trainer.optimizers), told, batch)
+        tape.begin(number, micro, epoch, learning_rate(trainer.optimizers), told, batch)
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > tape.snapshots.quiet:
@@ -238,10 +242,10 @@ class Recorder(lightning.Callback):
         self.validations += 1
         loaders = self.tape.loaders if self.tape is not None else self.validated
         watched = loaders.get(1 + dataloader_idx)
-        seen = Loaded() if watched is None else watched.told()
+        seen = BatchOrigin() if watched is None else watched.told()
         if self.replay is not None:
-            loader = watched.loader() if isinstance(watched, dataloader_hooks.Loader) else None
-            named = sample_names.of_batch(batch) or seen.samples
+            loader = watched.loader() if isinstance(watched, dataloader_hooks.LoaderRecorder) else None
+            named = sample_names.batch_names(batch) or seen.samples
             chosen = self.replay.validate_loaded(batch, named, self.validations, loader, seen)
             self._hand_over(self.replay, pl_module, "validation_step", batch, chosen)
         if self.tape is not None:
@@ -276,7 +280,7 @@ class Recorder(lightning.Callback):
         ):
             batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
             where = f"batch {batch} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
-            self.tape.learning.told.ended = left(error, where, trainer.max_epochs)
+            self.tape.learning.told.ended = early_exit_text(error, where, trainer.max_epochs)
 
     @guard
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -305,7 +309,7 @@ class Recorder(lightning.Callback):
             self.replay.loss(loss, scale)
 
 
-def rate(optimizers: Any) -> float | None:
+def learning_rate(optimizers: Any) -> float | None:
     """Return the learning rate of the first optimiser, None for none; one that lies on a device is not fetched."""
     for optimizer in optimizers or ():
         for group in optimizer.param_groups:

@@ -35,22 +35,22 @@ from torch import nn
 
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import dataloader_hooks, import_rng_state
-from ocrlab.debug.recorder.batch_iterator import Batches
-from ocrlab.debug.recorder.dataset_proxy import Loaded
-from ocrlab.debug.recorder.fail_safe import guard, report, say, worker_ended
-from ocrlab.debug.recorder.iteration_log import Counted
-from ocrlab.debug.recorder.module_stages import Now
+from ocrlab.debug.recorder.batch_iterator import BatchIterator
+from ocrlab.debug.recorder.dataset_proxy import BatchOrigin
+from ocrlab.debug.recorder.fail_safe import guard, print_message, report, worker_ended
+from ocrlab.debug.recorder.iteration_log import CountingLoader
+from ocrlab.debug.recorder.module_stages import StepPosition
 from ocrlab.debug.recorder.replay_registration import session
 from ocrlab.debug.recorder.step_hooks import StepHooks
-from ocrlab.debug.recorder.step_recorder import Tape, listen
-from ocrlab.debug.recorder.training_health.monitor import Learning
-from ocrlab.debug.recorder.training_state import Held
+from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
+from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
+from ocrlab.debug.recorder.training_state import TrainingState
 
 NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
-SPREAD = "FSDPModule"  # of fully_shard
-OPEN: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # that have not been closed
+FULLY_SHARD = "FSDPModule"  # of fully_shard
+OPEN_LOOPS: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # that have not been closed
 
 
 class LoopRecorder:
@@ -78,26 +78,26 @@ class LoopRecorder:
         steps: int = 512,
         rank: int | None = None,
     ) -> None:
-        self.held = held = Held(model, optimizer, scheduler, scaler, extra)
+        self.held = held = TrainingState(model, optimizer, scheduler, scaler, extra)
         self.replay = session()
-        self.tape: Tape | None = None
+        self.tape: StepRecorder | None = None
         if self.replay is None and not program_info.is_replay():
             try:
                 rank = rank if rank is not None else current_rank()
-                tape = Tape(Path(run), "loop", rank=rank, batches=batches, every=snapshot_every, steps=steps)
-                _spread(tape, held.models)
+                tape = StepRecorder(Path(run), "loop", rank=rank, batches=batches, every=snapshot_every, steps=steps)
+                _note_sharding(tape, held.models)
                 tape.hear(*held.models)
                 if tape.snapshots_on:
                     whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
-                    tape.learning = Learning(whole, held.optimizers, held.extra)
-                import_rng_state.note(tape.folder, tape.rank, tape.start)
+                    tape.learning = TrainingMonitor(whole, held.optimizers, held.extra)
+                import_rng_state.save_states(tape.folder, tape.rank, tape.start)
                 self.tape = tape
             except Exception as error:
                 if worker_ended(error):
                     raise
                 report(error, "not started, training goes on")
         self.first = held.optimizers[0] if held.optimizers else None  # whose learning rate is written down
-        self.now = Now() if self.tape is None else self.tape.now  # how far it is
+        self.now = StepPosition() if self.tape is None else self.tape.now  # how far it is
         self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
@@ -105,10 +105,10 @@ class LoopRecorder:
         self.mode = ""  # who says where a step begins: "batches", "steps", or "optimizer" for nobody
         self.hooks = StepHooks(self)
         self.is_closed = self.takes_snapshots = False
-        self.pid, self.error_before = os.getpid(), last_error()
-        for other in [other for other in OPEN if self.replay is None and other.held.shares(held)]:
+        self.pid, self.error_before = os.getpid(), last_uncaught_error()
+        for other in [other for other in OPEN_LOOPS if self.replay is None and other.held.shares(held)]:
             other.close()  # a cell of a notebook that is executed again
-        OPEN.add(self)
+        OPEN_LOOPS.add(self)
         self.start()
         atexit.register(self._at_exit)
         if self.replay is not None:
@@ -132,7 +132,7 @@ class LoopRecorder:
     def _at_exit(self) -> None:
         """End the recording at the end of the program, with the error that it ends by, if nobody caught it."""
         if os.getpid() == self.pid:  # a forked child goes through the exit of its parent, too
-            error = last_error()
+            error = last_uncaught_error()
             self._end(None if error is self.error_before else error)
 
     def _end(self, error: BaseException | None) -> None:
@@ -140,7 +140,7 @@ class LoopRecorder:
             return
         self.is_closed = True
         atexit.unregister(self._at_exit)
-        OPEN.discard(self)
+        OPEN_LOOPS.discard(self)
         tape, replay = self.tape, self.replay
         self.ended(error)
         try:
@@ -166,11 +166,11 @@ class LoopRecorder:
         """The number of the micro-batch at hand, from 0; -1 before the first."""
         return int(self.now.micro)
 
-    def batches(self, loader: Iterable[Any]) -> Batches:
+    def batches(self, loader: Iterable[Any]) -> BatchIterator:
         """Return the batches of a loader, which can be walked over as often as that; each is written down before it is
         used.
         """
-        return Batches(self._walk, loader)
+        return BatchIterator(self._walk, loader)
 
     def steps(self, steps: int | Iterable[Any] | None = None) -> Iterator[Any]:
         """Yield the numbers below `steps`, its parts, or numbers without an end; each is one optimizer step.
@@ -195,7 +195,7 @@ class LoopRecorder:
         now.number = now.micro
         self.hooks.has_loss = False
         if tape is not None:
-            tape.begin(now.number, now.micro, now.epoch, self.held.rate(), Loaded())
+            tape.begin(now.number, now.micro, now.epoch, self.held.rate(), BatchOrigin())
             if self.mode == "steps" and now.micro > tape.snapshots.quiet:
                 tape.snapshot(now.number, self.state)
 
@@ -213,7 +213,7 @@ class LoopRecorder:
         if tape is not None and mode == "optimizer":
             self.takes_snapshots = tape.snapshots_on
             tape.snapshots_on = False  # a replay runs the program from its beginning
-            program_info.add(tape.folder, tape.rank, from_start=True)
+            program_info.update(tape.folder, tape.rank, from_start=True)
         elif tape is not None and before == "optimizer":
             if not self.hooks.has_stepped:  # what was recorded is a call of the model before the training
                 tape.start_again()
@@ -232,11 +232,11 @@ class LoopRecorder:
         """Yield the batches of a loader."""
         now, tape = self.now, self.tape
         told_by, taken = self._begun(loader)
-        for batch in told_by if isinstance(told_by, Counted) else loader:
+        for batch in told_by if isinstance(told_by, CountingLoader) else loader:
             taken[0] += 1
             now.micro += 1
             if tape is not None:
-                self.begin(batch, Loaded() if told_by is None else told_by.told())
+                self.begin(batch, BatchOrigin() if told_by is None else told_by.told())
                 if now.clean and now.micro > tape.snapshots.quiet:
                     self.snapshot()
             done = False
@@ -254,14 +254,14 @@ class LoopRecorder:
         told_by = self.tape.watch(loader) if self.tape is not None else None
         if self.tape is not None:
             self.tape.wait()
-        if isinstance(told_by, dataloader_hooks.Loader):
+        if isinstance(told_by, dataloader_hooks.LoaderRecorder):
             told_by.on_wait = None  # a walk says by itself that it waits
         self.walking = True
         self.walks.append(taken)
         return told_by, taken
 
     @guard
-    def begin(self, batch: Any, told: Loaded) -> None:
+    def begin(self, batch: Any, told: BatchOrigin) -> None:
         """Write the record of a micro-batch."""
         now, tape = self.now, self.tape
         if tape is not None and tape.on:
@@ -314,16 +314,16 @@ class LoopRecorder:
                 yield from self.replay.validation(loader)
                 return
             told_by = self.tape.watch(loader := self._apart(loader), VALIDATION) if self.tape is not None else None
-            for number, batch in enumerate(told_by if isinstance(told_by, Counted) else loader):
+            for number, batch in enumerate(told_by if isinstance(told_by, CountingLoader) else loader):
                 if self.tape is not None and self.tape.on:
-                    told = Loaded() if told_by is None else told_by.told()
+                    told = BatchOrigin() if told_by is None else told_by.told()
                     self.tape.validate(number, batch, told)
                 yield batch
 
     def _apart(self, loader: Any) -> Any:
         """Return what is another loader than the one of the training."""
         trained = self.tape.loaders.get(0) if self.tape is not None else None
-        return dataloader_hooks.apart(loader) if trained is not None and trained.holds(loader) else loader
+        return dataloader_hooks.copy_loader(loader) if trained is not None and trained.holds(loader) else loader
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
@@ -355,13 +355,13 @@ class LoopRecorder:
         if self.walking and isinstance(error, SystemExit) and not error.code:
             taken, size = self.walks[-1]
             where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
-            learning.told.ended = left(error, where, self.epoch_count)
+            learning.told.ended = early_exit_text(error, where, self.epoch_count)
 
     def start(self) -> None:
         """Listen to the optimizers and to the model."""
         stepping = self._stepping if self.tape is None else self.tape.stepping
         for optimizer in self.held.optimizers:
-            self.undo += listen(optimizer, stepping)
+            self.undo += hook_optimizer(optimizer, stepping)
         if self.mode != "batches":
             self.hooks.start()
 
@@ -376,20 +376,20 @@ class LoopRecorder:
 record = recording = LoopRecorder
 
 
-def last_error() -> BaseException | None:
+def last_uncaught_error() -> BaseException | None:
     """Return the error that nobody caught last in this process, None where there was none."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # last_exc is there from 3.12 on
     return error if isinstance(error, BaseException) else None
 
 
-def _spread(tape: Tape, models: Sequence[nn.Module]) -> None:
+def _note_sharding(tape: StepRecorder, models: Sequence[nn.Module]) -> None:
     """Note where weights are spread over ranks: in a replay none of them can stand in for another."""
     kinds = {kind.__name__ for model in models for part in model.modules() for kind in type(part).__mro__}
-    if not kinds.isdisjoint((SHARDED, SPREAD)):
-        program_info.add(tape.folder, tape.rank, spread=True)
+    if not kinds.isdisjoint((SHARDED, FULLY_SHARD)):
+        program_info.update(tape.folder, tape.rank, spread=True)
     if SHARDED in kinds:
         tape.snapshots_on = False
-        say(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
+        print_message(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
 
 
 def length(of: Any) -> int | None:
@@ -400,7 +400,7 @@ def length(of: Any) -> int | None:
         return None
 
 
-def left(error: BaseException, where: str, epochs: int | None) -> str:
+def early_exit_text(error: BaseException, where: str, epochs: int | None) -> str:
     """Return in words that a program ended itself in the middle, and at which line."""
     frames = traceback.extract_tb(error.__traceback__)
     line = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
@@ -415,4 +415,4 @@ def current_rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)) or 0)
 
 
-import_rng_state.imported()
+import_rng_state.record_import()

@@ -12,7 +12,7 @@ import torch
 EVERY = 0.5
 
 
-class Memory:
+class MemoryReader:
     """The figures of this process; between two looks the same dictionary again."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ from torch import nn
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.flight_record.ring_writer import Writer
 
-MOST = 18  # and two on the whole model
-ALL = MOST + 2  # of all models
-FEW = 5  # models that are looked into; each of more is one stage
+MAX_STAGES = 18  # and two on the whole model
+MAX_STAGES_OF_ALL = MAX_STAGES + 2  # of all models
+MAX_MODELS = 5  # models that are looked into; each of more is one stage
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 WRAPPERS = ("DataParallel", "DistributedDataParallel")
 LOSSES = ("loss", "criterion")
@@ -23,7 +23,7 @@ compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compili
 
 
 @dataclass
-class Now:
+class StepPosition:
     """How far the micro-batch at hand is."""
 
     in_step: bool = False  # its record is written, its backward has not begun: what the model does is its forward
@@ -34,13 +34,13 @@ class Now:
     epoch: int = 0
 
 
-class Hook:
+class StageHook:
     """A forward pre-hook that writes one byte: the number of a stage, or of a phase within a step.
 
     Copies and pickles of the module take along a function of the standard library that does nothing in place of it.
     """
 
-    def __init__(self, stages: Stages, at: int, number: int) -> None:
+    def __init__(self, stages: StageHooks, at: int, number: int) -> None:
         self.stages, self.at, self.number = stages, at, number
 
     def __call__(self, *_: Any) -> None:
@@ -57,7 +57,7 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class Stages:
+class StageHooks:
     """What writes a stage's name into the ring when its forward begins.
 
     From the beginning of a backward on, and so in the optimizer's step, none is told but what is computed again: the
@@ -65,8 +65,8 @@ class Stages:
     way; no call of a module tells where it is, and a wrong name is worse than none. A replay names the module.
     """
 
-    def __init__(self, writer: Writer, now: Now | None = None) -> None:
-        self.writer, self.now = writer, now or Now()
+    def __init__(self, writer: Writer, now: StepPosition | None = None) -> None:
+        self.writer, self.now = writer, now or StepPosition()
         self.handles: list[Any] = []
         self.on = True
 
@@ -74,14 +74,14 @@ class Stages:
         """Listen to the top modules of a model, or of several, whose stages begin with what they are."""
         self.detach()
         self.on = True
-        for name, module in top(models[0]) if len(models) == 1 else shared(models):
+        for name, module in top_modules(models[0]) if len(models) == 1 else stages_of_models(models):
             if isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
                 continue
             if _is_loss(name):
                 self._hook(module.register_forward_pre_hook, PHASE_AT, "loss")
             self._hook(module.register_forward_pre_hook, STAGE_AT, name)
-        for model in models if len(models) <= FEW else models[:1]:
-            _, whole = unwrapped(model)
+        for model in models if len(models) <= MAX_MODELS else models[:1]:
+            _, whole = unwrap(model)
             if isinstance(whole, torch.jit.ScriptModule):
                 continue
             self._hook(whole.register_forward_pre_hook, PHASE_AT, "forward")
@@ -93,40 +93,40 @@ class Stages:
             self.handles.pop().remove()
 
     def _hook(self, register: Callable[[Any], Any], at: int, word: str) -> None:
-        self.handles.append(register(Hook(self, at, self.writer.word(word))))
+        self.handles.append(register(StageHook(self, at, self.writer.word(word))))
 
 
 def _is_loss(name: str) -> bool:
     return any(word in name.lower() for word in LOSSES)
 
 
-def top(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def top_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return (name, module) of the first two levels below a model, at most eighteen, in the order of its definition.
 
     A wrapper around one module (DataParallel, a LightningModule with one network) is looked through; a compiled or a
     scripted module is taken as one piece.
     """
-    if _whole(model):
+    if _is_opaque(model):
         return [("model", model)]
-    prefix, model = unwrapped(model)
+    prefix, model = unwrap(model)
     first = _children(prefix, model)
-    found = first[:MOST]
+    found = first[:MAX_STAGES]
     inner = [pair for name, module in first for pair in _children(f"{name}.", module)]
     inner.sort(key=lambda pair: pair[0].count("."))  # the members of lists last: there may be many
-    found += inner[: MOST - len(found)]
+    found += inner[: MAX_STAGES - len(found)]
     return found or [(prefix.rstrip(".") or "model", model)]
 
 
-def shared(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
+def stages_of_models(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
     """Return (name, module) of the stages of several models, `Generator.up`: of each as many as there is room for. A
     model of a class that another one has is told by its place in the list, too: `Net[1].stem`.
     """
-    kinds = [_kind(model) for model in models]
+    kinds = [_class_name(model) for model in models]
     called = [f"{kind}[{i}]" if kinds.count(kind) > 1 else kind for i, kind in enumerate(kinds)]
-    if len(models) > FEW:
-        return [*zip(called, models, strict=True)][:MOST]
-    found = [top(model) for model in models]
-    while sum(map(len, found)) > ALL - 2 * len(models):
+    if len(models) > MAX_MODELS:
+        return [*zip(called, models, strict=True)][:MAX_STAGES]
+    found = [top_modules(model) for model in models]
+    while sum(map(len, found)) > MAX_STAGES_OF_ALL - 2 * len(models):
         max(found, key=len).pop()
     named = [(owner if name == "model" else f"{owner}.{name}", m) for owner, of in zip(called, found, strict=True)
              for name, m in of]  # fmt: skip
@@ -134,7 +134,7 @@ def shared(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
     return [pair for pair in named if first[id(pair[1])] == pair]
 
 
-def _kind(model: nn.Module) -> str:
+def _class_name(model: nn.Module) -> str:
     """Return the class of a model without what torch has put around it."""
     for _ in range(4):
         inner = model._modules.get("module" if type(model).__name__ in WRAPPERS else "_orig_mod")
@@ -144,12 +144,12 @@ def _kind(model: nn.Module) -> str:
     return type(model).__name__
 
 
-def unwrapped(model: nn.Module) -> tuple[str, nn.Module]:
+def unwrap(model: nn.Module) -> tuple[str, nn.Module]:
     """Return the network in wrappers around nothing else, and what its names begin with."""
     prefix = ""
-    for _ in range(0 if _whole(model) else 4):
+    for _ in range(0 if _is_opaque(model) else 4):
         heavy = [(n, m) for n, m in model.named_children() if any(True for _ in m.parameters())]
-        if len(heavy) != 1 or _whole(heavy[0][1]) or any(True for _ in model.parameters(recurse=False)):
+        if len(heavy) != 1 or _is_opaque(heavy[0][1]) or any(True for _ in model.parameters(recurse=False)):
             break
         name, inner = heavy[0]
         if not any(True for _ in inner.children()) or isinstance(inner, LISTS):
@@ -159,7 +159,7 @@ def unwrapped(model: nn.Module) -> tuple[str, nn.Module]:
 
 
 def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    if _whole(module):
+    if _is_opaque(module):
         return []
     found: list[tuple[str, nn.Module]] = []
     for name, child in module.named_children():
@@ -170,6 +170,6 @@ def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def _whole(module: nn.Module) -> bool:
+def _is_opaque(module: nn.Module) -> bool:
     """Tell whether a module must not be looked into."""
     return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"

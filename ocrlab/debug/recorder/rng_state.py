@@ -22,7 +22,7 @@ NUMPY = struct.Struct("<IBd")  # after the words: position, whether a second Gau
 TORCH, FIRST, LAST = 5056, 24, 24 + 8 * 624
 KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 VERSION = 3  # of random.getstate() since Python 3.2
-STILL = 8  # reads of an unchanged state, after which it is read less often
+UNCHANGED_READS = 8  # reads of an unchanged state, after which it is read less often
 EVERY = 32  # steps between two such reads
 _newest: tuple[Any, bytes] = (None, b"")  # Python's state as it was last, and as bytes
 
@@ -32,7 +32,7 @@ def take(*, cuda: bool = True) -> dict[str, bytes]:
 
     NumPy's is left out where somebody has put a generator of another kind in its place.
     """
-    states = {name: state for name, read in READ.items() if (state := read()) is not None}
+    states = {name: state for name, read in READERS.items() if (state := read()) is not None}
     return states | _torch(cuda, every=True)
 
 
@@ -54,8 +54,8 @@ class StateReader:
         self.count += 1
         whole = everything or self.count % EVERY == 0
         states: dict[str, bytes] = {}
-        for name, read in READ.items():
-            if whole or self.still[name] < STILL:
+        for name, read in READERS.items():
+            if whole or self.still[name] < UNCHANGED_READS:
                 state = read()
                 self.still[name] = self.still[name] + 1 if state == self.newest.get(name) else 0
                 self.newest[name] = state
@@ -97,10 +97,10 @@ def _numpy() -> bytes | None:
     return bytes(keys.tobytes() + NUMPY.pack(*rest))
 
 
-READ: dict[str, Callable[[], bytes | None]] = {"python": _python, "numpy": _numpy}
+READERS: dict[str, Callable[[], bytes | None]] = {"python": _python, "numpy": _numpy}
 
 
-def put(given: Mapping[str, bytes]) -> None:
+def restore(given: Mapping[str, bytes]) -> None:
     """Put the generators back to what `take` returned or a record holds; what it does not hold stays as it is."""
     if "python" in given:
         *internal, has_gauss, gauss = PYTHON.unpack(given["python"])

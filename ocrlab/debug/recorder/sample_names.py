@@ -42,14 +42,14 @@ KEYS: tuple[str, ...] = (
 KEYS += ("files", "image_path", "image_paths", "img_path", "img_paths", "image_id", "image_ids", "id", "ids", "__key__")
 KEYS += ("key", "keys", "uid", "sample_id", "index", "idx")
 LONGEST = 200
-OTHERS = re.compile(  # keys of other people: `im_file`, `utt_id`, `sample_name`
+KEY_PATTERN = re.compile(  # keys of other people: `im_file`, `utt_id`, `sample_name`
     r"(?:(?:im|img|image|sample|utt|utterance|audio|wav|video|clip|doc|document|page|row|record|item|example)_?)?"
     r"(?:file|filename|fname|path|name|id|key|stem|uri|url|uuid)s?\Z",
     re.IGNORECASE,
 )
 
 
-def of_batch(batch: Any) -> list[str]:
+def batch_names(batch: Any) -> list[str]:
     """Return the names that a batch carries itself (dict or object, in its own words), [] for none."""
     kind = type(batch)
     if kind is Tensor:
@@ -57,37 +57,37 @@ def of_batch(batch: Any) -> list[str]:
     if kind is tuple or kind is list:
         for part in batch:
             if type(part) is not Tensor:
-                return _of_parts(batch)
+                return _names_in_parts(batch)
         return []
     if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
-        return _of_parts(batch)
+        return _names_in_parts(batch)
     is_mapping = isinstance(batch, Mapping)
     for key in KEYS:
         if key in batch if is_mapping else hasattr(batch, key):
             texts = _texts(batch[key] if is_mapping else getattr(batch, key))
             if texts:
                 return texts
-    return _in_other_words(batch) if is_mapping else []
+    return _names_by_key_pattern(batch) if is_mapping else []
 
 
-def _in_other_words(batch: Mapping[Any, Any]) -> list[str]:
+def _names_by_key_pattern(batch: Mapping[Any, Any]) -> list[str]:
     """Return the texts, all of them different, that a batch has under a key which sounds like the name of a sample."""
     for key, value in batch.items():
-        if type(value) in (list, tuple) and value and isinstance(key, str) and OTHERS.match(key):
+        if type(value) in (list, tuple) and value and isinstance(key, str) and KEY_PATTERN.match(key):
             texts = _texts(value) if all(isinstance(text, str | os.PathLike) for text in value) else []
             if texts and len(set(texts)) == len(texts):
                 return texts
     return []
 
 
-def _of_parts(batch: Sequence[Any]) -> list[str]:
+def _names_in_parts(batch: Sequence[Any]) -> list[str]:
     """Return the names in the parts of a batch; whole numbers alone are labels rather than names.
 
     Where the parts are the samples, a mapping or row for each, every one must have exactly one; where they are batches
     (`zip` of two loaders), what lies at one place has the names of both.
     """
     if len(batch) > 1 and all(isinstance(part, Mapping) or _is_row(part) for part in batch):
-        each = [of_batch(part) for part in batch]
+        each = [batch_names(part) for part in batch]
         if all(len(texts) < 2 for texts in each):
             found = [text for texts in each for text in texts]
             return found if len(found) == len(batch) and not all(text.lstrip("-").isdigit() for text in found) else []
@@ -96,7 +96,7 @@ def _of_parts(batch: Sequence[Any]) -> list[str]:
     for part in batch:
         if isinstance(part, Tensor):
             continue
-        texts = of_batch(part) if _carries(part) else _texts(part)
+        texts = batch_names(part) if _has_keys(part) else _texts(part)
         if texts and not all(text.lstrip("-").isdigit() for text in texts):
             return texts
     return []
@@ -112,20 +112,20 @@ def _joined(texts: Sequence[str]) -> str:
     return AND.join(texts) if len(set(texts)) > 1 else texts[0]
 
 
-def naming(dataset: Any) -> Callable[[Any], str]:
+def index_namer(dataset: Any) -> Callable[[Any], str]:
     """Return what turns an index into the name of its sample: the data set's own `sample_name`, one of its lists of
     names or paths, or the index as text. It never raises.
     """
     own = getattr(dataset, "sample_name", None)
     if type(dataset) is Subset:
-        inner, chosen = naming(dataset.dataset), dataset.indices
-        return lambda index: _safely(lambda: inner(chosen[index]), index)
+        inner, chosen = index_namer(dataset.dataset), dataset.indices
+        return lambda index: _name_or_index(lambda: inner(chosen[index]), index)
     if callable(own):
-        return lambda index: _safely(lambda: str(own(index))[-LONGEST:], index)
+        return lambda index: _name_or_index(lambda: str(own(index))[-LONGEST:], index)
     for attribute in LISTS:
         held = getattr(dataset, attribute, None)
         if isinstance(held, list | tuple) and len(held) and _name(held[0]):
-            return partial(_listed, held)
+            return partial(_name_from_list, held)
     return by_index
 
 
@@ -134,18 +134,18 @@ def by_index(index: Any) -> str:
     return str(index)[:LONGEST]
 
 
-def _listed(held: Sequence[Any], index: Any) -> str:
-    return _safely(lambda: _name(held[index]), index)
+def _name_from_list(held: Sequence[Any], index: Any) -> str:
+    return _name_or_index(lambda: _name(held[index]), index)
 
 
-def _safely(name: Callable[[], str], index: Any) -> str:
+def _name_or_index(name: Callable[[], str], index: Any) -> str:
     try:
         return name() or by_index(index)
     except Exception:
         return by_index(index)
 
 
-def plain(index: Any) -> Any:
+def plain_index(index: Any) -> Any:
     """Return an index as Python's own numbers, texts, tuples and lists; raises TypeError for anything else."""
     if type(index) is list and {*map(type, index)} == {int}:  # nearly always
         return index
@@ -154,19 +154,19 @@ def plain(index: Any) -> Any:
     if isinstance(index, int | float):
         return index
     if isinstance(index, tuple):
-        return tuple(plain(part) for part in index)
+        return tuple(plain_index(part) for part in index)
     if isinstance(index, list):
-        return [plain(part) for part in index]
+        return [plain_index(part) for part in index]
     if isinstance(index, np.integer | np.floating | np.str_):
         return index.item()
     if isinstance(index, dict):
-        return {plain(key): plain(value) for key, value in index.items()}
+        return {plain_index(key): plain_index(value) for key, value in index.items()}
     if isinstance(index, Tensor | np.ndarray) and index.ndim == 0:
         return index.item()
     raise TypeError(f"an index of type {type(index).__name__} cannot be written down")
 
 
-def _carries(part: Any) -> bool:
+def _has_keys(part: Any) -> bool:
     """Tell whether a part of a batch may carry names under keys."""
     return isinstance(part, Mapping) or (
         isinstance(part, Sequence) and not isinstance(part, str) and bool(part) and isinstance(part[0], Mapping)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.recorder.module_stages import compiling, unwrapped
+from ocrlab.debug.recorder.module_stages import compiling, unwrap
 
 if TYPE_CHECKING:
     from ocrlab.debug.recorder.manual_loop import LoopRecorder
@@ -34,7 +34,7 @@ class StepHooks:
         """Listen to the calls of the models, and to the steps of the first optimizer."""
         self.stop()
         for model in self.loop.held.models:
-            _, whole = unwrapped(model)
+            _, whole = unwrap(model)
             if isinstance(whole, torch.jit.ScriptModule):
                 continue
             self.handles.append(whole.register_forward_pre_hook(CallHook(self._entered)))

@@ -16,26 +16,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.flight_record import program_info, ring_writer, training_findings
+from ocrlab.debug.flight_record import program_info, ring_format, ring_writer, training_findings
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.debug.recorder import dataloader_hooks, fail_safe, import_rng_state, iteration_log, rng_state, sample_names
 from ocrlab.debug.recorder.async_losses import LossTransfer
-from ocrlab.debug.recorder.batch_store import Raw
-from ocrlab.debug.recorder.dataloader_hooks import Loader
-from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
-from ocrlab.debug.recorder.fail_safe import guard, report, say, worker_ended
-from ocrlab.debug.recorder.iteration_log import Counted
-from ocrlab.debug.recorder.memory_sample import Memory
-from ocrlab.debug.recorder.module_stages import Stages
+from ocrlab.debug.recorder.batch_store import BatchStore
+from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder
+from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
+from ocrlab.debug.recorder.fail_safe import guard, print_message, report, worker_ended
+from ocrlab.debug.recorder.iteration_log import CountingLoader
+from ocrlab.debug.recorder.memory_sample import MemoryReader
+from ocrlab.debug.recorder.module_stages import StageHooks
 from ocrlab.debug.recorder.snapshots import Snapshots
-from ocrlab.debug.recorder.training_health.monitor import MANY, Learning
+from ocrlab.debug.recorder.training_health.monitor import MANY, TrainingMonitor
 from ocrlab.run_folder import launcher, watcher_link
 
-LIVING: weakref.WeakSet[Tape] = weakref.WeakSet()  # the tapes of this process
+RECORDERS: weakref.WeakSet[StepRecorder] = weakref.WeakSet()  # the tapes of this process
 
 
-class Tape:
+class StepRecorder:
     """The ring, the snapshots and the loaders of one training; raises OSError where its folder cannot be written."""
 
     def __init__(
@@ -48,11 +48,11 @@ class Tape:
         every: int | None = None,
         steps: int = 512,
     ) -> None:
-        told, self.folder = import_rng_state.told(), Path(folder, "flight")
+        told, self.folder = import_rng_state.program_facts(), Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         fail_safe.write_errors_to(self.folder)
         self.on = self.snapshots_on = self.cuda = True
-        world = 1 if kind == "ocrlab train" else program_info.world()  # ocrlab train keeps a record of its own
+        world = 1 if kind == "ocrlab train" else program_info.world_size()  # ocrlab train keeps a record of its own
         self.rank, self.member = rank, launcher.member(self.folder, rank, world)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
         program_info.write(self.folder, kind, rank=rank, **told)
@@ -60,18 +60,18 @@ class Tape:
             watcher_link.tell_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
         self.snapshots.written, self.snapshots.cuda = self.saved, lambda: self.cuda
-        self.raw = Raw(self.folder, rank, steps) if batches == "raw" else None
-        self.loaders: dict[int, Loader | Counted] = {}
-        self.memory = Memory()
+        self.raw = BatchStore(self.folder, rank, steps) if batches == "raw" else None
+        self.loaders: dict[int, LoaderRecorder | CountingLoader] = {}
+        self.memory = MemoryReader()
         self.reader = rng_state.StateReader()
-        self.stages = Stages(self.writer)
+        self.stages = StageHooks(self.writer)
         self.now = self.stages.now
-        self.learning: Learning | None = None
-        training_findings.forget(self.folder, rank)
+        self.learning: TrainingMonitor | None = None
+        training_findings.delete(self.folder, rank)
         self.late_loss: float | None = None  # the newest that came from a device
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
         self.late = LossTransfer()  # losses on their way from a device
-        LIVING.add(self)
+        RECORDERS.add(self)
 
     @property
     def micro(self) -> int:
@@ -84,7 +84,7 @@ class Tape:
         self.stages.attach(*models)
 
     @guard
-    def watch(self, loader: Any, number: int = 0) -> Loader | Counted:
+    def watch(self, loader: Any, number: int = 0) -> LoaderRecorder | CountingLoader:
         """Note what a loader's workers are on and what its batches are made of, until `finish`.
 
         Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
@@ -92,13 +92,13 @@ class Tape:
         if (known := self.loaders.get(number)) is not None and known.holds(loader):
             return known
         on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
-        if dataloader_hooks.can_be_watched(loader):
-            place = Place(self.folder.absolute(), self.rank, self.start, number)
+        if dataloader_hooks.can_record(loader):
+            place = StatusLocation(self.folder.absolute(), self.rank, self.start, number)
             on_wait = self.wait if number == 0 else None
-            entry: Loader | Counted = Loader(loader, place, on_batch, on_walk, on_wait)
+            entry: LoaderRecorder | CountingLoader = LoaderRecorder(loader, place, on_batch, on_walk, on_wait)
             entry.start()
         else:
-            entry = Counted(loader, on_walk, on_batch if self.raw is not None else None, self.may_take_snapshot)
+            entry = CountingLoader(loader, on_walk, on_batch if self.raw is not None else None, self.may_take_snapshot)
         if known is not None:
             known.stop()
             entry.walk = known.walk
@@ -112,21 +112,23 @@ class Tape:
     @guard
     def walk(self, number: int) -> None:
         """Note the beginning of a walk over data without indices."""
-        iteration_log.note(self.folder, self.rank, self.start, number)
+        iteration_log.save_states(self.folder, self.rank, self.start, number)
 
-    def batch(self, data: Any, told: Loaded) -> None:
+    def batch(self, data: Any, told: BatchOrigin) -> None:
         """Note a batch that has left its loader, before anybody moves it to a device."""
         if not self.on:
             return
         try:
-            found = sample_names.of_batch(data)
+            found = sample_names.batch_names(data)
             told.samples = found or told.samples
             if self.raw is not None and (kept := self.raw.keep(data)):
                 told.base = {**told.base, "raw": kept}
         except Exception as error:
             self.give_up(error)
 
-    def begin(self, number: int, micro: int, epoch: int, lr: float | None, told: Loaded, batch: Any = None) -> None:
+    def begin(
+        self, number: int, micro: int, epoch: int, lr: float | None, told: BatchOrigin, batch: Any = None
+    ) -> None:
         """Write the record of a micro-batch whose batch is there, before anything is computed with it.
 
         What belongs to an optimizer step, its memory and its learning rate, is in the record of its first one.
@@ -136,11 +138,11 @@ class Tape:
         self.now.in_step, self.now.stepped = True, False
         try:
             self.settle()
-            if told.position < 0 or told.base is iteration_log.BASE:  # nobody has looked into this batch
-                told.samples = sample_names.of_batch(batch)
+            if told.position < 0 or told.base is iteration_log.ORDER:  # nobody has looked into this batch
+                told.samples = sample_names.batch_names(batch)
             cuda = self.cuda and torch.cuda.is_initialized()
             when, writer = time.time(), self.writer
-            step = ring_writer.Step(number, micro, epoch, told.walk, told.samples, order=told.base, time=when)
+            step = ring_format.Step(number, micro, epoch, told.walk, told.samples, order=told.base, time=when)
             everything = micro > self.snapshots.quiet or told.position == 0  # a snapshot, or a walk, begins here
             step.random, step.loaded = self.reader.take(cuda=cuda, everything=everything), told.states
             step.loss_before = writer.newest_loss if self.late_loss is None else self.late_loss
@@ -152,7 +154,7 @@ class Tape:
         except Exception as error:
             self.give_up(error)
 
-    def learn_batch(self, micro: int, batch: Any, told: Loaded) -> None:
+    def learn_batch(self, micro: int, batch: Any, told: BatchOrigin) -> None:
         """Note a batch for what looks at the learning."""
         learning = self.learning
         if learning is None or not self.cuda:
@@ -163,7 +165,7 @@ class Tape:
                 learning.begin(micro, batch, told.walk)
             except Exception as error:
                 self.unlearn(error)
-        if told.base is not iteration_log.BASE:
+        if told.base is not iteration_log.ORDER:
             learning.drawn.note(told.base.get("indices", ""))
 
     def wait(self) -> None:
@@ -185,7 +187,7 @@ class Tape:
     def starts_at_snapshots(self, on: bool) -> None:
         """Take snapshots, if that is `on`, of a loop that says by now where its steps begin."""
         self.snapshots_on = on
-        program_info.add(self.folder, self.rank, from_start=False)
+        program_info.update(self.folder, self.rank, from_start=False)
 
     def phase(self, name: str) -> None:
         """Say which part of the step begins; "data" and "validation" lie outside of it."""
@@ -204,9 +206,9 @@ class Tape:
             self.learn("validate", name == "validation")
 
     @guard
-    def validate(self, number: int, batch: Any, told: Loaded) -> None:
+    def validate(self, number: int, batch: Any, told: BatchOrigin) -> None:
         """Say which batch of a validation is looked at."""
-        found = sample_names.of_batch(batch) or told.samples
+        found = sample_names.batch_names(batch) or told.samples
         self.writer.sample(f"validation batch {number}: {', '.join(found[:8])}")
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
@@ -304,11 +306,11 @@ class Tape:
         if self.learning is None:
             return
         entry, told = self.loaders.get(0), self.learning.told
-        lines = self.learning.sentences(entry.loader() if isinstance(entry, Loader) else None)
+        lines = self.learning.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
         more = {"cut": bool(told.ended), "end": self.member.told["end"]}
         training_findings.write(self.folder, self.rank, self.start, lines, told.weights, **more)
         for line in lines if self.rank == 0 else ():
-            say(line)
+            print_message(line)
 
     def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
         """Take a snapshot of the state before this micro-batch, where it is time for one."""
@@ -317,7 +319,7 @@ class Tape:
                 random = rng_state.take(cuda=self.cuda)
                 self.snapshots.take(content(), micro=self.micro, number=number)
                 if rng_state.take(cuda=self.cuda) != random:  # a hook of the user has drawn
-                    rng_state.put(random)
+                    rng_state.restore(random)
         except Exception as error:
             if worker_ended(error):
                 raise
@@ -373,17 +375,17 @@ class Tape:
         report(error, "off for the rest of this run, training goes on", self.folder)
 
 
-def listen(optimizer: Any, stepping: Callable[..., Any]) -> list[Callable[[], Any]]:
+def hook_optimizer(optimizer: Any, stepping: Callable[..., Any]) -> list[Callable[[], Any]]:
     """Hear an optimizer's steps by `stepping`; returns what undoes it, nothing for one of another make."""
     register = getattr(optimizer, "register_step_pre_hook", None)
     return [] if register is None else [register(stepping).remove]
 
 
-def silence() -> None:
+def disable_in_fork() -> None:
     """Switch all tapes off in a forked child, which must not write its parent's record."""
-    for tape in LIVING:
+    for tape in RECORDERS:
         tape.on = tape.stages.on = tape.cuda = False
         cuda_sticky_errors.keep([*tape.late.abandon(), *tape.snapshots.abandon()])  # CUDA does not live on in a fork
 
 
-os.register_at_fork(after_in_child=silence)  # once: what is registered can never be taken back
+os.register_at_fork(after_in_child=disable_in_fork)  # once: what is registered can never be taken back

@@ -11,20 +11,20 @@ from torch import nn
 from ocrlab.errors import CheckpointError, ShapeError
 
 
-class Held:
+class TrainingState:
     """The parts of a training that have a state; each of the first three may be one thing, several, or None."""
 
     def __init__(self, model: Any, optimizer: Any, scheduler: Any, scaler: Any, extra: Any) -> None:
-        self.models: list[nn.Module] = _several(model)
+        self.models: list[nn.Module] = _as_list(model)
         if not self.models or not all(isinstance(part, nn.Module) for part in self.models):
             got = ", ".join(type(part).__name__ for part in self.models) or "nothing"
             raise ShapeError("ocrlab.record needs a torch model", got=got, need="an nn.Module, or a list of them")
-        self.optimizers = _several(optimizer)
-        self.schedulers = _several(scheduler)
+        self.optimizers = _as_list(optimizer)
+        self.schedulers = _as_list(scheduler)
         self.scaler = scaler
         self.extra: Mapping[str, Any] = extra if isinstance(extra, Mapping) else {"extra": extra} if extra else {}
 
-    def shares(self, other: Held) -> bool:
+    def shares(self, other: TrainingState) -> bool:
         """Tell whether two trainings have a model in common."""
         return not {*map(id, self.models)}.isdisjoint(map(id, other.models))
 
@@ -51,7 +51,7 @@ class Held:
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state of every part, the modes of the modules, and the tensors that no state_dict holds."""
         states = {name: part.state_dict() for name, part in self.parts().items()}
-        hidden = [dict(_hidden(model)) for model in self.models]
+        hidden = [dict(_nonpersistent_buffers(model)) for model in self.models]
         modes = [[module.training for module in model.modules()] for model in self.models]
         told = {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
         return told | {"without_state": self.without_state()}
@@ -92,13 +92,13 @@ class Held:
         return None
 
 
-def _hidden(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _nonpersistent_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return the buffers that are not in the state_dict (persistent=False)."""
     kept = model.state_dict().keys()
     return [(name, buffer) for name, buffer in model.named_buffers() if name not in kept]
 
 
-def _several(given: Any) -> list[Any]:
+def _as_list(given: Any) -> list[Any]:
     if given is None:
         return []
     if isinstance(given, Sequence) and not isinstance(given, nn.Module):

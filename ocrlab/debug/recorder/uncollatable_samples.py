@@ -11,7 +11,7 @@ from ocrlab.debug.recorder import rng_state
 REFERENCES = 3  # samples with which each other one is put together: of a majority that fits, one is soon met
 
 
-def unfit(collate: Callable[[Any], Any], samples: Sequence[Any]) -> list[int]:
+def find_uncollatable(collate: Callable[[Any], Any], samples: Sequence[Any]) -> list[int]:
     """Return the positions of the samples without which the others can be collated; empty where that does not tell."""
     states, count = rng_state.take(cuda=False), len(samples)
     takes = lambda chosen: _takes(collate, [samples[position] for position in chosen], states)  # noqa: E731
@@ -26,7 +26,7 @@ def unfit(collate: Callable[[Any], Any], samples: Sequence[Any]) -> list[int]:
 
 
 def _takes(collate: Callable[[Any], Any], chosen: list[Any], states: Mapping[str, bytes]) -> bool:
-    rng_state.put(states)  # it may draw
+    rng_state.restore(states)  # it may draw
     with contextlib.suppress(Exception):
         collate(chosen)
         return True

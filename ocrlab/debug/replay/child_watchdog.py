@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.flight_record import replay_position, ring_writer
+from ocrlab.debug.flight_record import replay_position, ring_reader
 from ocrlab.errors import OcrlabError
 from ocrlab.hardware.processes import process_tree, stack_dumps
 from ocrlab.records import from_json
@@ -90,7 +90,7 @@ class Guard(threading.Thread):
         """Tell whether the process that is replayed has ended, be it that its program goes on."""
         if self.process is None:
             with contextlib.suppress(OcrlabError, OSError):
-                self.process = one = process_tree.one(ring_writer.read(self.place / "ring.bin").pid)
+                self.process = one = process_tree.one(ring_reader.read_ring(self.place / "ring.bin").pid)
                 self.gone = now if one is None else None
                 while one is not None and one.parent != os.getpid():
                     one = process_tree.one(one.parent)
@@ -112,7 +112,7 @@ class Guard(threading.Thread):
     def _is_stuck(self, now: float) -> bool:
         """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
         with contextlib.suppress(OcrlabError, OSError):
-            seen = ring_writer.read(self.place / "ring.bin")
+            seen = ring_reader.read_ring(self.place / "ring.bin")
             said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
             waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
             if said != self.loaded[0] or waited:
@@ -165,7 +165,7 @@ def _function(frame: str) -> tuple[str, str]:
 def is_still(place: Path, longest: float) -> bool:
     """Tell whether the newest step of a replay lasts longer than a step may."""
     with contextlib.suppress(OcrlabError, OSError):
-        now = ring_writer.read(place / "ring.bin").now
+        now = ring_reader.read_ring(place / "ring.bin").now
         return now is not None and time.time() - now.time > longest
     return False
 

@@ -17,10 +17,11 @@ from typing import Any
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
-from ocrlab.debug.flight_record import notebook_cells, program_info, ring_writer, training_findings
-from ocrlab.debug.flight_record.ring_writer import Flight, Step
+from ocrlab.debug.flight_record import notebook_cells, program_info, ring_reader, training_findings
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.flight_record.snapshot_marker import is_whole
-from ocrlab.debug.flight_record.worker_status import refused_last
+from ocrlab.debug.flight_record.worker_status import last_batch_failed
 from ocrlab.debug.replay import environment_diff
 from ocrlab.debug.replay.child import file_sandbox
 from ocrlab.debug.watch import error_hook
@@ -149,7 +150,7 @@ class Subject:
         with contextlib.suppress(OcrlabError, OSError):
             told = run_folder.status(self.run)
             return _error(told.error if told.status == "failure" else None)
-        return _error((training_findings.end(self.run, self.flight.rank) or {}).get("error"))
+        return _error((training_findings.training_end(self.run, self.flight.rank) or {}).get("error"))
 
     @property
     def seconds(self) -> float:
@@ -168,14 +169,14 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     if not run.is_dir():
         what = f"{run} is no folder" if run.exists() else f"There is no folder {run}"
         raise RunError(what, need="a run folder, as runs/NAME", missing=not run.exists())
-    every = ring_writer.find(run)
+    every = ring_reader.find_rings(run)
     given = f"--rank {rank}"
     if rank is None:
         rank = _guilty(run)
         given = f"rank {rank}, the one to look at, which was ended before its first step"
-    paths = [path for path in every if ring_writer.name_of(path)[0] == rank]
+    paths = [path for path in every if ring_reader.parse_name(path)[0] == rank]
     if every and not paths:
-        known = sorted({ring_writer.name_of(path)[0] for path in every})
+        known = sorted({ring_reader.parse_name(path)[0] for path in every})
         need = f"--rank N, one of {', '.join(map(str, known))}"
         raise ConfigError(f"{run} has no record of rank {rank}", got=given, need=need)
     if not paths:
@@ -190,7 +191,7 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     found = _newest(paths)
     program = program_info.read(run, rank)
     if found is None:
-        found = ring_writer.read(paths[0])
+        found = ring_reader.read_ring(paths[0])
         streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
         begun = any(worker.order for worker in found.workers) or streams or _validated_first(found) is not None
         if number or not begun:
@@ -260,7 +261,7 @@ def _cells(subject: Subject) -> list[str]:
     """Return the words that execute the cells of a notebook again, none where they were not kept; raises RunError."""
     program = subject.program
     found = (
-        notebook_cells.find(subject.run, subject.flight.rank, program.get("pid"))
+        notebook_cells.find_cells(subject.run, subject.flight.rank, program.get("pid"))
         if program.get("interactive")
         else None
     )
@@ -313,12 +314,12 @@ def _guilty(run: Path) -> int:
 def _behind(run: Path) -> int:
     """Return the rank that had come least far when all of them ended without a word: the others waited for it."""
     reached: dict[int, tuple[int, int]] = {}
-    for path in ring_writer.find(run):
+    for path in ring_reader.find_rings(run):
         with contextlib.suppress(DataError):
-            if (now := ring_writer.read(path).now) is not None:
+            if (now := ring_reader.read_ring(path).now) is not None:
                 over = now.phase == "data"  # of the step before
                 reached.setdefault(
-                    ring_writer.name_of(path)[0], (now.micro + over, 0 if over else ORDER.get(now.phase, 0))
+                    ring_reader.parse_name(path)[0], (now.micro + over, 0 if over else ORDER.get(now.phase, 0))
                 )
     return min(reached, key=lambda rank: (reached[rank], rank), default=0)
 
@@ -339,7 +340,7 @@ def _newest(paths: list[Path]) -> Flight | None:
     damaged: list[DataError] = []
     for path in paths:
         try:
-            found = ring_writer.read(path)
+            found = ring_reader.read_ring(path)
         except DataError as error:
             damaged.append(error)
             continue
@@ -352,7 +353,9 @@ def _newest(paths: list[Path]) -> Flight | None:
 
 def _chosen(found: Flight, number: int | None, ended: str) -> int:
     newest = found.now or found.steps[-1]
-    refused = refused_last(found.workers, found.steps[-1].time)  # somebody else may have asked for it than the loop
+    refused = last_batch_failed(
+        found.workers, found.steps[-1].time
+    )  # somebody else may have asked for it than the loop
     last = newest.number + int((newest.phase == "data" or refused) and ended != "success")
     if number is None:
         bad = next((step.number for step in found.steps if step.loss is not None and step.loss - step.loss != 0), None)
@@ -389,7 +392,7 @@ def _ended(run: Path, rank: int = 0) -> str:
     """Return how a run ended, as its sentinel or its recorder has it."""
     with contextlib.suppress(OcrlabError, OSError):
         return run_folder.status(run).status
-    how = (training_findings.end(run, rank) or {}).get("how")
+    how = (training_findings.training_end(run, rank) or {}).get("how")
     return {"success": "success", "failed": "failure"}.get(str(how), "unknown")
 
 

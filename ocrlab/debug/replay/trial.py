@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.flight_record import notebook_cells, replay_position, ring_writer
-from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.debug.flight_record import notebook_cells, replay_position, ring_reader
+from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.replay import variants
 from ocrlab.debug.replay.child import file_sandbox
 from ocrlab.debug.replay.child_watchdog import Guard, is_foreign, is_still, read_json
@@ -123,7 +123,7 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
     if failed := _text(place / TRACER_ERRORS):
         append_own_error(subject.run, f"replay, cell {cell.name}", failed)
         outcome.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
-    outcome.fault = notebook_cells.shortened(outcome.fault, place)
+    outcome.fault = notebook_cells.shorten_paths(outcome.fault, place)
     return outcome
 
 
@@ -233,7 +233,7 @@ def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found | ({"module": labels[path]} if labels.get(path) else {})
 
 
-def _at(last: replay_position.Trail) -> dict[str, Any]:
+def _at(last: replay_position.ReplayPosition) -> dict[str, Any]:
     """Return the last place; an operator that has ended is not where it happened, but what was before it.
 
     Inside of an operator of the user's own, which torch's dispatcher does not see, that one is told.
@@ -269,7 +269,7 @@ def _without_a_trace(
     number = None if subject.flight.steps else 0  # it failed at its first batch
     seen_one = False  # step
     with contextlib.suppress(OcrlabError, OSError):
-        seen = ring_writer.read(place / "ring.bin")
+        seen = ring_reader.read_ring(place / "ring.bin")
         if seen.now is not None:
             phase, number, stage, seen_one = seen.now.phase, seen.now.number, seen.now.stage, True
         elif number == 0:
@@ -342,7 +342,7 @@ def _signal(number: int) -> str:
     return f"signal {number}"
 
 
-def _refused(workers: Sequence[Worker], exited: Sequence[int]) -> list[str]:
+def _refused(workers: Sequence[WorkerStatus], exited: Sequence[int]) -> list[str]:
     """Return the samples at which loading failed: with an exception, or with the end of a worker's process."""
     named = [(w.failed or w.sample).replace("this worker's", f"worker {w.worker}'s") for w in workers]
     failed = [name for name, worker in zip(named, workers, strict=True) if worker.failed]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.replay import fault_match
 
 LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|softmax|mkldnn|bmm")

@@ -68,7 +68,7 @@ def gather(
 def record(run: Path | None) -> dict[str, str]:
     """Return the fact `record`: where the flight record of a run ends; empty where there is none."""
     with guarded(run, "watch: the end of the flight record"):
-        told = last_position.told(run) if run else ""
+        told = last_position.position_text(run) if run else ""
         return {"record": told} if told else {}
     return {}
 

@@ -198,7 +198,7 @@ class Case:
         ):
             self.session.say(f"ocrlab watch: {hidden}")
         record = watcher_link.record_told(self.scratch)
-        if record is not None and training_findings.cut(record):
+        if record is not None and training_findings.ended_early(record):
             return self._cut_short(record, exit_status)
         if self.folder:
             self._succeed(self.folder)

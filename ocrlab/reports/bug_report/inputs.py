@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import classify, load_input, previous_verdict
-from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.records import Incident, RunRecord, Verdict, to_json
 from ocrlab.reports.run_history import fingerprint
@@ -67,9 +67,9 @@ class Sources:
     @property
     def last_step(self) -> int | None:
         """Return the optimiser step, from 0, that was being made when it ended; None where no flight record says it."""
-        for path in ring_writer.find(self.path) if self.recorded else ():
+        for path in ring_reader.find_rings(self.path) if self.recorded else ():
             with contextlib.suppress(OSError, ValueError, OcrlabError):
-                now = ring_writer.read(path).now
+                now = ring_reader.read_ring(path).now
                 if now is not None:
                     return now.number
         return None

@@ -95,8 +95,8 @@ def test_training_on_shards_is_training_on_files(pages: Path, runs: Path, tmp_pa
     assert losses(plain.folder) == losses(packed.folder)
     assert len(losses(plain.folder)) == 4
     assert plain.metrics["hmean@0.5"] == packed.metrics["hmean@0.5"]
-    recorded = [step.samples for step in ring_reader.read(ring_reader.find(packed.folder)[0]).steps]
-    assert recorded == [step.samples for step in ring_reader.read(ring_reader.find(plain.folder)[0]).steps]
+    recorded = [step.samples for step in ring_reader.read_ring(ring_reader.find_rings(packed.folder)[0]).steps]
+    assert recorded == [step.samples for step in ring_reader.read_ring(ring_reader.find_rings(plain.folder)[0]).steps]
     assert {name for names in recorded for name in names} == {"p0", "p1", "p2"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ocrlab.config import schema as configs
 from ocrlab.debug.bisect import training_trials
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_format, ring_writer
 from ocrlab.errors import ConfigError
 
 
@@ -73,7 +73,7 @@ def test_the_step_that_failed_is_read_from_the_ring(tmp_path: Path) -> None:
     assert training_trials.failed_at(tmp_path) is None
     (tmp_path / "flight").mkdir()
     writer, _ = ring_writer.create(tmp_path / "flight", slots=8)
-    writer.begin(ring_writer.Step(number=7, micro=7, samples=["a", "b"]))
+    writer.begin(ring_format.Step(number=7, micro=7, samples=["a", "b"]))
     writer.close()
     assert training_trials.failed_at(tmp_path) == (7, ["a", "b"])
 

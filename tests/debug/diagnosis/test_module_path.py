@@ -14,7 +14,7 @@ from ocrlab.debug.diagnosis import module_path
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder.module_stages import Stages
+from ocrlab.debug.recorder.module_stages import StageHooks
 from ocrlab.records import Incident
 
 IMPL = [
@@ -72,7 +72,7 @@ def failing(*args: Any, stages: Any = None) -> list[str]:
 def test_module_and_operator_of_a_real_failure(
     args: tuple[Any, ...], expected: str, recorded: bool, tmp_path: Path
 ) -> None:
-    stages = Stages(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
+    stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
     lines = failing(*args, stages=stages)
     assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"
     place = module_path.failing_module(numbered(lines))

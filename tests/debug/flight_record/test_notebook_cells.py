@@ -25,10 +25,10 @@ def shell(monkeypatch: pytest.MonkeyPatch, codes: list[str], raws: list[str] | N
 
 def test_cells_are_kept_with_their_numbers_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = shell(monkeypatch, ["a = 1", "b = 2"], ["a = 1", "\n\nb = 2"])
-    notebook_cells.note(tmp_path, 0)
+    notebook_cells.save_cells(tmp_path, 0)
     made.history_manager.input_hist_parsed.append("c = 3")
     made.history_manager.input_hist_raw.append("c = 3")
-    notebook_cells.note(tmp_path, 0)
+    notebook_cells.save_cells(tmp_path, 0)
     told = json.loads((tmp_path / "cells-0.json").read_text())
     assert told["cells"] == [
         {"number": 1, "code": "a = 1"},
@@ -43,16 +43,16 @@ def test_a_plain_program_keeps_nothing_and_no_failure_costs_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    notebook_cells.note(tmp_path, 0)
+    notebook_cells.save_cells(tmp_path, 0)
     assert "IPython" not in sys.modules
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
-    notebook_cells.note(tmp_path, 0)
+    notebook_cells.save_cells(tmp_path, 0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell(monkeypatch, ["x" * (notebook_cells.LIMIT + 1)])
-    notebook_cells.note(tmp_path, 0)
+    notebook_cells.save_cells(tmp_path, 0)
     told = json.loads((tmp_path / "cells-0.json").read_text())
     assert told["cells"] == []
     program = {"interactive": True, "argv": ["python"], "executable": sys.executable, "pid": told["pid"]}
@@ -64,7 +64,7 @@ def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: p
     with pytest.raises(RunError, match="a notebook or a Python prompt"):
         recorded_step.command(run, tmp_path / "job.json")
     shell(monkeypatch, ["x = 1"])
-    notebook_cells.note(tmp_path, 0)
+    notebook_cells.save_cells(tmp_path, 0)
     run.program = program
     words = ["-m", "ocrlab.debug.replay.child.run_cells", str(tmp_path / "cells-0.json")]
     assert recorded_step.command(run, tmp_path / "job.json")[-4:] == [sys.executable, *words]
@@ -72,9 +72,9 @@ def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: p
 
 def test_lines_are_named_as_the_cell(tmp_path: Path) -> None:
     fault = {"line": f"{tmp_path}/cell-5.py:3 forward", "step": 1, "given": [f"{tmp_path}/cell-2.py:1 f"]}
-    assert notebook_cells.shortened(fault, tmp_path) == {
+    assert notebook_cells.shorten_paths(fault, tmp_path) == {
         "line": "cell-5.py:3 forward",
         "step": 1,
         "given": ["cell-2.py:1 f"],
     }
-    assert notebook_cells.shortened(None, tmp_path) is None
+    assert notebook_cells.shorten_paths(None, tmp_path) is None

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_format, ring_reader, ring_writer
 from ocrlab.debug.flight_record.ring_format import (
     BLOCK,
     BLOCK_BYTES,
@@ -19,16 +19,16 @@ from ocrlab.debug.flight_record.ring_format import (
     FIRST,
     MARGIN,
     SLOT_BYTES,
-    Torn,
-    read_slot,
-    text_of,
+    TornRecord,
+    decode_slot,
+    encode_step,
 )
 from ocrlab.errors import DataError
 
 
-def step(i: int, **more) -> ring_writer.Step:
+def step(i: int, **more) -> ring_format.Step:
     states = {"python": bytes([i % 256]) * 2509, "torch": b"t" * 5056}
-    return ring_writer.Step(
+    return ring_format.Step(
         i // 2, i, samples=[f"page_{i}.png", "b"], lr=0.1, random=states, order={"indices": f"[{i}]"}, **more
     )
 
@@ -41,7 +41,7 @@ def test_what_was_written_is_read_back_oldest_first(tmp_path):
     writer.phase("backward")
     writer.stage("decoder.fusion")
     writer.op("aten::convolution_backward")
-    found = ring_writer.read(tmp_path / "ring-0-0.bin")
+    found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
     assert [s.micro for s in found.steps] == list(range(12, 20))
     assert [s.loss for s in found.steps] == [i / 7 for i in range(12, 20)]
     assert found.steps[0].loss_before == 12 / 3
@@ -58,8 +58,8 @@ def test_a_state_that_was_not_read_is_known_where_it_was_the_same_before_and_aft
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=16)
     read = [b"a", b"a", None, None, b"a", None, b"b", None]
     for i, state in enumerate(read):
-        writer.begin(ring_writer.Step(i // 4, i, random={"torch": b"t%d" % i} | ({"numpy": state} if state else {})))
-    found = [s.random.get("numpy") for s in ring_writer.read(tmp_path / "ring-0-0.bin").steps]
+        writer.begin(ring_format.Step(i // 4, i, random={"torch": b"t%d" % i} | ({"numpy": state} if state else {})))
+    found = [s.random.get("numpy") for s in ring_reader.read_ring(tmp_path / "ring-0-0.bin").steps]
     assert found == [b"a"] * 5 + [None, b"b", None]
 
 
@@ -69,10 +69,10 @@ def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path
     writer.loss(1.5)
     writer.stage("head")
     writer.begin(step(1))
-    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase, now.loss) == ("", "forward", None)
     writer.loss(2.5, micro=0)  # one that arrives late from a device
-    assert ring_writer.read(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
+    assert ring_reader.read_ring(tmp_path / "ring-0-0.bin").steps[0].loss == 2.5
 
 
 @pytest.mark.parametrize("cut", [0, 8, 44, 116, "block"])
@@ -87,7 +87,7 @@ def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
     at = large if cut == "block" else FIRST + 2 * SLOT_BYTES + cut
     data[at : at + 4] = b"\xff\xfe\xfd\xfc"
     path.write_bytes(data)
-    found = ring_writer.read(path)
+    found = ring_reader.read_ring(path)
     assert (len(found.steps), found.torn) == (3, 1)
 
 
@@ -99,9 +99,9 @@ def test_states_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_
     for i, state in enumerate(moving):
         states = {"python": still + b"p", "torch": state + b"t%d" % i, "numpy": b"n" * 7}
         loaded = {"python": still + b"before", "torch": state + b"before"}
-        writer.begin(ring_writer.Step(i, i, random=states, loaded=loaded))
+        writer.begin(ring_format.Step(i, i, random=states, loaded=loaded))
         if i % 97 == 0 or i > len(moving) - 40:
-            found = ring_writer.read(path)
+            found = ring_reader.read_ring(path)
             assert found.torn == 0 and len(found.steps) == min(i + 1, slots)
             for s in found.steps:
                 torch_now = moving[s.micro] + b"t%d" % s.micro
@@ -119,9 +119,9 @@ def test_states_of_many_workers_are_written_once_and_read_with_each_step(tmp_pat
     for i in range(1500):
         loaded = {"python": words(i % workers, i // 90), "torch": words(-1 - i % workers, i // 90)}
         mine = {"python": words("here", 0), "torch": words("there", i)}
-        writer.begin(ring_writer.Step(i, i, random=mine, loaded=loaded, order={"worker": i % workers}), i)
+        writer.begin(ring_format.Step(i, i, random=mine, loaded=loaded, order={"worker": i % workers}), i)
         expected[i] = loaded
-    found = ring_writer.read(tmp_path / "ring-0-0.bin")
+    found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
     assert not found.torn and [step.loaded for step in found.steps] == [expected[step.micro] for step in found.steps]
     assert len(found.steps) == 64
     if workers < 7:
@@ -134,8 +134,8 @@ def test_the_most_blocks_that_steps_can_fill_are_all_kept(tmp_path):
     words = lambda *key: repr(key).encode().ljust(2496)  # noqa: E731
     for i in range(400):
         sides = [{name: words(side, name, i) for name in ("python", "numpy", "torch")} for side in (0, 1)]
-        writer.begin(ring_writer.Step(i, i, random=sides[0], loaded=sides[1]))
-    found = ring_writer.read(path)
+        writer.begin(ring_format.Step(i, i, random=sides[0], loaded=sides[1]))
+    found = ring_reader.read_ring(path)
     assert found.torn == 0 and [s.micro for s in found.steps] == [396, 397, 398, 399]
     assert all(s.loaded["numpy"] == words(1, "numpy", s.micro) for s in found.steps)
 
@@ -144,22 +144,22 @@ def test_a_damaged_block_is_a_torn_record(tmp_path):
     path = tmp_path / "ring-0-0.bin"
     writer = ring_writer.Writer(path, slots=4)
     for i in range(3):
-        writer.begin(ring_writer.Step(i, i, random={"python": bytes([i]) * 2496}))
+        writer.begin(ring_format.Step(i, i, random={"python": bytes([i]) * 2496}))
     writer.close()
     data = bytearray(path.read_bytes())
     data[FIRST + 4 * SLOT_BYTES + 2 * BLOCK_BYTES + BLOCK.size + 9] ^= 1
     path.write_bytes(data)
-    assert ([s.micro for s in ring_writer.read(path).steps], ring_writer.read(path).torn) == ([0, 2], 1)
+    assert ([s.micro for s in ring_reader.read_ring(path).steps], ring_reader.read_ring(path).torn) == ([0, 2], 1)
 
 
 def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
     big = step(3)
     big.samples = [f"/a/long/path/of/page_{i}.png" for i in range(5000)]
     big.order = {"indices": repr(list(range(5000)))}
-    assert len(text_of(big, 20_000, {}, None)) <= 20_000
+    assert len(encode_step(big, 20_000, {}, None)) <= 20_000
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=2)
     writer.begin(big)
-    read = ring_writer.read(tmp_path / "ring-0-0.bin").steps[0]
+    read = ring_reader.read_ring(tmp_path / "ring-0-0.bin").steps[0]
     assert (read.number, read.micro, len(read.samples)) == (1, 3, 16)
     assert "order" in read.left_out
     assert read.random == big.random
@@ -169,11 +169,11 @@ def test_small_and_large_records_lie_beside_each_other(tmp_path):
     """A payload that fits into its slot is there, another one behind all slots; also where a slot changes its kind."""
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=3)
     steps = [
-        ring_writer.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * 3 * i}) for i in range(40)
+        ring_format.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * 3 * i}) for i in range(40)
     ]
     for i, one in enumerate(steps):
         writer.begin(one)
-        found = ring_writer.read(tmp_path / "ring-0-0.bin")
+        found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
         assert found.torn == 0
         assert [(s.samples, s.random) for s in found.steps] == [(s.samples, s.random) for s in steps[: i + 1][-3:]]
 
@@ -184,7 +184,7 @@ def test_a_step_that_was_never_finished_is_torn(tmp_path):
     for i in range(5):
         writer.begin(step(i))
     writer.page[FIRST] = 9
-    found = ring_writer.read(tmp_path / "ring-0-0.bin")
+    found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
     assert ([s.micro for s in found.steps], found.torn) == ([1, 2, 3], 1)
 
 
@@ -195,24 +195,24 @@ def test_more_words_than_there_is_room_for(tmp_path):
     first = writer.word("encoder.layer1")
     for i in range(300):
         writer.stage(name := f"{'block.' * 50}"[: i % 290] + str(i))
-        now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+        now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
         assert (now.stage, now.phase) == (name[:255], "forward")
     assert writer.word("encoder.layer1") == first and len(writer.words) <= 1 + ring_writer.MOST
     writer.stage("encoder.layer1")
-    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == "encoder.layer1"
+    assert ring_reader.read_ring(tmp_path / "ring-0-0.bin").now.stage == "encoder.layer1"
 
 
 def test_a_ring_of_another_ocrlab_is_named(tmp_path):
     (tmp_path / "ring-0-0.bin").write_bytes(b"OCRLABR3" + bytes(9 * 4096))
     with pytest.raises(DataError, match="Replay it with the ocrlab that recorded it"):
-        ring_writer.read(tmp_path / "ring-0-0.bin")
+        ring_reader.read_ring(tmp_path / "ring-0-0.bin")
 
 
 @pytest.mark.parametrize("data", [b"", b"OCRLABR1", b"\0" * 9000, b"OCRLABR1" + b"\xff" * 9000])
 def test_what_is_no_ring_is_refused_in_words(tmp_path, data):
     (tmp_path / "ring-0-0.bin").write_bytes(data)
     with pytest.raises(DataError, match="is not a ring"):
-        ring_writer.read(tmp_path / "ring-0-0.bin")
+        ring_reader.read_ring(tmp_path / "ring-0-0.bin")
 
 
 def test_random_bytes_in_the_slots_never_raise_anything_else(tmp_path):
@@ -220,9 +220,9 @@ def test_random_bytes_in_the_slots_never_raise_anything_else(tmp_path):
     ring_writer.Writer(path, slots=4).close()
     head = path.read_bytes()[:FIRST]
     path.write_bytes(head + random.Random(0).randbytes(4 * SLOT_BYTES))
-    assert ring_writer.read(path).torn == 4
-    with pytest.raises(Torn):
-        read_slot(b"\x01" + bytes(1023))
+    assert ring_reader.read_ring(path).torn == 4
+    with pytest.raises(TornRecord):
+        decode_slot(b"\x01" + bytes(1023))
 
 
 def test_starts_are_counted_and_bounded(tmp_path):
@@ -232,7 +232,7 @@ def test_starts_are_counted_and_bounded(tmp_path):
         writer, start = ring_writer.create(flight, slots=2)
         writer.close()
         assert start == expected
-    assert [ring_writer.name_of(path) for path in ring_writer.find(tmp_path)] == [(0, 4), (0, 3), (0, 2)]
+    assert [ring_reader.parse_name(path) for path in ring_reader.find_rings(tmp_path)] == [(0, 4), (0, 3), (0, 2)]
 
 
 PROGRAM = """
@@ -258,7 +258,7 @@ def test_a_death_at_any_moment_leaves_a_ring_that_is_right(tmp_path, way):
     for attempt in range(3):
         done = subprocess.run([sys.executable, "-c", PROGRAM, path, way, str(0.05 + 0.013 * attempt)], check=False)
         assert done.returncode == (3 if way == "exit" else -getattr(signal, way))
-        found = ring_writer.read(path)
+        found = ring_reader.read_ring(path)
         assert found.torn <= 1
         micros = [s.micro for s in found.steps]
         assert micros == list(range(micros[0], micros[0] + len(micros)))

@@ -12,7 +12,7 @@ def test_nothing_recorded_is_none_and_a_torn_file_too(tmp_path: Path) -> None:
     (tmp_path / "flight").mkdir()
     (tmp_path / "flight/learned-0.json").write_text('{"schema": 1, "lin')
     assert training_findings.read(tmp_path) is None
-    assert not training_findings.cut(tmp_path)
+    assert not training_findings.ended_early(tmp_path)
 
 
 def test_what_all_ranks_say_is_said_once(tmp_path: Path) -> None:
@@ -21,8 +21,8 @@ def test_what_all_ranks_say_is_said_once(tmp_path: Path) -> None:
     for rank, lines in enumerate((["a", "b"], ["a", "c"])):
         training_findings.write(flight, rank, 1, lines, {0: 7, 8: 9}, cut=rank == 1)
     assert training_findings.read(tmp_path) == ["rank 0: a", "rank 0: b", "rank 1: c"]
-    assert training_findings.cut(tmp_path)
-    training_findings.forget(flight, 1)
+    assert training_findings.ended_early(tmp_path)
+    training_findings.delete(flight, 1)
     assert training_findings.read(tmp_path) == ["a", "b"]
 
 

@@ -14,13 +14,13 @@ from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
 from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.recorder.module_stages import Stages
+from ocrlab.debug.recorder.module_stages import StageHooks
 from ocrlab.errors import ConfigError
 
 
 def test_a_model_that_is_recorded_is_not_compiled_and_one_that_is_both_is(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
-    stages = Stages(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4))
+    stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4))
     stages.attach(net)
     assert net[0]._forward_pre_hooks and not is_compiled(net)
     stages.detach()

@@ -102,7 +102,7 @@ def test_an_error_inside_is_said_once_and_changes_nothing(
 def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for planted in ("TimedDataset", "Collate"):
+    for planted in ("TimedDataset", "TimedCollate"):
         with monkeypatch.context() as patch:
             patch.setattr(loader_watch.samples, planted, None)
             source = DataLoader(torch.arange(8), batch_size=4)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_format, ring_writer
 from ocrlab.debug.memory.explain_oom import Why, why
 from ocrlab.errors import DataError
 from ocrlab.records import Verdict, to_json
@@ -112,7 +112,7 @@ def run_folder(tmp_path: Path, memory: list[int], facts: dict[str, Any], log: st
     (run / "incident").mkdir()
     writer, _ = ring_writer.create(run / "flight")
     for step, size in enumerate(memory):
-        writer.begin(ring_writer.Step(step, step, samples=[f"page-{step}"], memory={"cuda0.allocated": size}))
+        writer.begin(ring_format.Step(step, step, samples=[f"page-{step}"], memory={"cuda0.allocated": size}))
     writer.close()
     configs.save(Config(data="receipts", **settings), run / "config.yaml")
     (run / "incident" / "log_tail.txt").write_text(log)

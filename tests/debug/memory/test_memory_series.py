@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_format, ring_writer
 from ocrlab.debug.memory import memory_series
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -12,7 +12,7 @@ def test_a_flight_record(tmp_path: Path) -> None:
     (tmp_path / "flight").mkdir()
     writer, _ = ring_writer.create(tmp_path / "flight")
     for step in range(10):
-        writer.begin(ring_writer.Step(step, step, memory={"rss": step * MIB, "cuda0.allocated": step * GIB}))
+        writer.begin(ring_format.Step(step, step, memory={"rss": step * MIB, "cuda0.allocated": step * GIB}))
     writer.close()
     gpu, host = memory_series.gather(tmp_path, {}, {})
     assert (gpu.what, gpu.where, gpu.values[-1]) == ("cuda0.allocated", "gpu", 9.0 * GIB)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import batch_store
 from ocrlab.errors import DataError
 from tests.debug.recorder.test_manual_loop import Noisy, Stream, replay, train
@@ -26,16 +26,16 @@ def there(kept):
 
 
 def test_kept_batches_are_bounded(tmp_path):
-    kept = batch_store.Raw(tmp_path, 0, most=3)
+    kept = batch_store.BatchStore(tmp_path, 0, most=3)
     names = [kept.keep(batch(i)) for i in range(5)]
     assert there(kept) == names[2:]
-    assert torch.equal(batch_store.read(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
+    assert torch.equal(batch_store.read_batch(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
 
 
 def test_the_oldest_go_where_all_take_more_bytes_than_there_is_room_for(tmp_path, capsys, monkeypatch):
-    one = batch_store.Raw(tmp_path, 0, most=512)
+    one = batch_store.BatchStore(tmp_path, 0, most=512)
     one.keep(batch(0, 1000))
-    kept = batch_store.Raw(tmp_path, 0, most=512, limit=3 * one.held + 100)
+    kept = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * one.held + 100)
     names = [kept.keep(batch(i, 1000)) for i in range(6)]
     assert there(kept) == names[3:] and kept.held == sum(path.stat().st_size for path in kept.folder.iterdir())
     assert capsys.readouterr().err.count("the last 3 are kept") == 1
@@ -45,26 +45,26 @@ def test_the_oldest_go_where_all_take_more_bytes_than_there_is_room_for(tmp_path
     names.append(kept.keep(batch(6, 1000)))
     assert there(kept) == names[6:], "a tenth of what is free; the newest stays all the same"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert batch_store.Raw(tmp_path, 0, most=3).limit == batch_store.LIMIT // 4
+    assert batch_store.BatchStore(tmp_path, 0, most=3).limit == batch_store.LIMIT // 4
 
 
 def test_a_full_disk_is_said_once_and_nothing_else_is_switched_off(tmp_path, capsys, monkeypatch):
-    kept = batch_store.Raw._keep
+    kept = batch_store.BatchStore._keep
 
     def full_at_the_fifth(self, batch):
         if self.count == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
         return kept(self, batch)
 
-    monkeypatch.setattr(batch_store.Raw, "_keep", full_at_the_fifth)
+    monkeypatch.setattr(batch_store.BatchStore, "_keep", full_at_the_fifth)
     train(tmp_path, Noisy(), batches="raw", snapshot_every=3)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert capsys.readouterr().err.count("No space left") == 1
     last = found.steps[-1]
     assert last.micro > 6 and "raw" not in last.order and last.order["indices"] and last.samples
     assert [step.micro for step in found.steps if "raw" in step.order] == [0, 1, 2, 3]
     assert len(found.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*"))
-    other = batch_store.Raw(tmp_path, 7, most=3)
+    other = batch_store.BatchStore(tmp_path, 7, most=3)
     assert other.keep(lambda: None) == "" and other.keep(batch(1)) == "", "what cannot be pickled is no reason either"
 
 
@@ -102,4 +102,4 @@ def test_a_batch_whose_file_is_gone_is_made_again_and_that_is_said(tmp_path, mon
 
 def test_a_batch_that_is_gone_and_of_which_nothing_is_known_is_told_in_words(tmp_path):
     with pytest.raises(DataError, match="snapshot_every"):
-        batch_store.read(tmp_path, "0-3.pt")
+        batch_store.read_batch(tmp_path, "0-3.pt")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.debug.replay import trial
 
 STARTED = """
@@ -50,7 +50,7 @@ def test_workers_of_every_start_method_are_seen_and_replayed(tmp_path, method):
     program.write_text(STARTED)
     command = [sys.executable, str(program), str(run), method]
     ran(command)
-    found = ring_writer.read(ring_writer.find(run)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(run)[0])
     assert sorted(name for step in found.steps for name in step.samples) == sorted(f"page_{i}.png" for i in range(22))
     assert [bool(worker.sample) for worker in found.workers] == [True]
     out.mkdir()
@@ -94,7 +94,7 @@ def test_each_rank_has_a_ring_and_a_snapshot_of_its_own(tmp_path):
     command = [sys.executable, "-c", RANK, str(run)]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "meet")]) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    rings = [ring_writer.read(path) for path in ring_writer.find(run)]
+    rings = [ring_reader.read_ring(path) for path in ring_reader.find_rings(run)]
     assert [(one.rank, len(one.steps), len(one.snapshots)) for one in rings] == [(0, 4, 2), (1, 4, 2)]
     for one in rings:
         assert one.steps[0].samples == [str(2 * i + one.rank) for i in range(3)]

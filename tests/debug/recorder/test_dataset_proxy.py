@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_w
 
 from ocrlab.debug.flight_record import worker_status
 from ocrlab.debug.recorder import rng_state
-from ocrlab.debug.recorder.dataset_proxy import Order, Place, RecordedDataset, Watched
+from ocrlab.debug.recorder.dataset_proxy import BatchRequest, RecordedDataset, SampleRecorder, StatusLocation
 from ocrlab.debug.recorder.manual_loop import recording
 
 
@@ -60,14 +60,14 @@ LOADED = {
     "a part": (lambda: Subset(Listed(), range(50, 80)), [[1, 2], [29, 7]]),
     "nothing": (Data, [[], [1], []]),
     "very many": (Data, [list(range(30_000)), [1, 2]]),
-    "an order": (Data, [[1, 2], Order([3, 4], {}), [5, 6]]),
+    "an order": (Data, [[1, 2], BatchRequest([3, 4], {}), [5, 6]]),
 }
 
 
-def opened(folder: Path, dataset, *, workers: int = 0) -> Watched:
+def opened(folder: Path, dataset, *, workers: int = 0) -> SampleRecorder:
     """Return a watched data set that has its page."""
     folder.mkdir(exist_ok=True)
-    looked = Watched(dataset, Place(folder), workers)
+    looked = SampleRecorder(dataset, StatusLocation(folder), workers)
     looked.open()
     return looked
 
@@ -80,9 +80,9 @@ def test_each_batch_is_in_the_page_while_it_is_loaded(case, tmp_path):
         torch.rand(7)
         before = rng_state.take(cuda=False)
         looked.fresh = True
-        wanted = batch.indices if isinstance(batch, Order) else batch
+        wanted = batch.indices if isinstance(batch, BatchRequest) else batch
         assert len(looked.load(batch)) == len(wanted) and looked.fresh is False
-        (found,) = worker_status.workers(tmp_path, 0, 0)
+        (found,) = worker_status.read_workers(tmp_path, 0, 0)
         if looked.told.base:
             assert found.order in (looked.told.base, {"left_out": True})
             assert [*looked.told.base] == ["kind", "single", "workers", "worker", "indices"]
@@ -115,7 +115,7 @@ def test_the_sample_that_could_not_be_loaded_stays(tmp_path, error):
         looked.load([3, 5, 4])
     assert raised.value is error
     looked.load([6, 7])
-    (found,) = worker_status.workers(tmp_path / "a", 0, 0)
+    (found,) = worker_status.read_workers(tmp_path / "a", 0, 0)
     assert found.failed == ("" if isinstance(error, StopIteration) else "5")
     assert found.order["indices"] == ("[6, 7]" if isinstance(error, StopIteration) else "[3, 5, 4]")
     assert found.sample == "7"
@@ -154,9 +154,9 @@ def test_it_goes_with_its_iterator_and_can_be_sent_to_a_worker(tmp_path):
     looked.load([1, 2])
     (copy,) = pickle.loads(pickle.dumps([looked]))
     assert copy.page is None and looked.page is not None
-    copy.place = Place(tmp_path / "a", loader=1)
+    copy.place = StatusLocation(tmp_path / "a", loader=1)
     copy.load([4])
-    assert {worker.sample for worker in worker_status.workers(tmp_path / "a", 0, 0)} == {"2.png", "4.png"}
+    assert {worker.sample for worker in worker_status.read_workers(tmp_path / "a", 0, 0)} == {"2.png", "4.png"}
     gone, was_on = weakref.ref(looked), gc.isenabled()
     gc.disable()
     try:
@@ -171,11 +171,11 @@ def test_the_copy_of_a_forked_process_writes_into_a_page_of_its_own(tmp_path):
     looked = opened(tmp_path / "a", Data())
     looked.load([1, 2])
     if (child := os.fork()) == 0:
-        looked.place = Place(tmp_path / "a", loader=1)
+        looked.place = StatusLocation(tmp_path / "a", loader=1)
         looked.load([5, 6])
         os._exit(0)
     os.waitpid(child, 0)
-    found = {worker.pid: worker.order["indices"] for worker in worker_status.workers(tmp_path / "a", 0, 0)}
+    found = {worker.pid: worker.order["indices"] for worker in worker_status.read_workers(tmp_path / "a", 0, 0)}
     assert found == {os.getpid(): "[1, 2]", child: "[5, 6]"}
 
 
@@ -209,6 +209,6 @@ def test_a_worker_finds_its_data_set_and_what_it_writes_to_it_counts(tmp_path):
 
 
 def test_a_loader_gives_what_it_gave(tmp_path):
-    looked = Watched(Listed(), Place(tmp_path), 0)
+    looked = SampleRecorder(Listed(), StatusLocation(tmp_path), 0)
     copied = DataLoader(RecordedDataset(looked), 4, collate_fn=list)
     assert [len(batch) for batch in copied] == [4] * 25 and looked.told.samples == ["96", "97", "98", "99"]

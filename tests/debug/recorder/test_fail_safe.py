@@ -9,7 +9,7 @@ from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
 from ocrlab.debug.recorder import fail_safe
-from ocrlab.debug.recorder.dataset_proxy import Place, Watched
+from ocrlab.debug.recorder.dataset_proxy import SampleRecorder, StatusLocation
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.run_folder import own_errors
 
@@ -71,10 +71,10 @@ def test_an_error_switches_off_and_is_not_raised():
 
 
 def test_words_are_lost_in_silence_where_nobody_can_read_them(monkeypatch, capsys):
-    fail_safe.say("one word")
+    fail_safe.print_message("one word")
     assert capsys.readouterr().err == "ocrlab: flight recorder: one word\n"
     monkeypatch.setattr(sys, "stderr", None)
-    fail_safe.say("another")
+    fail_safe.print_message("another")
 
 
 def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(tmp_path, monkeypatch, capsys):
@@ -103,7 +103,7 @@ def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(t
 def test_a_sample_that_cannot_be_noted_is_loaded(tmp_path, capsys):
     """The page of a worker lies on a disk that has become full, say."""
     (tmp_path / "flight").mkdir()
-    looked = Watched(list(range(8)), Place(tmp_path / "flight"), 0)
+    looked = SampleRecorder(list(range(8)), StatusLocation(tmp_path / "flight"), 0)
     looked.open()
     looked.page.page.close()
     assert [looked.load([1, 2]), looked.load([3])] == [[1, 2], [3]]

@@ -28,18 +28,18 @@ def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
     folder = tmp_path / "flight"
     folder.mkdir()
     monkeypatch.setattr(import_rng_state, "AT_IMPORT", {})
-    import_rng_state.imported()
+    import_rng_state.record_import()
     first = drawn()
-    import_rng_state.note(folder, 0, 3)
+    import_rng_state.save_states(folder, 0, 3)
     second = drawn()
-    import_rng_state.put(folder, 0, 3)
+    import_rng_state.restore_states(folder, 0, 3)
     assert drawn() == second
-    import_rng_state.put(folder, 1, 3)  # of another rank nothing was noted
+    import_rng_state.restore_states(folder, 1, 3)  # of another rank nothing was noted
     assert drawn() != second
     job = {"schema": 1, "run": str(tmp_path), "rank": 0, "start": 3, "session": trial.SESSION}
     write_json(tmp_path / "job.json", job)
     monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
-    import_rng_state.imported()
+    import_rng_state.record_import()
     assert drawn() == first and drawn() == second
 
 
@@ -49,7 +49,7 @@ def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: 
         (tmp_path / "job.json").write_text(text)
         monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
         before = random.getstate()
-        import_rng_state.imported()
+        import_rng_state.record_import()
         assert random.getstate() == before
 
 
@@ -88,7 +88,7 @@ def test_of_several_trainings_in_one_program_the_one_that_was_asked_for_is_repla
 
 
 def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_rng_state, "began", type(import_rng_state.began)())
+    monkeypatch.setattr(import_rng_state, "recordings", type(import_rng_state.recordings)())
     cells = iter([3, 3, 5, None, None])
-    monkeypatch.setattr(import_rng_state.notebook_cells, "cell", lambda: next(cells))
-    assert [import_rng_state.counted() for _ in range(5)] == [0, 1, 0, 0, 1]
+    monkeypatch.setattr(import_rng_state.notebook_cells, "current_cell", lambda: next(cells))
+    assert [import_rng_state.count_recording() for _ in range(5)] == [0, 1, 0, 0, 1]

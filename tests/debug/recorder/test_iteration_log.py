@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder.manual_loop import recording
 
 
@@ -32,7 +32,7 @@ def step(rec, batch, *, steps=True):
 
 
 def written(rec):
-    return [(s.number, s.micro, s.epoch) for s in ring_writer.read(ring_writer.find(rec.folder)[0]).steps]
+    return [(s.number, s.micro, s.epoch) for s in ring_reader.read_ring(ring_reader.find_rings(rec.folder)[0]).steps]
 
 
 def ones(count):
@@ -94,7 +94,7 @@ def test_an_error_of_the_loader_is_the_programs_and_ends_the_walk(loop):
             seen += 1
     assert seen == 70 and next(walk, "ended") == "ended"
     assert loop.walking, "it did not come to its end"
-    assert ring_writer.read(ring_writer.find(loop.folder)[0]).now.phase == "data"
+    assert ring_reader.read_ring(ring_reader.find_rings(loop.folder)[0]).now.phase == "data"
 
 
 def test_a_walk_that_is_closed_gives_its_loader_back(loop):

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from ocrlab.config import schema as configs
-from ocrlab.debug.flight_record import program_info, ring_writer, training_findings
+from ocrlab.debug.flight_record import program_info, ring_reader, training_findings
 from ocrlab.debug.recorder.lightning_callback import Recorder
 from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
@@ -37,7 +37,7 @@ def quiet(monkeypatch):
 
 
 def replay(run: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
-    found = ring_writer.read(ring_writer.find(run)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(run)[0])
     out = run / "replay"
     out.mkdir()
     first = found.snapshots[-1]
@@ -106,7 +106,7 @@ def foreign(folder: Path, recorder: Recorder, model: lightning.LightningModule |
 @pytest.mark.filterwarnings("ignore")
 def test_a_foreign_lightning_project_is_replayed_bit_for_bit(tmp_path, monkeypatch):
     foreign(tmp_path, Recorder(snapshot_every=4))
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert [step.micro for step in found.steps] == list(range(15))
     assert [step.epoch for step in found.steps] == [0] * 5 + [1] * 5 + [2] * 5
     assert found.now.stage == "loss"
@@ -131,7 +131,7 @@ def test_a_run_that_ended_in_its_validation_is_validated_again(tmp_path, monkeyp
     again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Strict())  # noqa: E731
     with pytest.raises(IndexError) if wrong else contextlib.nullcontext():
         again()
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     cell = {"validate": 1, "cell": {"trace": True}}
     result = replay(tmp_path, monkeypatch, again, **cell)
     assert all(step["equal"] for step in result["steps"]) and result["finished"] is not wrong
@@ -152,7 +152,7 @@ def test_an_exception_leaves_phase_stage_and_no_hook(tmp_path):
     recorder = Recorder(tmp_path)
     with pytest.raises(RuntimeError, match="here"):
         foreign(tmp_path, recorder, model)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert (found.now.number, found.now.phase) == (2, "optimiser")
     assert found.now.loss is not None
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -182,7 +182,7 @@ def tiny(pages: Path, runs: Path, *more: str) -> configs.Config:
 
 def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs, monkeypatch):
     run = loop.fit(tiny(pages, runs)).folder
-    found = ring_writer.read(ring_writer.find(run)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(run)[0])
     assert [step.micro for step in found.steps] == list(range(10))
     assert [step.number for step in found.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert all(name.startswith("p") for step in found.steps for name in step.samples)
@@ -201,7 +201,7 @@ def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs
 
 def test_it_can_be_switched_off(pages, runs):
     run = loop.fit(tiny(pages, runs, "recorder.on=false", "trainer.max_steps=1")).folder
-    assert ring_writer.find(run) == []
+    assert ring_reader.find_rings(run) == []
 
 
 def test_what_is_used_of_lightning_in_private_is_there():
@@ -253,7 +253,7 @@ def test_batches_of_several_validation_loaders_are_counted_together(tmp_path, mo
 
     with pytest.raises(IndexError):
         again()
-    assert ring_writer.read(ring_writer.find(tmp_path)[0]).sample == "validation batch 4: 3/2, 3/3"
+    assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).sample == "validation batch 4: 3/2, 3/3"
     replay(tmp_path, monkeypatch, again, validate=4, cell={"trace": True})
     fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
     assert (fault["phase"], fault["value"], fault["names"]) == ("validation", "9", ["3/3"])
@@ -269,8 +269,8 @@ def test_what_failed_behind_the_last_batch_of_an_epoch_fails_again(tmp_path, mon
     again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Checks())  # noqa: E731
     with pytest.raises(ValueError, match="broken"):
         again()
-    assert ring_writer.read(ring_writer.find(tmp_path)[0]).now.phase == "data", "it was in no step any more"
-    last = ring_writer.read(ring_writer.find(tmp_path)[0]).now.number + 1
+    assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "data", "it was in no step any more"
+    last = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.number + 1
     with pytest.raises(ValueError, match="broken"):
         replay(tmp_path, monkeypatch, again, last=last)
     result = json.loads((tmp_path / "replay" / "result.json").read_text())

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.debug.flight_record import program_info, ring_reader, ring_writer
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.debug.replay import trial
@@ -93,7 +93,7 @@ def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, check=lam
 
 def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
     """Run `again` as a replay from the older snapshot and return its result."""
-    found = ring_writer.read(ring_writer.find(folder)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": None, "out": str(out)}
@@ -132,21 +132,21 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
 def test_each_loss_is_equal_bit_for_bit(tmp_path, monkeypatch, dataset, options):
     options = {"snapshot_every": 3, **options}
     train(tmp_path, dataset, **options)
-    recorded = ring_writer.read(ring_writer.find(tmp_path)[0])
+    recorded = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert len(recorded.snapshots) == 2
     result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, dataset, **options))
     assert result["finished"]
     assert len(result["steps"]) >= 4
     assert [s["equal"] for s in result["steps"]] == [True] * len(result["steps"])
-    assert ring_writer.read(tmp_path / "replay" / "ring.bin").now.micro == recorded.now.micro
-    assert len(ring_writer.find(tmp_path)) == 1, "a replay begins no record of its own"
+    assert ring_reader.read_ring(tmp_path / "replay" / "ring.bin").now.micro == recorded.now.micro
+    assert len(ring_reader.find_rings(tmp_path)) == 1, "a replay begins no record of its own"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monkeypatch, workers):
     with pytest.raises(ValueError, match="page 13"):
         train(tmp_path, Bad(), workers=workers, snapshot_every=2)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert found.now.phase == "data"
     assert "13" in [worker.failed for worker in found.workers]
     again = lambda: train(tmp_path, Bad(), workers=workers, snapshot_every=2)  # noqa: E731
@@ -214,7 +214,7 @@ def scanned(folder: Path, *, inside: bool, same: bool = False, every: int | None
 def test_a_validation_that_fails_is_replayed_and_its_batch_is_known(tmp_path, monkeypatch, inside):
     with pytest.raises(IndexError, match="out of range"):
         scanned(tmp_path, inside=inside)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert found.now.phase == "validation" and found.now.micro == (1 if inside else 2)
     assert found.sample == "validation batch 1: scan_4.png, scan_5.png, scan_6.png, scan_7.png"
     again = lambda: scanned(tmp_path, inside=inside)  # noqa: E731
@@ -226,7 +226,7 @@ def test_a_validation_that_fails_is_replayed_and_its_batch_is_known(tmp_path, mo
 
 def test_a_loader_may_train_and_validate(tmp_path):
     scanned(tmp_path, inside=True, same=True)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert [step.walk for step in found.steps] == [0, 0, 0, 1, 1, 1]
     assert all(step.order["kind"] == "map" and len(step.samples) == 4 for step in found.steps)
     assert found.sample.startswith("validation batch 2: scan_")
@@ -241,10 +241,10 @@ def test_a_validation_is_the_same_without_a_record(tmp_path, capsys):
 def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
     with pytest.raises((RuntimeError, OSError)):
         train(tmp_path, Ends(), workers=2, snapshot_every=2)
-    last = ring_writer.read(ring_writer.find(tmp_path)[0]).now.number + 1
+    last = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.number + 1
     again = lambda: train(tmp_path, Ends(), workers=2, snapshot_every=2)  # noqa: E731
     told = replay(tmp_path, monkeypatch, again, last=last)
-    workers = ring_writer.read(tmp_path / "replay" / "ring.bin").workers
+    workers = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
     known = [
         worker for worker in workers if worker.pid in told["exited"] or str(worker.pid) in told["error"]["message"]
     ]
@@ -283,29 +283,29 @@ def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
     again = lambda: train(tmp_path, Noisy(), snapshot_every=3, check=check)  # noqa: E731
     with pytest.raises(ValueError, match="no page"):
         again()
-    assert ring_writer.read(ring_writer.find(tmp_path)[0]).now.phase == "validation"
+    assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "validation"
     result = replay(tmp_path, monkeypatch, again, validate=-1)
     assert not result["finished"] and "no page has any text" in result["error"]["message"]
-    assert ring_writer.read(tmp_path / "replay" / "ring.bin").now.phase == "validation"
+    assert ring_reader.read_ring(tmp_path / "replay" / "ring.bin").now.phase == "validation"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
     with pytest.raises((TypeError, AttributeError)):
         train(tmp_path, Holes(), workers=workers, snapshot_every=2)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     failed = [worker.failed for worker in found.workers if worker.failed]
     assert len(failed) == 1 and "13" in failed[0].removeprefix("batch of ").split(", ")
     again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
     result = replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
     assert not result["finished"] and "error" in result
-    seen = ring_writer.read(tmp_path / "replay" / "ring.bin").workers
+    seen = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
     assert [worker.failed for worker in seen if worker.failed] == ["13"]
 
 
 def test_names_phases_and_rates_are_in_the_record(tmp_path):
     train(tmp_path, Noisy(), epochs=1)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert all(name.startswith("page_") for step in found.steps for name in step.samples)
     assert [step.number for step in found.steps] == list(range(6))
     assert found.steps[3].lr == pytest.approx(0.009)
@@ -370,7 +370,7 @@ def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch
     monkeypatch.setattr(snapshots, "write", broken)
     train(tmp_path / "c", Noisy(), epochs=1, snapshot_every=1)
     assert capsys.readouterr().err.count("no more snapshots") == 1
-    assert len(ring_writer.read(ring_writer.find(tmp_path / "c")[0]).steps) == 6
+    assert len(ring_reader.read_ring(ring_reader.find_rings(tmp_path / "c")[0]).steps) == 6
 
 
 def test_what_is_no_model_is_refused_in_words(tmp_path):
@@ -403,7 +403,7 @@ with recording(sys.argv[1], net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
 def test_after_kill_9_the_last_step_and_each_workers_sample_are_known(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, "0.13"], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert found.torn == 0
     assert found.now.micro >= 3
     assert found.now.samples == [str(4 * found.now.micro + i) for i in range(4)]

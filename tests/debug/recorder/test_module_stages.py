@@ -12,37 +12,37 @@ import pytest
 import torch
 from torch import nn
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_format, ring_reader, ring_writer
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.module_stages import Stages, shared, top
+from ocrlab.debug.recorder.module_stages import StageHooks, stages_of_models, top_modules
 from ocrlab.model.dbnet import Detector
 
 
 def test_the_detectors_stages():
-    names = [name for name, _ in top(Detector(width=32))]
+    names = [name for name, _ in top_modules(Detector(width=32))]
     assert {"encoder.layer1", "encoder.layer4", "decoder.fusion", "head.probability", "head.threshold"} <= {*names}
     assert len(names) <= 18
 
 
 def test_wrappers_are_looked_through_and_compiled_modules_are_not():
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    assert [name for name, _ in top(nn.DataParallel(net))] == ["0", "1"]
-    assert [name for name, _ in top(torch.compile(net))] == ["model"]
-    assert [name for name, _ in top(nn.Linear(2, 2))] == ["model"]
-    assert len(top(nn.Sequential(*[nn.Linear(1, 1) for _ in range(50)]))) == 18
+    assert [name for name, _ in top_modules(nn.DataParallel(net))] == ["0", "1"]
+    assert [name for name, _ in top_modules(torch.compile(net))] == ["model"]
+    assert [name for name, _ in top_modules(nn.Linear(2, 2))] == ["model"]
+    assert len(top_modules(nn.Sequential(*[nn.Linear(1, 1) for _ in range(50)]))) == 18
 
 
 def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(3))
-    stages = Stages(writer)
+    stages = StageHooks(writer)
     stages.attach(net)
     assert len(stages.handles) <= 20
-    writer.begin(ring_writer.Step(0, 0))
+    writer.begin(ring_format.Step(0, 0))
     stages.now.in_step = True
     with pytest.raises(RuntimeError):
         net(torch.ones(4, 2))
-    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("1", "forward")
     stages.detach()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
@@ -56,15 +56,15 @@ def test_copies_and_pickles_of_a_model_are_not_listened_to(tmp_path):
     """An average of the weights is a copy; a whole model that was saved is loaded where there is no ocrlab."""
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    stages = Stages(writer)
+    stages = StageHooks(writer)
     stages.attach(net)
-    writer.begin(ring_writer.Step(0, 0))
+    writer.begin(ring_format.Step(0, 0))
     stages.now.in_step = True
     file = io.BytesIO()
     torch.save(net, file)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         other(torch.ones(1, 2))
-        assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage == ""
+        assert ring_reader.read_ring(tmp_path / "ring-0-0.bin").now.stage == ""
     done = subprocess.run([sys.executable, "-c", LOADS], input=file.getvalue(), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     shallow = copy.copy(net)
@@ -76,7 +76,7 @@ def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
     """Compiled after it is listened to, as a whole and in place; nothing breaks the graph."""
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    stages = Stages(writer)
+    stages = StageHooks(writer)
     stages.attach(net)
     stages.now.in_step = True
     whole = torch.compile(net, backend="eager", fullgraph=True)
@@ -100,12 +100,12 @@ def test_a_module_that_is_not_called_in_the_usual_way_is_listened_to(tmp_path, k
     net = torch.compile(inner, backend="eager") if kind == "compiled" else nn.Sequential(inner, nn.ReLU())
     if kind == "compiled in place":
         net[1].compile(backend="eager")
-    stages = Stages(writer)
+    stages = StageHooks(writer)
     stages.attach(net)
-    writer.begin(ring_writer.Step(0, 0))
+    writer.begin(ring_format.Step(0, 0))
     net(torch.ones(4, 2))
     expected = {"compiled": "model", "own call": "1", "compiled in place": "01"}  # the compiled part may run as it is
-    assert ring_writer.read(tmp_path / "ring-0-0.bin").now.stage in expected[kind]
+    assert ring_reader.read_ring(tmp_path / "ring-0-0.bin").now.stage in expected[kind]
     stages.detach()
     assert not any(m._forward_pre_hooks for m in net.modules())
 
@@ -114,11 +114,11 @@ def test_a_module_that_is_not_called_in_the_usual_way_is_listened_to(tmp_path, k
 def test_a_scripted_model_takes_no_hooks_and_is_recorded_without_stages(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-    stages = Stages(writer)
+    stages = StageHooks(writer)
     stages.attach(net)
-    writer.begin(ring_writer.Step(0, 0))
+    writer.begin(ring_format.Step(0, 0))
     net(torch.ones(4, 2))
-    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("", "forward")
     stages.detach()
 
@@ -142,23 +142,23 @@ class Judge(Up):
 def test_all_of_several_models_are_heard_on_twenty_hooks_in_all(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     generator, judge = Up(), Judge(fails=True)
-    stages = Stages(writer)
+    stages = StageHooks(writer)
     stages.attach(generator, judge)
-    writer.begin(ring_writer.Step(0, 0))
+    writer.begin(ring_format.Step(0, 0))
     stages.now.in_step = True
     made = generator(torch.ones(4, 2))
-    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("Up.out", "loss")
     with pytest.raises(RuntimeError, match="in the second"):
         judge(made)
-    now = ring_writer.read(tmp_path / "ring-0-0.bin").now
+    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("Judge.stem", "forward")
     stages.detach()
     assert not any(m._forward_pre_hooks or m._forward_hooks for net in (generator, judge) for m in net.modules())
     large = [Detector(width=32), Detector(width=32), nn.DataParallel(Up())]
     stages.attach(*large)
     assert 14 <= len(stages.handles) <= 20
-    names = [name for name, _ in shared(large)]
+    names = [name for name, _ in stages_of_models(large)]
     assert len(names) == 14 and len([name for name in names if name.startswith("Detector[1].")]) == 6
     assert "Up.stem" in names and "Detector[0].encoder" in names
     stages.attach(*[nn.Linear(1, 1) for _ in range(30)])
@@ -169,8 +169,8 @@ def test_all_of_several_models_are_heard_on_twenty_hooks_in_all(tmp_path):
 def test_a_part_that_two_models_have_is_heard_once():
     one, other = Up(), Judge()
     other.stem = one.stem
-    assert [name for name, _ in shared([one, other])] == ["Up.stem", "Up.out", "Judge.out"]
-    assert [name for name, _ in shared([one, nn.Linear(2, 2)])] == ["Up.stem", "Up.out", "Linear"]
+    assert [name for name, _ in stages_of_models([one, other])] == ["Up.stem", "Up.out", "Judge.out"]
+    assert [name for name, _ in stages_of_models([one, nn.Linear(2, 2)])] == ["Up.stem", "Up.out", "Linear"]
 
 
 def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(tmp_path):
@@ -184,7 +184,7 @@ def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(
             judge.fails = rec.micro == 4
             rec.loss(judge(generator(x)).mean()).backward()
             optimizer.step()
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert (found.now.micro, found.now.stage, found.now.phase) == (4, "Judge.stem", "forward")
 
 

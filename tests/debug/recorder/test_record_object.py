@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ocrlab
-from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.debug.recorder import manual_loop
 from ocrlab.debug.replay.replay_job import replay
 
@@ -113,7 +113,7 @@ def test_a_program_with_two_more_lines_is_recorded_however_it_ends(tmp_path: Pat
     assert done.returncode == status, done.stderr
     assert status != 1 or done.stderr.count("Traceback") == 1
     assert "in train mode" not in done.stderr, "the validation is in eval mode, the training after it is not"
-    found = ring_writer.read(ring_writer.find(tmp_path / "run")[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
     assert found.now is not None and found.torn == 0
     assert (found.now.number, found.now.phase, found.now.stage) == place
     assert [step.number for step in found.steps] == [*range(place[0] + 1)]
@@ -143,7 +143,7 @@ def test_no_lightning_is_needed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     done = ran(tmp_path, "-c", BLOCKED, "none", "0")
     assert done.returncode == 0, done.stderr
-    assert len(ring_writer.read(ring_writer.find(tmp_path / "run")[0]).steps) == 31
+    assert len(ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0]).steps) == 31
 
 
 class Net(nn.Module):
@@ -178,7 +178,7 @@ def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(STEPS.format(root=str(ROOT)))
     done = ran(tmp_path, "train.py")
     assert done.returncode == 1 and "mat1 and mat2" in done.stderr
-    record = ring_writer.read(ring_writer.find(tmp_path / "run")[0])
+    record = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
     assert record.now is not None and (record.now.number, record.now.stage) == (17, "a")
     assert not program_info.read(tmp_path / "run").get("from_start")
     assert record.snapshots[0].micro >= 4
@@ -197,7 +197,7 @@ def test_steps_may_be_a_number_parts_or_endless(tmp_path: Path) -> None:
         for step in rec.steps():
             if step == 4:
                 break
-    assert [s.number for s in ring_writer.read(ring_writer.find(tmp_path)[0]).steps] == [*range(10)]
+    assert [s.number for s in ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).steps] == [*range(10)]
 
 
 def test_a_call_of_the_model_before_the_loop_is_no_step(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_call_of_the_model_before_the_loop_is_no_step(tmp_path: Path) -> None:
         rec.loss(model(batch).sum()).backward()
         optimizer.step()
     rec.close()
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert [(s.number, s.micro) for s in found.steps] == [(i, i) for i in range(5)] and found.snapshots
     assert not program_info.read(tmp_path).get("from_start")
 
@@ -268,7 +268,7 @@ def test_after_its_end_nothing_is_left(tmp_path: Path, how: str) -> None:
     rec.close()
     assert everything(model, optimizer, loader, other) == before
     assert all(not tensor._backward_hooks for tensor in kept)
-    assert not manual_loop.OPEN
+    assert not manual_loop.OPEN_LOOPS
     assert rec.tape is not None and not rec.tape.on
     assert len([*loader]) == 4
 

@@ -20,9 +20,9 @@ def test_what_was_taken_is_put_back():
     states = rng_state.take()
     first = draw()
     assert rng_state.take() != states
-    rng_state.put(states)
+    rng_state.restore(states)
     assert draw() == first
-    rng_state.put(states)
+    rng_state.restore(states)
     assert rng_state.take() == states
 
 
@@ -32,7 +32,7 @@ def test_the_second_gaussian_of_numpy_counts():
     waiting = rng_state.take()
     second = np.random.randn()
     assert rng_state.take()["numpy"] != waiting["numpy"]
-    rng_state.put(waiting)
+    rng_state.restore(waiting)
     assert np.random.randn() == second
 
 
@@ -68,7 +68,7 @@ def test_torchs_state_is_the_one_that_torch_gives():
         head = expected.numpy().tobytes()[:24]
         assert states["torch"][-64:-40] == head, "this release of torch has another form: more is written in each step"
         torch.rand(7)
-        rng_state.put(states)
+        rng_state.restore(states)
         assert torch.equal(torch.get_rng_state(), expected)
 
 
@@ -120,7 +120,7 @@ def test_another_generator_in_the_place_of_numpys(monkeypatch):
         np.random.set_bit_generator(np.random.MT19937(1))
         states = rng_state.take()
         first = np.random.rand()
-        rng_state.put(states)
+        rng_state.restore(states)
         assert np.random.rand() == first
     finally:
         np.random.set_bit_generator(before)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from ocrlab.debug.recorder.sample_names import naming, of_batch, plain
+from ocrlab.debug.recorder.sample_names import batch_names, index_namer, plain_index
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Mine:
     ],
 )
 def test_names_in_a_batch(batch, expected):
-    assert of_batch(batch) == expected
+    assert batch_names(batch) == expected
 
 
 class Folder:
@@ -65,17 +65,17 @@ class Plain:
 
 
 def test_names_in_a_data_set():
-    assert naming(Folder())(1) == "root/dog/2.png"
-    assert naming(Subset(Folder(), [1]))(0) == "root/dog/2.png"
-    assert naming(Folder())(9) == "9"
-    assert naming(Own())(0) == "zero"
-    assert naming(Own())(5) == "5"
-    assert naming(Plain())((0, 2)) == "(0, 2)"
+    assert index_namer(Folder())(1) == "root/dog/2.png"
+    assert index_namer(Subset(Folder(), [1]))(0) == "root/dog/2.png"
+    assert index_namer(Folder())(9) == "9"
+    assert index_namer(Own())(0) == "zero"
+    assert index_namer(Own())(5) == "5"
+    assert index_namer(Plain())((0, 2)) == "(0, 2)"
 
 
 def test_an_index_becomes_pythons_own():
     given = [np.int64(3), (torch.tensor(1), "a"), {"k": np.float64(0.5)}]
-    assert plain(given) == [3, (1, "a"), {"k": 0.5}]
-    assert type(plain(np.int64(3))) is int
+    assert plain_index(given) == [3, (1, "a"), {"k": 0.5}]
+    assert type(plain_index(np.int64(3))) is int
     with pytest.raises(TypeError, match="cannot be written down"):
-        plain(object())
+        plain_index(object())

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.flight_record.ring_reader import name_of
+from ocrlab.debug.flight_record.ring_reader import parse_name
 from ocrlab.debug.recorder import dataloader_hooks, dataset_proxy, iteration_log, rng_state
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.step_recorder import Tape
-from ocrlab.debug.recorder.training_health.monitor import Learning
-from ocrlab.debug.recorder.training_state import Held
+from ocrlab.debug.recorder.step_recorder import StepRecorder
+from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
+from ocrlab.debug.recorder.training_state import TrainingState
 from ocrlab.debug.replay.child import batch_feed
 from ocrlab.errors import CheckpointError, DataError
 
@@ -58,15 +58,15 @@ def device(monkeypatch):
 
 
 def losses(tape):
-    return [step.loss for step in ring_writer.read(ring_writer.find(tape.folder)[0]).steps]
+    return [step.loss for step in ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0]).steps]
 
 
 def begin(tape, micro):
-    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=dataset_proxy.Loaded())
+    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=dataset_proxy.BatchOrigin())
 
 
 def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
-    tape = Tape(tmp_path, "loop")
+    tape = StepRecorder(tmp_path, "loop")
     begin(tape, 0)
     Event.passed = False
     tape.late.send(tape.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
@@ -103,17 +103,17 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
             assert (
                 where in ("begin", "learning")
                 or not wanted
-                or ring_writer.read(ring_writer.find(tmp_path)[0]).now.phase == "data"
+                or ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "data"
             )
 
 
 def test_a_batch_that_is_known_after_one_that_is_not_is_written_whole(tmp_path):
-    tape = Tape(tmp_path, "loop")
+    tape = StepRecorder(tmp_path, "loop")
     begin(tape, 0)
-    told = dataset_proxy.Loaded({"kind": "map", "indices": "[3]"}, samples=["3"])
+    told = dataset_proxy.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
     told.position = 4
     tape.begin(1, 1, 0, None, told, None)
-    found = ring_writer.read(ring_writer.find(tape.folder)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0])
     assert found.torn == 0 and found.steps[0].memory == found.steps[1].memory != {}
     assert found.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
     tape.finish()
@@ -121,12 +121,14 @@ def test_a_batch_that_is_known_after_one_that_is_not_is_written_whole(tmp_path):
 
 def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_path):
     """The samples and the loss of each micro-batch are there, also where the process dies in the third one."""
-    tape = Tape(tmp_path, "loop")
+    tape = StepRecorder(tmp_path, "loop")
     for micro in range(7):
-        told = dataset_proxy.Loaded({"kind": "map", "indices": f"[{micro}]"}, samples=[f"page {micro}"], position=micro)
+        told = dataset_proxy.BatchOrigin(
+            {"kind": "map", "indices": f"[{micro}]"}, samples=[f"page {micro}"], position=micro
+        )
         tape.begin(micro // 4, micro, 0, 0.1, told)
         tape.loss(micro / 10)
-    steps = ring_writer.read(ring_writer.find(tape.folder)[0]).steps  # while it goes on
+    steps = ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0]).steps  # while it goes on
     assert [(s.number, s.micro, s.samples, s.loss) for s in steps] == [
         (micro // 4, micro, [f"page {micro}"], micro / 10) for micro in range(7)
     ]
@@ -135,7 +137,7 @@ def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_pa
 
 
 def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypatch):
-    tape = Tape(tmp_path, "loop")
+    tape = StepRecorder(tmp_path, "loop")
     begin(tape, 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     tape.late.send(tape.micro, torch.ones(()), 1.0)
@@ -146,7 +148,7 @@ def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypat
 @pytest.mark.parametrize("how", ["told", "found in a step", "found at the end"])
 def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, capsys):
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
-    tape = Tape(tmp_path, "loop")
+    tape = StepRecorder(tmp_path, "loop")
     begin(tape, 0)
     tape.late.send(tape.micro, torch.ones(()), 1.0)
     held = tape.late.buffer
@@ -209,9 +211,9 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
     cuda = Calls(monkeypatch)
-    tape = Tape(tmp_path, "loop")
+    tape = StepRecorder(tmp_path, "loop")
     tape.hear(net)
-    tape.learning = Learning(net, [optimizer])
+    tape.learning = TrainingMonitor(net, [optimizer])
 
     def step(micro):
         begin(tape, micro)
@@ -230,29 +232,29 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     cuda.made.clear()
     step(1)
     tape.learn("validate", True)
-    tape.validate(0, [torch.ones(1)], dataset_proxy.Loaded())
+    tape.validate(0, [torch.ones(1)], dataset_proxy.BatchOrigin())
     tape.failed(error)
     tape.finish()
     assert cuda.made == []
-    assert [record.micro for record in ring_writer.read(ring_writer.find(tape.folder)[0]).steps] == [0, 1], (
+    assert [record.micro for record in ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0]).steps] == [0, 1], (
         "the record goes on"
     )
 
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
-    counted = iteration_log.Counted([1, 2], lambda walk: iteration_log.note(tmp_path, 0, 0, walk))
+    counted = iteration_log.CountingLoader([1, 2], lambda walk: iteration_log.save_states(tmp_path, 0, 0, walk))
     assert [(batch, counted.told().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
     assert len(counted) == 2
-    assert set(iteration_log.noted(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
+    assert set(iteration_log.load_states(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
     with pytest.raises(DataError, match="another walk"):
-        iteration_log.noted(tmp_path, 0, 0, iteration_log.KEPT)
+        iteration_log.load_states(tmp_path, 0, 0, iteration_log.STORED_PASSES)
 
 
 def test_parts_that_changed_are_refused_in_words():
     net = nn.Linear(2, 2)
-    state = Held(net, torch.optim.SGD(net.parameters(), 0.1), None, None, None).state(0)
+    state = TrainingState(net, torch.optim.SGD(net.parameters(), 0.1), None, None, None).state(0)
     with pytest.raises(CheckpointError, match="other parts"):
-        Held(net, None, None, None, None).load(state)
+        TrainingState(net, None, None, None, None).load(state)
 
 
 def test_a_record_without_indices_says_what_to_do():
@@ -265,10 +267,10 @@ def test_a_loader_of_another_make_is_left_alone(tmp_path):
         def _get_iterator(self):
             return iter(())
 
-    assert not dataloader_hooks.can_be_watched(Own([1]))
-    assert dataloader_hooks.can_be_watched(DataLoader([1]))
+    assert not dataloader_hooks.can_record(Own([1]))
+    assert dataloader_hooks.can_record(DataLoader([1]))
     with pytest.raises(DataError, match="not the file of a ring"):
-        name_of(tmp_path / "ring.bin")
+        parse_name(tmp_path / "ring.bin")
 
 
 def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
@@ -286,13 +288,13 @@ def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
 
 def test_states_without_cuda_do_not_wake_its_driver(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a process that forks later is spoilt"))
-    rng_state.put(rng_state.take())
+    rng_state.restore(rng_state.take())
 
 
 def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, monkeypatch):
     """What is registered for a fork is never taken back: once a recording, a long search would keep thousands."""
     monkeypatch.setattr(os, "register_at_fork", lambda **_: pytest.fail("registered again"))
-    tapes = [Tape(tmp_path / name, "loop") for name in "ab"]
+    tapes = [StepRecorder(tmp_path / name, "loop") for name in "ab"]
     try:
         pid = os.fork()
         if pid == 0:
@@ -310,14 +312,14 @@ def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record
     with recording(tmp_path, net) as rec:
         for batch in rec.batches([torch.ones(1, 2)]):
             net(batch)
-            before = ring_writer.read(ring_writer.find(tmp_path)[0]).now
+            before = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now
             pid = os.fork()
             if pid == 0:
                 with contextlib.suppress(RuntimeError):
                     net(torch.ones(1, 5))  # fails in the first stage, and would stay in "forward"
                 os._exit(0)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-            now = ring_writer.read(ring_writer.find(tmp_path)[0]).now
+            now = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now
             assert (before.phase, before.stage) == (now.phase, now.stage) == ("loss", "1")
 
 
@@ -331,7 +333,7 @@ def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, 
             def closure(batch=batch):
                 optimizer.zero_grad()
                 output = net(batch)
-                assert ring_writer.read(ring_writer.find(tmp_path)[0]).now.phase in ("forward", "loss")
+                assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase in ("forward", "loss")
                 loss = rec.loss(output.square().sum())
                 loss.backward()
                 return loss

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from ocrlab.debug.flight_record import program_info, ring_writer
+from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
@@ -23,7 +23,7 @@ class Ended(BaseException):
 
 def replay(folder: Path, monkeypatch, again) -> dict:
     """Run `again` as a replay from the older snapshot and return its result."""
-    found = ring_writer.read(ring_writer.find(folder)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
@@ -93,7 +93,7 @@ def tokens(folder: Path) -> None:
 
 def test_scaler_two_optimisers_and_dict_batches_replay_bit_for_bit(tmp_path, monkeypatch):
     tokens(tmp_path)
-    recorded = ring_writer.read(ring_writer.find(tmp_path)[0])
+    recorded = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert [step.number for step in recorded.steps] == list(range(10)), "two optimisers make one step"
     assert sorted(int(name) for step in recorded.steps[:5] for name in step.samples) == list(range(20))
     result = replay(tmp_path, monkeypatch, lambda: tokens(tmp_path))

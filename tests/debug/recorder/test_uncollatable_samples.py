@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder.dataloader_hooks import twin
-from ocrlab.debug.recorder.dataset_proxy import Place, Watched
+from ocrlab.debug.flight_record import ring_reader
+from ocrlab.debug.recorder.dataloader_hooks import copy_with_proxy
+from ocrlab.debug.recorder.dataset_proxy import SampleRecorder, StatusLocation
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.uncollatable_samples import unfit
+from ocrlab.debug.recorder.uncollatable_samples import find_uncollatable
 from ocrlab.debug.replay.child.stream_samples import Keeping
 from tests.debug.recorder.test_manual_loop import Bad, Ended, Noisy, replay, train
 
@@ -33,7 +33,7 @@ SMALL, LARGE = torch.ones(2), torch.ones(3)
     ],
 )
 def test_the_samples_that_fit_to_no_majority_are_blamed(samples, wanted):
-    assert unfit(default_collate, samples) == wanted
+    assert find_uncollatable(default_collate, samples) == wanted
 
 
 def test_what_draws_is_tried_with_the_same_numbers():
@@ -44,7 +44,7 @@ def test_what_draws_is_tried_with_the_same_numbers():
 
     seed = next(seed for seed in range(99) if torch.manual_seed(seed) and torch.rand(()) > 0.5)
     torch.manual_seed(seed)
-    assert unfit(collate, [SMALL, LARGE, SMALL]) == [1]
+    assert find_uncollatable(collate, [SMALL, LARGE, SMALL]) == [1]
 
 
 class Stream(IterableDataset):
@@ -60,10 +60,10 @@ class Stream(IterableDataset):
 def test_of_a_stream_the_sample_that_fits_to_no_other_is_named(tmp_path, is_named, wanted):
     for replayed, name in ((False, "batch of sample 12 of the stream and the 3 after it"), (True, wanted)):
         loader = DataLoader(Stream(is_named), 4, collate_fn=Keeping(default_collate, 0) if replayed else None)
-        watched, told = Watched(loader.dataset, Place(tmp_path), 0, replayed=replayed), []
+        watched, told = SampleRecorder(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
         watched.refuse = told.append
         with pytest.raises(RuntimeError, match="equal size"):
-            list(twin(loader, watched))
+            list(copy_with_proxy(loader, watched))
         assert told == [name]
 
 
@@ -79,10 +79,10 @@ def test_of_samples_that_are_read_at_once_the_broken_one_is_named_by_the_replay(
     again = lambda: train(tmp_path, AtOnce(), workers=workers, snapshot_every=2)  # noqa: E731
     with pytest.raises(ValueError, match="13 is broken"):
         again()
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert [w.failed.startswith("batch of ") for w in found.workers if w.failed] == [True]
     replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
-    seen = ring_writer.read(tmp_path / "replay" / "ring.bin").workers
+    seen = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
     assert [worker.failed for worker in seen if worker.failed] == ["13"]
 
 
@@ -108,7 +108,7 @@ def in_a_thread(folder: Path) -> None:
 
 def test_a_thread_that_dies_of_a_sample_is_replayed_up_to_it(tmp_path, monkeypatch):
     in_a_thread(tmp_path)
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert len(found.steps) == 3 and found.now.phase == "optimiser"
     result = replay(tmp_path, monkeypatch, lambda: in_a_thread(tmp_path), last=found.now.number + 1)
     assert "page 13 is broken" in result["error"]["message"] and not result["ahead"]

@@ -69,7 +69,7 @@ def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: dict[int, str]
 ) -> None:
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
-    page = worker_status.Page(tmp_path, 0, 0, 0, 0)
+    page = worker_status.StatusPage(tmp_path, 0, 0, 0, 0)
     page.sample("a.png")
     guard = guards.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
     ended: list[int] = []
@@ -84,9 +84,9 @@ def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
 
 
 def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) -> None:
-    code = "import sys, time\nfrom ocrlab.debug.recorder.dataset_proxy import Watched\n"
+    code = "import sys, time\nfrom ocrlab.debug.recorder.dataset_proxy import SampleRecorder\n"
     code += "class Slow:\n    def __getitem__(self, i):\n        time.sleep(60)\n"
-    code += "print(flush=True)\nWatched(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
+    code += "print(flush=True)\nSampleRecorder(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
     (tmp_path / "slow.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     child = subprocess.Popen([sys.executable, tmp_path / "slow.py"], stdout=subprocess.PIPE, env=environment)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from ocrlab.debug.flight_record import program_info, ring_writer
-from ocrlab.debug.flight_record.ring_writer import Step
-from ocrlab.debug.flight_record.worker_status import Page, Worker
+from ocrlab.debug.flight_record import program_info, ring_reader, ring_writer
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.worker_status import StatusPage, WorkerStatus
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.replay import recorded_step, replay_summary
 from ocrlab.debug.replay import replay_job as replaying
@@ -326,13 +326,15 @@ def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_said(
     whole, torn = run / "flight" / "snapshot-0-a.pt", run / "flight" / "snapshot-0-b.pt"
     snapshots.write({"schema": 1, "w": torch.zeros(9)}, whole, run / "flight" / ".spare", older=older)
     torn.write_bytes(whole.read_bytes()[:-1])
-    flown = ring_writer.read(ring_writer.find(run)[0])
-    shots = [ring_writer.Snapshot(torn, 2, 2), ring_writer.Snapshot(whole, 1, 1)]
-    monkeypatch.setattr(recorded_step.ring_writer, "read", lambda path: dataclasses.replace(flown, snapshots=shots))
+    flown = ring_reader.read_ring(ring_reader.find_rings(run)[0])
+    shots = [ring_reader.Snapshot(torn, 2, 2), ring_reader.Snapshot(whole, 1, 1)]
+    monkeypatch.setattr(
+        recorded_step.ring_reader, "read_ring", lambda path: dataclasses.replace(flown, snapshots=shots)
+    )
     found = recorded_step.find(run)
     assert found.snapshot == whole and found.warnings[0] == "snapshot-0-b.pt is torn or gone"
     monkeypatch.undo()
-    ring_writer.find(run)[0].write_bytes(b"no ring")
+    ring_reader.find_rings(run)[0].write_bytes(b"no ring")
     with pytest.raises(DataError, match="is not a ring"):
         recorded_step.find(run)
 
@@ -370,7 +372,7 @@ def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Pat
     assert behind.step is not None and not behind.began_earlier
     behind.step = None  # as of a run that ended behind its loop
     assert behind.began_earlier and not behind.is_loading and not behind.is_waiting
-    behind.flight.workers = [Worker(7, 0, "3.png", 0.0, order={"indices": "[3]"})]
+    behind.flight.workers = [WorkerStatus(7, 0, "3.png", 0.0, order={"indices": "[3]"})]
     assert behind.is_waiting and behind.is_loading and not behind.began_earlier
     behind.flight.steps[-1].order["indices"] = "[3]"
     assert not behind.is_waiting, "that batch has come"
@@ -378,7 +380,7 @@ def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Pat
 
 def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_path: Path) -> None:
     run = made(tmp_path / "run", steps=0)
-    page = Page(run / "flight", 0, 0, 0, 0)
+    page = StatusPage(run / "flight", 0, 0, 0, 0)
     page.batch('{"kind": "map", "indices": "[4, 5]"}', {})
     found = recorded_step.find(run)
     assert (found.number, found.step, found.snapshot, found.is_loading) == (0, None, None, True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.flight_record.ring_writer import Flight, Step
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.replay import replay_summary, variants
 from ocrlab.debug.replay.recorded_step import Subject
 from ocrlab.debug.replay.trial import Outcome

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.debug.flight_record import ring_format, ring_writer
+from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.replay import replay_summary, trial, variants
 from ocrlab.debug.watch.supervisor import Ended
 from ocrlab.run_folder import atomic_files, launcher
 
-WORKERS = [Worker(41, 0, "a.png", 0.0), Worker(42, 1, "sample 5 of this worker's stream", 0.0)]
+WORKERS = [WorkerStatus(41, 0, "a.png", 0.0), WorkerStatus(42, 1, "sample 5 of this worker's stream", 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_worker_that_ended_is_known_by_its_process(exited: list[int], wanted: 
 
 
 def test_a_sample_that_was_refused_comes_before_what_others_were_on() -> None:
-    failed = Worker(43, 2, "c.png", 0.0, failed="b.png")
+    failed = WorkerStatus(43, 2, "c.png", 0.0, failed="b.png")
     assert trial._refused([*WORKERS, failed], [41]) == ["b.png"]
 
 
@@ -94,7 +94,7 @@ def test_a_loop_over_forward_and_backward_is_in_neither() -> None:
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
     assert not trial.is_still(tmp_path, 0.0), "it has begun none"
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
-    writer.begin(ring_writer.Step(3, 3, time=time.time()))
+    writer.begin(ring_format.Step(3, 3, time=time.time()))
     assert not trial.is_still(tmp_path, 60.0)
     time.sleep(0.2)
     assert trial.is_still(tmp_path, 0.1)

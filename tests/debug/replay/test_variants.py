@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.replay import replay_job as replaying
 from ocrlab.debug.replay import replay_summary, variants
 from ocrlab.debug.replay.trial import Outcome

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_format, ring_writer
 from ocrlab.debug.watch import incident
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import Quiet
@@ -74,7 +74,7 @@ def test_a_summary_says_what_why_where_and_what_next(tmp_path):
     assert f"  replay   ocrlab replay {tmp_path}" in incident.summary("x", unsure, tmp_path / "incident")
     assert "ocrlab replay" not in told and "  record " not in told
     writer = ring_writer.Writer(tmp_path / "flight" / "ring-0-0.bin", slots=4)
-    writer.begin(ring_writer.Step(22, 22, phase="forward", samples=["page_3.png"]))
+    writer.begin(ring_format.Step(22, 22, phase="forward", samples=["page_3.png"]))
     writer.close()
     told = incident.summary("x", unsure, tmp_path / "incident")
     assert "  record   ends at step 22, forward; sample page_3.png\n" in told

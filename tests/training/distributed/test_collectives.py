@@ -18,7 +18,7 @@ import torch
 from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.data.dataset import Batch
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.replay import recorded_step
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.evaluation.metrics.page_scores import Running
@@ -103,8 +103,8 @@ def test_the_checkpoint_scores_in_one_process_what_the_ranks_said(quick):
 def test_there_is_one_run_folder_with_a_record_of_each_rank(quick):
     folder = only_run(quick / "equal" / "ranks")
     assert [one["end"]["how"] for one in read(folder / "flight")] == ["success", "success"]
-    assert {ring_writer.name_of(path)[0] for path in ring_writer.find(folder)} == {0, 1}
-    assert {ring_writer.read(path).steps[-1].loss for path in ring_writer.find(folder)} == {
+    assert {ring_reader.parse_name(path)[0] for path in ring_reader.find_rings(folder)} == {0, 1}
+    assert {ring_reader.read_ring(path).steps[-1].loss for path in ring_reader.find_rings(folder)} == {
         seen(quick / "equal" / "ranks", rank)["losses"][-1] for rank in (0, 1)
     }
     rows = (folder / "metrics.csv").read_text().splitlines()

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ocrlab.debug.instruments.dataloader.sample_names import numbered
-from ocrlab.debug.instruments.dataloader.worker_locks import Locks
+from ocrlab.debug.instruments.dataloader.sample_names import index_text
+from ocrlab.debug.instruments.dataloader.worker_locks import LockStats
 from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Death, Log, Look, Sample, Step
 
 LITTLE = 0.05  # of the step; below it the loader keeps up
@@ -27,7 +27,7 @@ MB = 1e6
 OPENMP = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so")
 
 
-def row(log: Log, deaths: Sequence[Death] = ()) -> dict[str, Any]:
+def process_row(log: Log, deaths: Sequence[Death] = ()) -> dict[str, Any]:
     """Return the figures of one process that loads; memory in MB, shares 0 to 1, None for what is not known."""
     lived = max(log.last - log.began, 1e-9)
     looks = log.looks
@@ -48,7 +48,7 @@ def row(log: Log, deaths: Sequence[Death] = ()) -> dict[str, Any]:
         "rss_mb": max((look.memory.rss for look in looks), default=0) / MB or None,
         "pss_mb": last.pss / MB if last else None,
         "private_mb": last.private / MB if last else None,
-        "growth_mb": growth(log) / MB if len(measured) > 1 else None,
+        "growth_mb": memory_growth(log) / MB if len(measured) > 1 else None,
         "ended": ended,
     }
 
@@ -58,13 +58,13 @@ def threads(looks: Sequence[Look]) -> int:
     return max((max(look.torch_threads, look.cv2_threads) for look in looks), default=0) or 1
 
 
-def growth(log: Log) -> int:
+def memory_growth(log: Log) -> int:
     """Return the bytes by which a process's own memory grew while it loaded."""
     own = [look.memory.private for look in log.looks if look.memory.private]
     return own[-1] - own[0] if len(own) > 1 else 0
 
 
-def slowest(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
+def slowest_samples(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
     """Return the samples that took longest, each once, with what they did meanwhile."""
     every = [sample for log in logs for sample in log.samples]
     usual = median(every)
@@ -86,7 +86,7 @@ def slowest(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
     ]
 
 
-def written(table: Any) -> str:
+def table_text(table: Any) -> str:
     """Return the figures of the processes that load as text, those that people ask for."""
     if not len(table):
         return "No process that loads was looked into"
@@ -100,15 +100,15 @@ def median(samples: Sequence[Sample]) -> float:
     return statistics.median([sample.seconds / sample.of for sample in samples]) if samples else 0.0
 
 
-def later(steps: Sequence[Step]) -> list[Step]:
+def warm_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps that have ended, without the first of each epoch where there are others."""
     whole = [step for step in steps if step.compute is not None]
     return [step for step in whole if not step.first] or whole
 
 
-def waiting(steps: Sequence[Step]) -> float:
+def waiting_share(steps: Sequence[Step]) -> float:
     """Return the share of waiting in all steps, 0 to 1; the first of each epoch is the start of the workers."""
-    used = later(steps)
+    used = warm_steps(steps)
     waited = sum(step.wait for step in used)
     total = waited + sum(step.compute or 0.0 for step in used)
     return waited / total if total else 0.0
@@ -120,7 +120,7 @@ def findings(
     deaths: Sequence[Death],
     workers: int,
     error: BaseException | None,
-    locks: Locks | None = None,
+    locks: LockStats | None = None,
     *,
     persistent: bool = False,
 ) -> list[str]:
@@ -134,7 +134,7 @@ def findings(
     if error is not None and not deaths:
         told.append(f"Loading failed with {type(error).__name__}{_failed(logs, error)}")
     told += _same(logs)
-    waits = [_waits(steps, logs, workers, locks or Locks())] if later(steps) else []
+    waits = [_waits(steps, logs, workers, locks or LockStats())] if warm_steps(steps) else []
     start = _start(steps, workers, persistent)
     most = sum(step.wait for step in steps if step.first) > sum(step.wait for step in steps if not step.first)
     told += [*start, *waits] if most else [*waits, *start]
@@ -163,14 +163,14 @@ def _failed(logs: Sequence[Log], error: BaseException) -> str:
     """Return at which sample loading failed, where it is known; torch tells the worker in its message."""
     worker = re.search(r"DataLoader worker process (\d+)", str(error))
     mine = [log for log in logs if worker is None or log.worker == int(worker[1])]
-    at = [log.failed for log in mine if log.failed] or [numbered(log.now) for log in mine if log.now]
+    at = [log.failed for log in mine if log.failed] or [index_text(log.now) for log in mine if log.now]
     if COLLATE in at:
         return f" in {COLLATE}, which makes batches of the samples"
     return f" at sample {at[0]}" if len(at) == 1 else ""
 
 
-def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks) -> str:
-    used, share = later(steps), waiting(steps)
+def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: LockStats) -> str:
+    used, share = warm_steps(steps), waiting_share(steps)
     compute = statistics.fmean(step.compute or 0.0 for step in used)
     wait = statistics.fmean(step.wait for step in used)
     figures = f"{100 * share:.0f} % of the step ({ms(wait)} of waiting, {ms(compute)} of computing)"
@@ -192,7 +192,7 @@ def _most_of(slow: Sequence[Sample]) -> list[Sample]:
     return told
 
 
-def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks) -> str:
+def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: LockStats) -> str:
     """Return the reason for which data come late."""
     every = [sample for log in logs for sample in log.samples]
     seconds = sum(log.seconds for log in logs)
@@ -217,7 +217,7 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Locks)
     behind = _behind(logs)
     if behind:
         return behind
-    busy = statistics.fmean(found for log in logs if (found := row(log)["busy"]) is not None)
+    busy = statistics.fmean(found for log in logs if (found := process_row(log)["busy"]) is not None)
     doing = _doing(steps, logs, locked)
     if workers == 0:
         return f"the training process loads in line, {ms(usual)} a sample, and {doing}"
@@ -237,8 +237,8 @@ def _behind(logs: Sequence[Log]) -> str:
     if not others:
         return ""
     each, theirs = slow.seconds / slow.count, statistics.median(log.seconds / log.count for log in others)
-    idle = statistics.fmean(row(log)["busy"] or 0.0 for log in others)
-    if each < UNEVEN * theirs or (row(slow)["busy"] or 0.0) < BUSY or idle > IDLE:
+    idle = statistics.fmean(process_row(log)["busy"] or 0.0 for log in others)
+    if each < UNEVEN * theirs or (process_row(slow)["busy"] or 0.0) < BUSY or idle > IDLE:
         return ""
     return (
         f"worker {slow.worker} takes {ms(each)} a sample, the other{'s' * (len(others) > 1)} {ms(theirs)} and "
@@ -258,7 +258,7 @@ def _on(logs: Sequence[Log]) -> float:
 
 
 def _doing(steps: Sequence[Step], logs: Sequence[Log], locked: bool) -> str:
-    without = [value for log in logs if (value := row(log)["without_core"]) is not None]
+    without = [value for log in logs if (value := process_row(log)["without_core"]) is not None]
     starved = bool(without) and statistics.fmean(without) > STARVED
     lacking = f"without a core for {100 * statistics.fmean(without):.0f} % of the time; {_usable()}" if starved else ""
     on = _on(logs)
@@ -278,8 +278,8 @@ def _doing(steps: Sequence[Step], logs: Sequence[Log], locked: bool) -> str:
 
 def _cores_of(steps: Sequence[Step]) -> int:
     """Return how many cores computing keeps busy in the training process, 1 at least."""
-    computing = sum(step.compute or 0.0 for step in later(steps))
-    return max(1, round(sum(step.cpu for step in later(steps)) / computing)) if computing else 1
+    computing = sum(step.compute or 0.0 for step in warm_steps(steps))
+    return max(1, round(sum(step.cpu for step in warm_steps(steps)) / computing)) if computing else 1
 
 
 def _room(step: int, workers: int) -> str:
@@ -309,11 +309,11 @@ def _start(steps: Sequence[Step], workers: int, persistent: bool) -> list[str]:
 def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[str]:
     """Return a sentence where more threads want to run than there are cores, and were seen to wait for one."""
     told = []
-    used = later(steps)
+    used = warm_steps(steps)
     computing = sum(step.compute or 0.0 for step in used)
     delay = sum(step.delay for step in used)
     inside = max((threads(log.looks) for log in logs if log.worker >= 0), default=1)
-    pools, others = openmp(), f", {workers} worker{'s' * (workers > 1)}" if workers else ""
+    pools, others = openmp_runtimes(), f", {workers} worker{'s' * (workers > 1)}" if workers else ""
     if computing and delay > STARVED * computing:
         told.append(
             f"The step itself was without a core for {100 * delay / computing:.0f} % of its computing: it shares "
@@ -332,33 +332,35 @@ def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[s
 
 
 def _memory(logs: Sequence[Log]) -> list[str]:
-    grown = [log for log in logs if growth(log) > GROWN and growth(log) > 0.2 * _own(log) and _goes_on(log)]
+    grown = [
+        log for log in logs if memory_growth(log) > GROWN and memory_growth(log) > 0.2 * _own(log) and _goes_on(log)
+    ]
     if not grown:
         return []
-    worst = max(grown, key=growth)
+    worst = max(grown, key=memory_growth)
     seconds = max(worst.last - worst.began, 1e-9)
     resident = worst.looks[-1].memory.rss - worst.looks[0].memory.rss
     cause = (
         "what it holds grows: a cache, or a leak"
-        if resident > 0.5 * growth(worst) or worst.worker < 0
+        if resident > 0.5 * memory_growth(worst) or worst.worker < 0
         else "its pages were the training process's and are copied as they are touched: counting references to many "
         "Python objects does that, and NumPy arrays in their place do not"
     )
     who = "The training process" if worst.worker < 0 else f"Worker {worst.worker}"
-    return [f"{who} took {growth(worst) / MB:.0f} MB of its own in {seconds:.0f} s; {cause}"]
+    return [f"{who} took {memory_growth(worst) / MB:.0f} MB of its own in {seconds:.0f} s; {cause}"]
 
 
 def _goes_on(log: Log) -> bool:
     """Tell whether memory grows to the end; that of the training process grows in its first steps by itself."""
     own = [look.memory.private for look in log.looks if look.memory.private]
-    return log.worker >= 0 or (len(own) >= LOOKS and own[-1] - own[len(own) // 2] > 0.3 * growth(log))
+    return log.worker >= 0 or (len(own) >= LOOKS and own[-1] - own[len(own) // 2] > 0.3 * memory_growth(log))
 
 
 def _own(log: Log) -> int:
     return next((look.memory.private for look in log.looks if look.memory.private), 0)
 
 
-def openmp() -> list[str]:
+def openmp_runtimes() -> list[str]:
     """Return the OpenMP runtimes that are loaded in this process; each has threads of its own."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:

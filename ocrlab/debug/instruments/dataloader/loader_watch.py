@@ -30,8 +30,8 @@ from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
 from ocrlab.debug.instruments.dataloader import sample_names as names
 from ocrlab.debug.instruments.dataloader import sample_timing as samples
 from ocrlab.debug.instruments.dataloader import worker_log as journal
-from ocrlab.debug.instruments.dataloader.tune_workers import Measured, Setting, Trial, measure, rebuilt
-from ocrlab.debug.instruments.dataloader.worker_locks import Locks, call
+from ocrlab.debug.instruments.dataloader.tune_workers import Setting, Trial, TuningResult, measure, rebuild_loader
+from ocrlab.debug.instruments.dataloader.worker_locks import LockStats, current_syscall
 from ocrlab.debug.instruments.dataloader.worker_log import Death, Step
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.signal_errors import by_a_signal
@@ -39,14 +39,14 @@ from ocrlab.debug.instruments.signal_errors import by_a_signal
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Death", "Measured", "Seen", "Setting", "Step", "Trial", "measure", "rebuilt", "watch"]
+__all__ = ["Death", "LoaderReport", "Setting", "Step", "Trial", "TuningResult", "measure", "rebuild_loader", "watch"]
 
-LOOKED = 200  # steps before whose wait each worker is looked at
+MAX_LOCK_PROBES = 200  # steps before whose wait each worker is looked at
 MOST = 100_000  # of the last steps that are kept one by one
 MAIN = -1  # the worker number of the training process itself
 
 
-class Seen:
+class LoaderReport:
     """A watched loader: iterate over it as over the loader itself, whose attributes it has; then ask what was seen."""
 
     def __init__(self, source: Iterable[Any], folder: Path) -> None:
@@ -61,13 +61,13 @@ class Seen:
         self.schedule: int | None = None
         self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
         self._timing = 0.0  # seconds that timing samples had taken in this process by then
-        self.locks = Locks()
+        self.locks = LockStats()
         self._mark: Any = None  # a CUDA event behind everything that the last step asked of the device
         self.from_loader = False  # the loader itself makes timed iterators
 
     def __iter__(self) -> Iterator[Any]:
         before = self.epochs
-        iterator = _Watched(self, lambda: iter(self.source), outside=True)
+        iterator = _TimedIterator(self, lambda: iter(self.source), outside=True)
         return iterator if self.epochs == before else iterator._below  # the loader has made a timed one
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class Seen:
         import pandas as pd
 
         self._read()
-        return pd.DataFrame([reasons.row(log, self.deaths) for log in self.logs])
+        return pd.DataFrame([reasons.process_row(log, self.deaths) for log in self.logs])
 
     def steps(self) -> pandas.DataFrame:
         """Return one row for each step: seconds of waiting for its data and of computing."""
@@ -98,11 +98,11 @@ class Seen:
 
         self._read()
         names = ["sample", "seconds", "times", "doing", "worker", "index"]
-        return pd.DataFrame(reasons.slowest(self.logs, count), columns=names)
+        return pd.DataFrame(reasons.slowest_samples(self.logs, count), columns=names)
 
     def waiting(self) -> float:
         """Return the share of the step that is waiting for data, 0 to 1, without the first step of each epoch."""
-        return reasons.waiting(list(self.kept))
+        return reasons.waiting_share(list(self.kept))
 
     def findings(self) -> list[str]:
         """Return everything that was found, the most important first."""
@@ -117,17 +117,19 @@ class Seen:
         return self.findings()[0]
 
     def __str__(self) -> str:
-        return "\n".join([*self.findings(), reasons.written(self.table())])
+        return "\n".join([*self.findings(), reasons.table_text(self.table())])
 
     def left(self, now: float) -> None:
         """Take note that a step ended, and that the wait for the next batch begins."""
         last = self.kept[-1] if self.kept else None
         if last is not None and last.compute is None:
             last.compute = now - last.began - last.wait
-            last.delay = journal.waited(self.schedule) - self._delay
+            last.delay = journal.runqueue_seconds(self.schedule) - self._delay
             last.cpu = time.process_time() - self._cpu
-        if len(self.kept) <= LOOKED:
-            self.locks.see([at for pid, one in self.processes.items() if one.is_alive() and (at := call(pid))])
+        if len(self.kept) <= MAX_LOCK_PROBES:
+            self.locks.see(
+                [at for pid, one in self.processes.items() if one.is_alive() and (at := current_syscall(pid))]
+            )
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             self._mark = torch.cuda.Event()
             self._mark.record()
@@ -136,17 +138,17 @@ class Seen:
         """Take note that a batch came."""
         idle = None if self._mark is None else bool(self._mark.query())
         self._mark = None
-        timing = samples.own(self.folder)  # in the training process it is no waiting of the program's own
+        timing = samples.timing_seconds(self.folder)  # in the training process it is no waiting of the program's own
         self.kept.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
         self._timing = timing
-        self._delay, self._cpu = journal.waited(self.schedule), time.process_time()
+        self._delay, self._cpu = journal.runqueue_seconds(self.schedule), time.process_time()
 
     def started(self, before: set[Any]) -> None:
         """Take note of the processes that the loader started, and which thread takes the batches."""
         self.epochs += 1
         self.processes |= {int(p.pid or 0): p for p in multiprocessing.active_children() if p.pid not in before}
         if self.schedule is None:
-            self.schedule = journal.schedule()
+            self.schedule = journal.open_schedstat()
 
     def ended(self, error: BaseException) -> None:
         """Take note that loading failed, and of each worker that is dead."""
@@ -163,26 +165,26 @@ class Seen:
             if code and pid not in {death.pid for death in self.deaths}:
                 log = known.get(pid, journal.Log(pid, number))
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                sample = names.called(getattr(self.source, "dataset", None), log.now)
+                sample = names.sample_text(getattr(self.source, "dataset", None), log.now)
                 self.deaths.append(Death(log.worker, pid, how, sample, log.count))
 
     def _read(self) -> None:
         if self.folder.is_dir():
-            self.logs = journal.read(self.folder)
+            self.logs = journal.read_logs(self.folder)
 
 
-class _Watched(Iterator[Any]):
+class _TimedIterator(Iterator[Any]):
     """An iterator over batches that takes the time; everything else is that of the loader's own iterator.
 
     `outside` is one around a loader whose own iterator may be timed, too: then that one counts.
     """
 
-    def __init__(self, seen: Seen, begin: Callable[[], Iterator[Any]], outside: bool = False) -> None:
+    def __init__(self, seen: LoaderReport, begin: Callable[[], Iterator[Any]], outside: bool = False) -> None:
         self._seen, self._outside = seen, outside
         self._below = self._begin(begin)
 
     @classmethod
-    def around(cls, seen: Seen, iterator: Iterator[Any]) -> _Watched:
+    def around(cls, seen: LoaderReport, iterator: Iterator[Any]) -> _TimedIterator:
         """Return one around an iterator that is there already."""
         watched = cls.__new__(cls)
         watched._seen, watched._outside, watched._below = seen, False, iterator
@@ -244,7 +246,7 @@ class _Watched(Iterator[Any]):
 
 
 @contextlib.contextmanager
-def watch(source: Iterable[Any]) -> Iterator[Seen]:
+def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
     """Measure inside the block how long each step waits for its batch, which samples are slow, and what workers do.
 
     source     a torch DataLoader, over which the program iterates as ever, also inside of Lightning; of any other
@@ -255,7 +257,7 @@ def watch(source: Iterable[Any]) -> Iterator[Seen]:
     the block and after. Raises OSError where no temporary folder can be made.
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
-    seen = Seen(source, folder)
+    seen = LoaderReport(source, folder)
     undo: list[Any] = []
     try:
         if isinstance(source, DataLoader):
@@ -275,7 +277,7 @@ def watch(source: Iterable[Any]) -> Iterator[Seen]:
         shutil.rmtree(folder, ignore_errors=True)  # a worker that lives on sees that and closes its journal
 
 
-def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
+def _attach(loader: DataLoader[Any], seen: LoaderReport, undo: list[Any]) -> None:
     """Let a loader make timed iterators by an attribute of its own, and put into `undo` what takes it away.
 
     DataLoader has no public hook for that. `__iter__` of it, and of most of its subclasses, calls `_get_iterator`; of
@@ -289,8 +291,8 @@ def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
         places: dict[str, tuple[Any, Any]] = {}
         with contextlib.ExitStack() as stack:
             with seen.guard():
-                places = stack.enter_context(samples.timed(inner, seen.folder))
-            iterator = _Watched(seen, make)
+                places = stack.enter_context(samples.timed_samples(inner, seen.folder))
+            iterator = _TimedIterator(seen, make)
         if inner.num_workers:  # they have got theirs
             below = getattr(iterator._below, "__dict__", {})
             below.update({f"_{name}": own for name, (ours, own) in places.items() if below.get(f"_{name}") is ours})
@@ -300,7 +302,7 @@ def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
         if attributes.get("_get_iterator") is get_iterator:
             del attributes["_get_iterator"]
             attributes.update({} if before is None else {"_get_iterator": before})
-        if isinstance(attributes.get("_iterator"), _Watched):  # of a persistent loader, whose workers live on
+        if isinstance(attributes.get("_iterator"), _TimedIterator):  # of a persistent loader, whose workers live on
             attributes["_iterator"] = attributes["_iterator"]._below
 
     undo.append(leave)
@@ -308,11 +310,11 @@ def _attach(loader: DataLoader[Any], seen: Seen, undo: list[Any]) -> None:
         samples.begin(seen.folder, MAIN)
         undo.append(lambda: samples.end(seen.folder))
     if (iterator := attributes.get("_iterator")) is not None:  # workers that were there before: only waits are timed
-        attributes["_iterator"] = _Watched.around(seen, iterator)
+        attributes["_iterator"] = _TimedIterator.around(seen, iterator)
     attributes["_get_iterator"] = get_iterator
 
 
-def _close(seen: Seen) -> None:
+def _close(seen: LoaderReport) -> None:
     descriptor, seen.schedule = seen.schedule, None
     if descriptor is not None:
         with contextlib.suppress(OSError):

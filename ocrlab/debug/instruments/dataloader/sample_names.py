@@ -20,7 +20,7 @@ LISTS = (
 LONGEST = 200  # characters kept of a name, its end
 
 
-def of_item(item: Any) -> str | None:
+def name_in_item(item: Any) -> str | None:
     """Return the name that a loaded sample carries: a key or a field such as `name`, a text that looks like a file."""
     if isinstance(item, str | os.PathLike):
         return _text(item) if _like_a_file(item) else None
@@ -28,15 +28,15 @@ def of_item(item: Any) -> str | None:
         return next((found for key in KEYS if (found := _text(item.get(key)))), None)
     fields = getattr(item, "_asdict", None)
     if isinstance(item, tuple) and callable(fields):
-        return of_item(fields())
+        return name_in_item(fields())
     if isinstance(item, list | tuple):
         if len(item) > 32:
             return None  # a sequence of numbers, not a record
         return next((found for part in item if (found := _part(part))), None)
-    return of_item(vars(item)) if _plain(item) else None
+    return name_in_item(vars(item)) if _is_record(item) else None
 
 
-def of_index(dataset: Any, index: Any) -> str | None:
+def name_of_index(dataset: Any, index: Any) -> str | None:
     """Return the name that a data set keeps for an index in one of its lists, without calling any of its code."""
     position = index[-1] if isinstance(index, tuple) and index else index  # (epoch, page)
     kept = getattr(dataset, "__dict__", {})
@@ -46,13 +46,13 @@ def of_index(dataset: Any, index: Any) -> str | None:
         entries = kept.get(name, kept.get(f"_{name}"))
         if isinstance(entries, list | tuple) and isinstance(position, int) and -len(entries) <= position < len(entries):
             entry = entries[position]
-            found = _text(entry) if isinstance(entry, str | os.PathLike) else of_item(entry)
+            found = _text(entry) if isinstance(entry, str | os.PathLike) else name_in_item(entry)
             if found:
                 return found
     return None
 
 
-def leaf(dataset: Any, index: Any) -> tuple[Any, Any]:
+def innermost_dataset(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Return the data set inside Subsets and ConcatDatasets that a sample comes from, and its index there."""
     while isinstance(index, int):
         kind = type(dataset)
@@ -72,13 +72,13 @@ def leaf(dataset: Any, index: Any) -> tuple[Any, Any]:
     return dataset, index
 
 
-def called(dataset: Any, index: str) -> str:
+def sample_text(dataset: Any, index: str) -> str:
     """Return what the sample of an index is called: `page.png (index 7)`, `index 7` where nothing has its name."""
-    name = of_index(*leaf(dataset, int(index))) if index.isdigit() else None
-    return f"{name} (index {index})" if name else numbered(index)
+    name = name_of_index(*innermost_dataset(dataset, int(index))) if index.isdigit() else None
+    return f"{name} (index {index})" if name else index_text(index)
 
 
-def numbered(index: str) -> str:
+def index_text(index: str) -> str:
     """Return an index in words; what a journal holds besides, such as what makes batches, stays as it is."""
     return f"index {index}" if index.isdigit() else index
 
@@ -87,7 +87,7 @@ def _part(part: Any) -> str | None:
     """Return the name in one field of a tuple; a class label such as "cat" is none."""
     if isinstance(part, str | os.PathLike):
         return _text(part) if _like_a_file(part) else None
-    return of_item(part) if isinstance(part, Mapping) else None
+    return name_in_item(part) if isinstance(part, Mapping) else None
 
 
 def _like_a_file(text: Any) -> bool:
@@ -100,7 +100,7 @@ def _like_a_file(text: Any) -> bool:
     )
 
 
-def _plain(item: Any) -> bool:
+def _is_record(item: Any) -> bool:
     """Tell whether an object is a record of somebody's, and no tensor, array or module."""
     root = type(item).__module__.partition(".")[0]
     return root not in ("torch", "numpy", "builtins", "PIL", "cv2") and isinstance(

@@ -27,7 +27,7 @@ MARKED = 16  # first items of a stream whose content is compared with that of th
 _journals: dict[Path, Journal] = {}  # of this process, by the folder of the instrument
 
 
-class Start:
+class TimedWorkerInit:
     """The loader's `worker_init_fn`: the user's own first, then the journal of the worker."""
 
     def __init__(self, folder: Path, then: Callable[[int], None] | None) -> None:
@@ -39,7 +39,7 @@ class Start:
         begin(self.folder, worker)
 
 
-class Collate:
+class TimedCollate:
     """The loader's `collate_fn`, timed."""
 
     def __init__(self, folder: Path, then: Callable[[Any], Any]) -> None:
@@ -50,16 +50,16 @@ class Collate:
         try:
             batch = self.then(items)
         except Exception:
-            if journal := journal_of(self.folder):
+            if journal := open_journal(self.folder):
                 journal.failed("", COLLATE)
             raise
-        if journal := journal_of(self.folder):
+        if journal := open_journal(self.folder):
             journal.collated(time.perf_counter() - began)
         return batch
 
 
 @contextlib.contextmanager
-def timed(loader: DataLoader[Any], folder: Path) -> Iterator[dict[str, tuple[Any, Any]]]:
+def timed_samples(loader: DataLoader[Any], folder: Path) -> Iterator[dict[str, tuple[Any, Any]]]:
     """Let the iterators that are made of a loader in this block time their samples, by attributes of the loader.
 
     Yields each attribute with (what stands there, the user's own).
@@ -69,9 +69,9 @@ def timed(loader: DataLoader[Any], folder: Path) -> Iterator[dict[str, tuple[Any
     if "dataset" in attributes and not isinstance(attributes["dataset"], IterDataPipe | MapDataPipe):
         ours["dataset"] = TimedDataset(attributes["dataset"], folder)
     if attributes.get("collate_fn") is not None:
-        ours["collate_fn"] = Collate(folder, attributes["collate_fn"])
+        ours["collate_fn"] = TimedCollate(folder, attributes["collate_fn"])
     if attributes.get("num_workers") and "worker_init_fn" in attributes:
-        ours["worker_init_fn"] = Start(folder, attributes["worker_init_fn"])
+        ours["worker_init_fn"] = TimedWorkerInit(folder, attributes["worker_init_fn"])
     own = {name: attributes[name] for name in ours}
     attributes.update(ours)
     try:
@@ -99,7 +99,7 @@ def end(folder: Path) -> None:
         journal.close()
 
 
-def journal_of(folder: Path) -> Journal | None:
+def open_journal(folder: Path) -> Journal | None:
     """Return the open journal of this process, None where there is none or it was inherited by a fork."""
     journal = _journals.get(folder)
     return journal if journal is not None and journal.lines is not None and journal.pid == os.getpid() else None
@@ -116,7 +116,7 @@ class TimedDataset(DatasetProxy):
         return TimedDataset, (self.ocrlab_dataset, self.ocrlab_folder)
 
     def __getitem__(self, index: Any) -> Any:
-        dataset, journal = self.ocrlab_dataset, journal_of(self.ocrlab_folder)
+        dataset, journal = self.ocrlab_dataset, open_journal(self.ocrlab_folder)
         if journal is None:
             return dataset[index]
         began, cpu = _started(journal, index)
@@ -129,7 +129,7 @@ class TimedDataset(DatasetProxy):
         return item
 
     def load_batch(self, indices: Any) -> Any:
-        dataset, journal = self.ocrlab_dataset, journal_of(self.ocrlab_folder)
+        dataset, journal = self.ocrlab_dataset, open_journal(self.ocrlab_folder)
         if journal is None:
             return dataset.__getitems__(indices)
         began, cpu = _started(journal, indices)
@@ -139,13 +139,13 @@ class TimedDataset(DatasetProxy):
         return items
 
     def __iter__(self) -> Iterator[Any]:
-        dataset, journal = self.ocrlab_dataset, journal_of(self.ocrlab_folder)
+        dataset, journal = self.ocrlab_dataset, open_journal(self.ocrlab_folder)
         if journal is None or not isinstance(dataset, IterableDataset):
             return iter(dataset)
-        return _Timed(iter(dataset), dataset, journal)
+        return _TimedSamples(iter(dataset), dataset, journal)
 
 
-class _Timed(Iterator[Any]):
+class _TimedSamples(Iterator[Any]):
     """An iterator that takes the time of each step; everything else is that of the one below."""
 
     def __init__(self, below: Iterator[Any], dataset: Any, journal: Journal) -> None:
@@ -199,7 +199,7 @@ def _digest(item: Any, take: Callable[[bytes], object], depth: int = 4) -> bool:
     return False
 
 
-def own(folder: Path) -> float:
+def timing_seconds(folder: Path) -> float:
     """Return the seconds that timing samples took in this process so far."""
     journal = _journals.get(folder)
     return journal.own if journal is not None else 0.0
@@ -216,7 +216,7 @@ def _started(journal: Journal, index: Any) -> tuple[float, float]:
 def _failed(journal: Journal, dataset: Any, index: Any) -> None:
     """Write down a sample that raised, under its name; the exception goes on to the one who loads."""
     with contextlib.suppress(Exception):
-        name = names.of_index(*names.leaf(dataset, index)) or names.of_index(dataset, index)
+        name = names.name_of_index(*names.innermost_dataset(dataset, index)) or names.name_of_index(dataset, index)
         journal.failed(index, f"{name} (index {index})" if name else f"index {index}")
 
 
@@ -225,7 +225,11 @@ def _done(journal: Journal, dataset: Any, index: Any, item: Any, began: float, c
     ended = time.monotonic()
     spent, busy = ended - began, time.thread_time() - cpu
     try:
-        name = names.of_item(item) or names.of_index(*names.leaf(dataset, index)) or names.of_index(dataset, index)
+        name = (
+            names.name_in_item(item)
+            or names.name_of_index(*names.innermost_dataset(dataset, index))
+            or names.name_of_index(dataset, index)
+        )
         text = f"{many} samples: {str(list(index))[:60]}" if many > 1 else f"index {index}"
         journal.end(index, name or text, began, spent, busy, many)
     except Exception as error:

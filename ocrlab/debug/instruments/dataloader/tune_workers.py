@@ -60,7 +60,7 @@ class Trial:
 
 
 @dataclass
-class Measured:
+class TuningResult:
     """Settings that were tried; `used` is the one in use now."""
 
     trials: list[Trial]
@@ -80,7 +80,7 @@ class Measured:
             return None
         fastest = min(working, key=lambda trial: trial.median)
         now = self.now
-        return now if now is not None and not clearly(fastest, now) else fastest
+        return now if now is not None and not is_clearly_faster(fastest, now) else fastest
 
     @property
     def share(self) -> float:
@@ -109,14 +109,13 @@ class Measured:
             return f"No setting worked: {self.trials[0].error}" if self.trials else "No setting was tried"
         others = len(self.trials) - 1
         if now is None:
-            return (
-                f"{best.setting}: {spoken(best)} a step, the fastest of {others + 1} settings; {self.used} did not work"
-            )
+            return f"{best.setting}: {step_text(best)} a step, the fastest of {others + 1} settings; {self.used} did not work"
         clear = "the other one is not" if others == 1 else f"none of {others} others is"
         if best is now:
-            return f"Stay with {best.setting}: {spoken(now)} a step, and {clear} clearly faster"
+            return f"Stay with {best.setting}: {step_text(now)} a step, and {clear} clearly faster"
         gain = 100 * (1 - best.median / now.median)
-        return f"{best.setting}: {spoken(best)} a step instead of {spoken(now)} with {now.setting}, {gain:.0f} % less"
+        before = f"{step_text(now)} with {now.setting}"
+        return f"{best.setting}: {step_text(best)} a step instead of {before}, {gain:.0f} % less"
 
     def __str__(self) -> str:
         shown = self.table()
@@ -135,7 +134,7 @@ def measure(
     seconds: float = 2.0,
     turns: int = 3,
     progress: Callable[[dict[str, Any]], None] | None = None,
-) -> Measured:
+) -> TuningResult:
     """Return how fast each number of workers (and of torch's threads) is, with the user's own data and step.
 
     `make_loader(workers)` returns a fresh loader; a DataLoader is rebuilt with its own settings. `step(batch)` is the
@@ -151,10 +150,10 @@ def measure(
     make = _maker(make_loader)
     if used is None:
         used = Setting(getattr(make_loader, "num_workers", tried[0].workers), usual)
-    act: Callable[[Any], object] = step if callable(step) else lambda batch: _pretend(step)
+    act: Callable[[Any], object] = step if callable(step) else lambda batch: _spin(step)
     trials = [Trial(setting) for setting in dict.fromkeys([used, *tried])]
     plan, done = turns * len(trials), 0
-    measured = Measured(trials, used, turns)
+    measured = TuningResult(trials, used, turns)
 
     def take(those: Sequence[Trial]) -> None:
         nonlocal done
@@ -178,7 +177,7 @@ def measure(
     return measured
 
 
-def rebuilt(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
+def rebuild_loader(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
     """Return a fresh loader with the settings of another one and so many workers; raises what DataLoader raises."""
     options: dict[str, Any] = {
         "num_workers": workers,
@@ -198,12 +197,12 @@ def rebuilt(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
     return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
 
 
-def clearly(better: Trial, worse: Trial) -> bool:
+def is_clearly_faster(better: Trial, worse: Trial) -> bool:
     """Tell whether one setting is faster in every turn than the other in any, and by enough to matter."""
     return max(better.seconds) < min(worse.seconds) and better.median < (1 - WORTH) * worse.median
 
 
-def spoken(trial: Trial) -> str:
+def step_text(trial: Trial) -> str:
     """Return the time of a step in words, with the spread of the turns."""
     low, high = 1000 * min(trial.seconds), 1000 * max(trial.seconds)
     digits = 0 if high >= 10 else 1
@@ -214,7 +213,7 @@ def spoken(trial: Trial) -> str:
 
 def _maker(source: Any) -> Callable[[int], Iterable[Any]]:
     if isinstance(source, DataLoader):
-        return lambda workers: rebuilt(source, workers)
+        return lambda workers: rebuild_loader(source, workers)
     if not callable(source):
         got, need = type(source).__name__, "a function of the number of workers, or a torch DataLoader"
         raise ConfigError("No loader can be made of this", got=got, need=need, do="Use lambda workers: DataLoader(...)")
@@ -254,7 +253,7 @@ def _timed(
         batch = next(batches)
         if number + 1 >= WARM and time.perf_counter() > until:
             break
-    _settle()
+    _synchronize()
     began = time.perf_counter()
     waited, steps = 0.0, 0
     while steps < 2 or time.perf_counter() - began < seconds:
@@ -263,7 +262,7 @@ def _timed(
         batch = next(batches)
         waited += time.perf_counter() - asked
         steps += 1
-    _settle()
+    _synchronize()
     spent = time.perf_counter() - began
     trial.seconds.append(spent / steps)
     trial.waiting.append(waited / spent)
@@ -281,13 +280,13 @@ def _endless(loader: Iterable[Any]) -> Any:
             raise ConfigError("The loader gives no batch", need="a loader that can be iterated over again")
 
 
-def _settle() -> None:
+def _synchronize() -> None:
     """Let a device finish what it was asked for, so that the clock sees all of it."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
-def _pretend(seconds: float) -> None:
+def _spin(seconds: float) -> None:
     """Keep a core busy for some time, as a step would."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:

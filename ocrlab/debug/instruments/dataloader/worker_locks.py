@@ -12,7 +12,7 @@ SOME, ALL = 0.5, 0.1  # of the moments: one holds the lock, so that all of them 
 
 
 @dataclass
-class Locks:
+class LockStats:
     """Moments at which all workers were looked at, and at which some or all of them waited for a lock."""
 
     moments: int = 0
@@ -37,7 +37,7 @@ class Locks:
         return self.moments >= MOMENTS and self.some >= SOME * self.moments and self.all <= ALL * self.moments
 
 
-def call(pid: int) -> str:
+def current_syscall(pid: int) -> str:
     """Return the number of the system call in which the main thread of a process waits; "" where nobody may know."""
     try:
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:

@@ -74,7 +74,7 @@ class Journal:
         self.count, self.looked, self.summed = 0, 0.0, 0.0
         self.own = 0.0  # seconds that the timing itself took
         self.group: list[Any] = []
-        self.schedule = schedule()
+        self.schedule = open_schedstat()
         self.local = threading.local()  # a data set may load with threads of its own
         self.write(["begin", worker, os.getppid(), time.monotonic()])
         self.look()
@@ -122,11 +122,11 @@ class Journal:
         self.looked = now = time.monotonic()
         if not self.folder.is_dir():
             return self.close()
-        memory = Memory(rss=resident())
+        memory = Memory(rss=resident_bytes())
         if now >= self.summed:
-            memory = summed() or memory
+            memory = shared_memory() or memory
             self.summed = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
-        delay = waited(self.schedule)
+        delay = runqueue_seconds(self.schedule)
         cpu = (time.thread_time(), time.process_time())
         self.write(["look", now, memory.rss, memory.pss, memory.private, *cpu, delay, *threads()])
 
@@ -196,7 +196,7 @@ class Log:
     marks: list[str] = field(default_factory=list)  # what the first items of its stream hold, as digests
 
 
-def read(folder: Path) -> list[Log]:
+def read_logs(folder: Path) -> list[Log]:
     """Return the logs of all processes that left one in a folder, by worker and start; a torn line is left out."""
     found = [_log(path) for path in folder.glob("*.jsonl")]
     for log in found:
@@ -240,7 +240,7 @@ def _take(log: Log, line: list[Any]) -> None:
         log.looks.append(Look(rest[0], Memory(*rest[1:4]), *rest[4:]))
 
 
-def resident(pid: int | str = "self") -> int:
+def resident_bytes(pid: int | str = "self") -> int:
     """Return the resident bytes of a process, 0 where the kernel does not say (proc(5), statm)."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
@@ -249,7 +249,7 @@ def resident(pid: int | str = "self") -> int:
         return 0
 
 
-def summed(pid: int | str = "self") -> Memory | None:
+def shared_memory(pid: int | str = "self") -> Memory | None:
     """Return the memory of a process with what is shared counted by its share (proc(5), smaps_rollup)."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
@@ -269,14 +269,14 @@ def threads() -> tuple[int, int]:
     return 0, 0
 
 
-def schedule() -> int | None:
+def open_schedstat() -> int | None:
     try:
         return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
 
 
-def waited(descriptor: int | None) -> float:
+def runqueue_seconds(descriptor: int | None) -> float:
     """Return the seconds that a thread was runnable without a core (proc(5), schedstat), 0 where nobody counts them."""
     if descriptor is None:
         return 0.0

@@ -19,7 +19,7 @@ APART, TOGETHER = 1e-2, 1e-4  # spread of the answers beside their size, at firs
 ENOUGH = 4  # looks at the end of a training, one after the other
 
 
-class Answers:
+class OutputCollapseCheck:
     """Hooks on what is called as a model, there from `open` to `close`; `looking` tells whether to look now."""
 
     def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:

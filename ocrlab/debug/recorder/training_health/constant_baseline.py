@@ -24,7 +24,7 @@ BETTER = 0.97  # of the constant's loss: above it nothing was learned but how fr
 EQUAL = 1e-3  # share by which the noted loss may differ from the one that is computed here
 
 
-class Baseline:
+class ConstantBaseline:
     """A hook on what is called as a model, in steps that are looked at; `looking` tells whether to look now."""
 
     def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:

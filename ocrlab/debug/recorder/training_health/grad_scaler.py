@@ -25,7 +25,7 @@ FAINT = 1e-2  # norm of all gradients that is no limit of anybody's
 
 
 @dataclass
-class Scaled:
+class GradScalerCheck:
     """What was seen of one weight's gradient, on its way from the loss to the step."""
 
     parameter: Tensor | None

@@ -22,12 +22,12 @@ from ocrlab.debug.instruments.step_check.findings import entries, plain
 from ocrlab.debug.instruments.step_check.shared_weights import untrained
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.training_health import rules, sampler_coverage
-from ocrlab.debug.recorder.training_health.collapsed_outputs import Answers
-from ocrlab.debug.recorder.training_health.constant_baseline import Baseline
-from ocrlab.debug.recorder.training_health.grad_scaler import Scaled
-from ocrlab.debug.recorder.training_health.reset_weights import Anew
-from ocrlab.debug.recorder.training_health.rules import Step, Told
-from ocrlab.debug.recorder.training_health.validation_scale import Scales
+from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollapseCheck
+from ocrlab.debug.recorder.training_health.constant_baseline import ConstantBaseline
+from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
+from ocrlab.debug.recorder.training_health.reset_weights import WeightResetCheck
+from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
+from ocrlab.debug.recorder.training_health.validation_scale import InputScaleCheck
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
@@ -39,7 +39,7 @@ compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass
-class Learning:
+class TrainingMonitor:
     """What is noted of one training; none of its methods may be called after a CUDA error but `close`."""
 
     model: nn.Module
@@ -48,7 +48,7 @@ class Learning:
     network: nn.Module | None = None  # what is called in place of the model
 
     def __post_init__(self) -> None:
-        self.told = Told()
+        self.told = TrainingStats()
         self.named = {name: p for name, p in self.model.named_parameters() if not is_lazy(p)}
         self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
         self.looking = False
@@ -58,15 +58,17 @@ class Learning:
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
         self.handles: list[Any] = []
         self.validating = False
-        self.answers = Answers(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.scales = Scales(self.called)
-        self.baseline = Baseline(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.drawn, self.anew = sampler_coverage.Drawn(), Anew()
+        self.answers = OutputCollapseCheck(
+            self.called, lambda: self.looking and not self.validating and not capturing()
+        )
+        self.scales = InputScaleCheck(self.called)
+        self.baseline = ConstantBaseline(self.called, lambda: self.looking and not self.validating and not capturing())
+        self.drawn, self.anew = sampler_coverage.SamplerCoverageCheck(), WeightResetCheck()
         self.told.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
         self.watched = min(small, key=torch.numel, default=None)
-        self.scaled = Scaled(max(small, key=torch.numel, default=None))
+        self.scaled = GradScalerCheck(max(small, key=torch.numel, default=None))
         self.begun = list(untrained(self.model))  # BatchNorm that counts hides it later
         self.witness: dict[Any, Tensor | None] = {}  # by optimiser
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
@@ -231,7 +233,7 @@ class Learning:
     def _look(self, optimizer: Any) -> None:
         """Note which weights this step moved, and which gradients it had."""
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        step = Step({n for n, p in self.named.items() if p.requires_grad})
+        step = InspectedStep({n for n, p in self.named.items() if p.requires_grad})
         step.owned = {n for n, p in self.named.items() if id(p) in mine}
         for name, p in self.named.items():
             if p.grad is not None and plain(entries(p.grad)):
@@ -270,7 +272,7 @@ class Learning:
             hook.remove()
             self.told.fresh += bool(seen) and not all(old for old, _ in seen)
             self.told.stale += bool(seen) and all(old for old, _ in seen)
-            self.told.zeroed += any(came for _, came in seen) and not capturing() and emptied(optimizer)
+            self.told.zeroed += any(came for _, came in seen) and not capturing() and has_zero_gradients(optimizer)
 
     def close(self) -> None:
         """Take every hook out."""
@@ -310,7 +312,7 @@ class Learning:
         self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 
 
-def emptied(optimizer: Any) -> bool:
+def has_zero_gradients(optimizer: Any) -> bool:
     """Tell whether an optimiser has gradients, and every one is exactly 0."""
     held = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     return bool(held) and not any(bool(entries(gradient).count_nonzero()) for gradient in held)

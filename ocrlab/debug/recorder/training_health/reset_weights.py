@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 TIMES = 2  # walks behind the first one, from which on it is no chance
 
 
-class Anew:
+class WeightResetCheck:
     """The sum of all weights' bits at the first batch of each walk, until two walks begin with other weights."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ TARGETS = ("target", "label", "gt", "mask_gt", "y")
 
 
 @dataclass
-class Step:
+class InspectedStep:
     """One step that was looked at: trainable parameters, those of the optimiser, norms of gradients, what moved."""
 
     trainable: set[str]
@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass
-class Told:
+class TrainingStats:
     """All that was noted of a training."""
 
     batches: int = 0
@@ -71,7 +71,7 @@ class Told:
     validated_training: int = 0
     first_losses: list[float] = field(default_factory=list)
     last_losses: deque[float] = field(default_factory=lambda: deque(maxlen=8))
-    seen: list[Step] = field(default_factory=list)
+    seen: list[InspectedStep] = field(default_factory=list)
     contents: list[tuple[int, ...]] = field(default_factory=list)
     alike: int = 0  # looks in which all samples of the batch were the same
     rows: int = 0
@@ -131,7 +131,7 @@ def targets_of(found: Sequence[tuple[str, Tensor]]) -> Tensor | None:
     return next((t for name, t in found if name.rpartition(".")[2].lower().rstrip("s") in TARGETS), None)
 
 
-def sentences(told: Told, model: nn.Module) -> list[str]:
+def sentences(told: TrainingStats, model: nn.Module) -> list[str]:
     """Return what is to be said, the most telling first; nothing for a training that does what it should."""
     first = [told.ended] if told.ended else []
     if not told.batches:
@@ -141,7 +141,7 @@ def sentences(told: Told, model: nn.Module) -> list[str]:
     return [*first, *root, *rest]
 
 
-def _no_data(told: Told) -> Iterator[str]:
+def _no_data(told: TrainingStats) -> Iterator[str]:
     if told.walks or not told.ended:
         walks = f"{len(told.walks)} walks over the loader gave" if told.walks else "the training got"
         sizes = f" (len(loader) is {told.walks[0][1]})" if told.walks and told.walks[0][1] is not None else ""
@@ -151,7 +151,7 @@ def _no_data(told: Told) -> Iterator[str]:
         )
 
 
-def _steps(told: Told, model: nn.Module) -> Iterator[str]:
+def _steps(told: TrainingStats, model: nn.Module) -> Iterator[str]:
     """Say whether steps were made, and found gradients."""
     if told.batches >= ENOUGH and not told.steps and told.owned is not None:
         yield _stepless(told)
@@ -179,7 +179,7 @@ def _steps(told: Told, model: nn.Module) -> Iterator[str]:
         )
 
 
-def _rates(told: Told) -> Iterator[str]:
+def _rates(told: TrainingStats) -> Iterator[str]:
     """Say what is wrong with the learning rate."""
     if told.unrated >= ENOUGH and told.unrated >= HALF * told.steps:
         which = "all" if told.unrated == told.steps else f"the last {told.unrated} of"
@@ -206,7 +206,7 @@ def _rates(told: Told) -> Iterator[str]:
         )
 
 
-def _stepless(told: Told) -> str:
+def _stepless(told: TrainingStats) -> str:
     broken = [name for name, norm in told.left.items() if not math.isfinite(norm)]
     if broken:
         skips = "GradScaler skips each such step" if told.scaler else "such steps are skipped"
@@ -226,7 +226,7 @@ def _stepless(told: Told) -> str:
     )
 
 
-def _weights(told: Told, model: nn.Module) -> Iterator[str]:
+def _weights(told: TrainingStats, model: nn.Module) -> Iterator[str]:
     """Say which parameters no step moves, and why."""
     seen = [step for step in told.seen if step.norms]
     if told.steps and told.owned is not None and len(told.seen) >= 2:
@@ -283,7 +283,7 @@ def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:
     return [name for name, _ in model.named_parameters() if name in wanted]
 
 
-def _modes(told: Told) -> Iterator[str]:
+def _modes(told: TrainingStats) -> Iterator[str]:
     """Say what of the contract was violated in every look, and how validation was done."""
     looks = len(told.seen)
     if told.evaled >= ENOUGH:
@@ -303,7 +303,7 @@ def _modes(told: Told) -> Iterator[str]:
         )
 
 
-def _data(told: Told) -> Iterator[str]:
+def _data(told: TrainingStats) -> Iterator[str]:
     """Say what is wrong with the batches that were looked at."""
     if told.looks >= ENOUGH and told.larger and len(set(told.contents)) == 1 and told.contents[0]:
         yield (
@@ -336,7 +336,7 @@ def _data(told: Told) -> Iterator[str]:
             f"the data set has a generator of its own ({told.generator}), and every worker begins with the same copy of"
             " it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's global ones"
         )
-    if not told.generator and _doubled(told):
+    if not told.generator and _workers_agree(told):
         yield (
             f"the {told.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
             " random numbers, or each walks over all of an iterable data set. Look at worker_init_fn, get_worker_info()"
@@ -349,7 +349,7 @@ def _data(told: Told) -> Iterator[str]:
         )
 
 
-def _doubled(told: Told) -> bool:
+def _workers_agree(told: TrainingStats) -> bool:
     """Tell whether the first batches of the workers, which come in turn, are the same, and later ones are not."""
     contents, workers = told.contents[:4], told.workers
     if workers < 2 or len(contents) < 4 or not contents[0] or len(set(told.contents)) == 1:
@@ -357,7 +357,7 @@ def _doubled(told: Told) -> bool:
     return len(set(contents[:workers])) == 1 and (workers > 2 or contents[2] == contents[3])
 
 
-def _losses(told: Told) -> Iterator[str]:
+def _losses(told: TrainingStats) -> Iterator[str]:
     if told.constant_answer and not told.answers:
         yield told.constant_answer
     learned = told.last == 0 and any(told.first_losses)

@@ -15,7 +15,7 @@ LITTLE = 0.1  # of the samples that as many draws by chance would have met
 
 
 @dataclass
-class Drawn:
+class SamplerCoverageCheck:
     """The indices that were drawn, as the loader wrote them down."""
 
     seen: set[str] = field(default_factory=set)

@@ -23,7 +23,7 @@ BEYOND = 3.0  # spreads between the two means
 
 
 @dataclass
-class Seen:
+class InputStats:
     """The numbers of some inputs: how many samples and values, their sum and their sum of squares."""
 
     calls: int = 0
@@ -55,12 +55,12 @@ class Seen:
         return math.sqrt(max(0.0, self.squares / self.count - self.mean**2)) if self.count else math.nan
 
 
-class Scales:
+class InputScaleCheck:
     """Forward pre-hooks on the models of a training; `looking` is set in the training steps that are compared."""
 
     def __init__(self, called: Sequence[nn.Module]) -> None:
         self.failed = False
-        self.looking, self.kept = False, {id(part): (Seen(), Seen()) for part in called}
+        self.looking, self.kept = False, {id(part): (InputStats(), InputStats()) for part in called}
         hook = CallHook(self._hook)
         self.handles = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in called]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.recorder import batch_store, iteration_log, rng_state, sample_names
-from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched, twin
-from ocrlab.debug.recorder.dataset_proxy import Order, Place, Tagged, Watched
+from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record, copy_with_proxy
+from ocrlab.debug.recorder.dataset_proxy import BatchRequest, SampleRecorder, StatusLocation, TaggedBatch
 from ocrlab.debug.replay.child import stream_samples
 from ocrlab.errors import DataError
 
@@ -33,7 +33,7 @@ class Feed:
         self,
         steps: Sequence[Step],
         flight: Path,
-        place: Place,
+        place: StatusLocation,
         start: int,
         ended: Callable[[], None],
         *,
@@ -100,7 +100,7 @@ class Feed:
         """Return what a batch is made from: from its file, where that is gone from what the record says of it."""
         kind = _kind(step)
         name = str(step.order.get("raw"))
-        if kind != "raw" or batch_store.has(self.flight, name):
+        if kind != "raw" or batch_store.has_batch(self.flight, name):
             return kind
         walk = step.order.get("kind") == "walk" and "position" in step.order
         if not walk and not isinstance(step.order.get("indices"), str):
@@ -111,16 +111,16 @@ class Feed:
 
     def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:
-            yield batch_store.read(self.flight, step.order["raw"])
+            yield batch_store.read_batch(self.flight, step.order["raw"])
 
     def _made(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Load by index, in as many workers as then, each batch with the random states that were before it."""
-        if not can_be_watched(loader):
+        if not can_record(loader):
             got = f"{type(loader).__name__} where a DataLoader was recorded"
             raise DataError("The loader is not the one that was recorded", got=got)
         self.loader = loader
-        orders = [Order(indices(step), step.loaded) for step in steps]
-        copied = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
+        orders = [BatchRequest(indices(step), step.loaded) for step in steps]
+        copied = copy_with_proxy(loader, SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True))
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         copied.__dict__.update({sampler: orders, "persistent_workers": False})
         if copied.num_workers:
@@ -133,17 +133,19 @@ class Feed:
     def _walked(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Begin the walk as it began then, and leave out what came before the recorded batches."""
         wanted = {int(step.order["position"]): step for step in steps}
-        rng_state.put(iteration_log.noted(self.flight, self.place.rank, self.start, steps[0].walk))
-        if can_be_watched(loader):
+        rng_state.restore(iteration_log.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
+        if can_record(loader):
             self.loader = loader
             loader = stream_samples.keeping(loader, min(wanted))
-            loader = twin(loader, Watched(loader.dataset, self.place, loader.num_workers, replayed=True))
+            loader = copy_with_proxy(
+                loader, SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
+            )
         iterator = iter(loader)
         self.iterators.append(iterator)
         for position in range(max(wanted) + 1):
             step = wanted.get(position)
             if step is not None and getattr(loader, "num_workers", 0) == 0:
-                rng_state.put(step.loaded)
+                rng_state.restore(step.loaded)
             try:
                 batch = next(iterator)
             except StopIteration:
@@ -154,7 +156,7 @@ class Feed:
                     "The data ends before the recorded batch", got=f"{position} batches", need=max(wanted) + 1
                 ) from None
             if step is not None:
-                batch = batch.data if isinstance(batch, Tagged) else batch
+                batch = batch.data if isinstance(batch, TaggedBatch) else batch
                 if isinstance(batch, stream_samples.Beside):
                     batch, self.streamed = batch.data, (step, batch.samples)
                 yield batch
@@ -178,11 +180,11 @@ def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, bytes]) ->
         with _states(after):  # it may draw: a mixture, a size
             return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
 
-    own, called = sample_names.naming(loader.dataset), []
+    own, called = sample_names.index_namer(loader.dataset), []
     for position, index in enumerate(chosen):
         carried: list[str] = []
         with contextlib.suppress(Exception):  # a batch of one need not be possible
-            carried = sample_names.of_batch(make([position]))
+            carried = sample_names.batch_names(make([position]))
         called.append(carried[0] if len(carried) == 1 else own(index))
     return called, make
 
@@ -191,11 +193,11 @@ def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, bytes]) ->
 def _states(states: Mapping[str, bytes]) -> Iterator[None]:
     """Put the random states to others for a block."""
     before = rng_state.take(cuda=False)
-    rng_state.put(states)
+    rng_state.restore(states)
     try:
         yield
     finally:
-        rng_state.put(before)
+        rng_state.restore(before)
 
 
 def indices(step: Step) -> Any:
@@ -227,8 +229,8 @@ def _kind(step: Step) -> str:
 
 def fed(loader: Any, feed: Feed) -> Any:
     """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
-    if can_be_watched(loader):
-        entry = Loader(loader, feed.place)
+    if can_record(loader):
+        entry = LoaderRecorder(loader, feed.place)
         entry.feed = lambda: Turns(lambda: feed.batches(loader))
         entry.start()
         loader._ocrlab_entry = entry  # lives as long as the loader

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ocrlab.debug.flight_record.ring_writer import Step
-from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
 from ocrlab.debug.replay.child.batch_feed import Feed
 
 
@@ -22,9 +22,9 @@ class Own(Feed):
 
     def watched(self, loader: Any) -> Any:
         """Have a loader say what its batches are made of, as when it was recorded."""
-        self.loader = loader if can_be_watched(loader) else None
+        self.loader = loader if can_record(loader) else None
         if self.loader is not None:
-            loader._ocrlab_entry = entry = Loader(loader, self.place)  # lives as long as the loader
+            loader._ocrlab_entry = entry = LoaderRecorder(loader, self.place)  # lives as long as the loader
             entry.start()
         return loader
 

@@ -55,7 +55,7 @@ def report_errors(replay: Restored, trainer: Any) -> Callable[[], Any]:
     it calls no `on_exception`; returns what ends that.
     """
     run = trainer._run_stage
-    if not program_info.started():
+    if not program_info.process_path():
         return lambda: None
 
     def run_stage() -> Any:

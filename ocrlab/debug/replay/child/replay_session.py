@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from ocrlab import run_folder
-from ocrlab.debug.flight_record import notebook_cells, program_info, ring_writer
-from ocrlab.debug.flight_record.ring_writer import Step
+from ocrlab.debug.flight_record import notebook_cells, program_info, ring_reader, ring_writer
+from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.recorder import import_rng_state, replay_registration, rng_state, sample_names, snapshots
-from ocrlab.debug.recorder.dataloader_hooks import Loader, can_be_watched
-from ocrlab.debug.recorder.dataset_proxy import Loaded, Place
-from ocrlab.debug.recorder.fail_safe import say
+from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
+from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
+from ocrlab.debug.recorder.fail_safe import print_message
 from ocrlab.debug.replay.child import file_sandbox, full_rerun, replay_plan, single_rank
 from ocrlab.debug.replay.child.batch_feed import Feed, fed, parts
 from ocrlab.debug.replay.tracing import tracer
@@ -45,7 +45,7 @@ class Restored:
         self.job = dict(job)
         self.out, self.rank = Path(job["out"]).absolute(), int(job.get("rank", 0))
         self.folder = Path(job["run"], "flight").absolute()
-        self.recorded = ring_writer.read(self._ring())
+        self.recorded = ring_reader.read_ring(self._ring())
         self.state = snapshots.read(Path(job["snapshot"])) if job.get("snapshot") else None
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
@@ -60,7 +60,7 @@ class Restored:
             replay_plan.check(self.records, pending, first)
         self.first_epoch = self.records[0].epoch if self.records and not self.whole else 0
         self.writer = ring_writer.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
-        place = Place(self.out, self.rank, 0, 0)
+        place = StatusLocation(self.out, self.rank, 0, 0)
         self.waiting = len(pending)  # batches that the run never got
         recorded = [*self.records, *pending]
         goes_on = self.validated is not None
@@ -88,17 +88,17 @@ class Restored:
         """Return the replay of a job; None for what the program records before the run that is replayed. Raises what a
         job can have wrong.
         """
-        notebook_cells.begins()
+        notebook_cells.begin_recording()
         if single_rank.is_other(job):
             if single_rank.asked:  # another rank, for which nobody waits
                 leave()
             return None
-        return cls(job) if "nth" not in job or import_rng_state.counted() == job["nth"] else None
+        return cls(job) if "nth" not in job or import_rng_state.count_recording() == job["nth"] else None
 
     def _ring(self) -> Path:
         wanted = self.job.get("start")
-        for path in ring_writer.find(self.folder):
-            rank, start = ring_writer.name_of(path)
+        for path in ring_reader.find_rings(self.folder):
+            rank, start = ring_reader.parse_name(path)
             if rank == self.rank and wanted in (None, start):
                 return path
         raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
@@ -108,7 +108,7 @@ class Restored:
         self.trace = tracer.Tracer(model, self.job, self.writer, optimizers=optimizers)
         torch.save = _saving(torch.save)
         if self.whole:
-            import_rng_state.put(self.folder, self.rank, self.recorded.start)
+            import_rng_state.restore_states(self.folder, self.rank, self.recorded.start)
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
@@ -207,7 +207,7 @@ class Restored:
             if micro is not None and micro != self.now.micro:
                 raise DataError("The program is at another step", got=f"micro-batch {micro}", need=self.now.micro)
             if not self.whole:
-                rng_state.put(self.now.random)
+                rng_state.restore(self.now.random)
         more: dict[str, Any] = {"random": {}, "loaded": {}, "order": {}, "loss": None, "time": time.time()}
         self.writer.begin(replace(self.now, phase="forward", **more))
         now = self.now
@@ -251,18 +251,18 @@ class Restored:
         """Yield the batches of a validation in a hand-written loop."""
         if self.validated is not None and len(self.results) == len(self.records) - 1:
             self._leave_step()  # it validates in the middle of its walk, behind the last step
-        watched = Loader(loader, Place(self.out, self.rank, 0, 1)) if can_be_watched(loader) else None
+        watched = LoaderRecorder(loader, StatusLocation(self.out, self.rank, 0, 1)) if can_record(loader) else None
         if watched is not None:
             watched.start()
         try:
             for number, batch in enumerate(loader):
-                told = Loaded() if watched is None else watched.told()
-                yield self.validate_loaded(batch, sample_names.of_batch(batch) or told.samples, number, loader, told)
+                told = BatchOrigin() if watched is None else watched.told()
+                yield self.validate_loaded(batch, sample_names.batch_names(batch) or told.samples, number, loader, told)
         finally:
             if watched is not None:
                 watched.stop()
 
-    def validate_loaded(self, batch: Any, samples: Sequence[str], number: int, loader: Any, loaded: Loaded) -> Any:
+    def validate_loaded(self, batch: Any, samples: Sequence[str], number: int, loader: Any, loaded: BatchOrigin) -> Any:
         """Look at a batch of a validation that was `loaded` by a loader; see `validate`."""
         return self.validate(batch, samples, number, partial(parts, loader, loaded.base, loaded.states))
 
@@ -399,7 +399,7 @@ def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
                 save(obj, file, *args, **named)
         elif not _told:
             _told.append(True)
-            say("this is a replay; files that the program saves with torch.save are not written")
+            print_message("this is a replay; files that the program saves with torch.save are not written")
 
     return save_apart
 

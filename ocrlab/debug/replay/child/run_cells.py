@@ -180,7 +180,7 @@ def execute(cells: Mapping[int, str], began: set[int], out: Path, space: dict[st
         try:
             if not _awaits(code):
                 eval(compiler(code, str(file), "exec"), space)  # executes statements too
-        except notebook_cells.LeftOut:
+        except notebook_cells.CellSkipped:
             warn(f"In [{number}] was executed up to its recording only")
         except BaseException as error:
             said = f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -160,4 +160,4 @@ def _note(name: str) -> None:
 
 def is_other(job: Mapping[str, Any]) -> bool:
     """Tell whether this process is not the one that a replay is about."""
-    return job.get("started") not in (None, program_info.started())
+    return job.get("started") not in (None, program_info.process_path())

@@ -86,12 +86,12 @@ def parts(collate: Callable[[Any], Any], kept: bytes) -> tuple[list[str], Callab
         try:
             return collate([samples[position] for position in positions])
         finally:
-            rng_state.put(before)
+            rng_state.restore(before)
 
     called = []
     for position in range(len(pickle.loads(kept))):
         carried: list[str] = []
         with contextlib.suppress(Exception):  # a batch of one need not be possible
-            carried = sample_names.of_batch(make([position]))
+            carried = sample_names.batch_names(make([position]))
         called.append(carried[0] if len(carried) == 1 else f"sample {position} of the batch")
     return called, make

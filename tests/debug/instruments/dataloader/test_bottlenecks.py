@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_wor
 
 from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
 from ocrlab.debug.instruments.dataloader import loader_watch
-from ocrlab.debug.instruments.dataloader.worker_locks import FUTEX, RUNNING, Locks
+from ocrlab.debug.instruments.dataloader.worker_locks import FUTEX, RUNNING, LockStats
 from ocrlab.debug.instruments.dataloader.worker_log import Log, Look, Memory, Sample
 
 
@@ -45,7 +45,7 @@ def last_is_slow(worker: int) -> None:
         info.dataset.seconds = 0.03  # type: ignore[attr-defined]
 
 
-def seen(dataset: Any, **options: Any) -> loader_watch.Seen:
+def seen(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
     if options.get("num_workers"):
         options["multiprocessing_context"] = "fork"
     source = DataLoader(dataset, batch_size=2, **options)
@@ -76,18 +76,18 @@ def test_workers_that_wait_for_one_lock_are_told_and_more_of_them_are_not_recomm
 
 
 def test_threads_of_each_worker_are_no_lock_that_they_share() -> None:
-    assert Locks(20, 15, 1).shared and not Locks(20, 4, 15).shared and not Locks(4, 4, 0).shared
+    assert LockStats(20, 15, 1).shared and not LockStats(20, 4, 15).shared and not LockStats(4, 4, 0).shared
 
 
 @pytest.mark.skipif(not FUTEX, reason="the number of the system call is not known on this machine")
 def test_a_worker_that_wants_a_core_says_nothing_about_a_lock() -> None:
-    locks = Locks()
+    locks = LockStats()
     for calls in ([RUNNING, "230"], [RUNNING, RUNNING], [RUNNING], [FUTEX], []):
         locks.see(calls)
-    assert locks == Locks(0, 0, 0)
+    assert locks == LockStats(0, 0, 0)
     for calls in ([FUTEX, "230"], [FUTEX, RUNNING], [FUTEX, FUTEX], ["230", "230"]):
         locks.see(calls)
-    assert locks == Locks(4, 2, 1)
+    assert locks == LockStats(4, 2, 1)
 
 
 def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cores() -> None:
@@ -98,9 +98,9 @@ def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cor
         log.looks = [Look(at, Memory(), 0, 0, 0.4 * at, 1, 0) for at in (0.0, 1.0)]
         logs.append(log)
     waits = [loader_watch.Step(0.0, 0.05, 0.001, False) for _ in range(12)]
-    told = reasons.findings(waits, logs, [], 2, None, Locks(30, 20, 0))[0]
+    told = reasons.findings(waits, logs, [], 2, None, LockStats(30, 20, 0))[0]
     assert "more workers do not help" in told and "without a core for 40 % of the time" in told
-    assert "the slowest is index 3" in reasons.findings(waits, logs, [], 2, None, Locks(30, 0, 0))[0]
+    assert "the slowest is index 3" in reasons.findings(waits, logs, [], 2, None, LockStats(30, 0, 0))[0]
 
 
 def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:

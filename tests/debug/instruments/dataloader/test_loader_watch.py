@@ -153,8 +153,8 @@ def test_a_worker_that_dies_is_told_with_its_sample() -> None:
 
 
 def test_a_sample_without_a_name_is_told_with_its_index() -> None:
-    assert names.called([1, 2], "33") == names.numbered("33") == "index 33"
-    assert names.called(None, "") == "" and names.called(None, "collate_fn") == "collate_fn"
+    assert names.sample_text([1, 2], "33") == names.index_text("33") == "index 33"
+    assert names.sample_text(None, "") == "" and names.sample_text(None, "collate_fn") == "collate_fn"
 
 
 def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> None:
@@ -319,7 +319,7 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
     def handler(_number: int, _frame: Any) -> None:
         raise TimeoutError("the user's")
 
-    class Interrupted(loader_watch.Seen):
+    class Interrupted(loader_watch.LoaderReport):
         def came(self, *_: Any) -> None:
             signal.raise_signal(signal.SIGUSR2)
 
@@ -348,9 +348,9 @@ def test_many_samples_share_lines_that_name_the_slowest(tmp_path: Path, monkeypa
     for i in range(10):
         kept.end(i, f"p{i}", time.monotonic(), 0.5 if i == 4 else 0.001, 0.0)
     kept.close()
-    [log] = journal.read(tmp_path)
+    [log] = journal.read_logs(tmp_path)
     assert (log.count, len(log.samples)) == (10, 4)
-    assert reasons.slowest([log], 1)[0]["sample"] == "p4"
+    assert reasons.slowest_samples([log], 1)[0]["sample"] == "p4"
 
 
 def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
@@ -359,15 +359,15 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
     kept.close()
     with (tmp_path / f"{os.getpid()}.jsonl").open("ab") as file:
         file.write(b'["sample", 1.0, 0.')
-    assert [(log.worker, log.count) for log in journal.read(tmp_path)] == [(3, 1)]
+    assert [(log.worker, log.count) for log in journal.read_logs(tmp_path)] == [(3, 1)]
 
 
 def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     inner = Pages()
     outer = ConcatDataset([Subset(inner, [5, 1]), inner])
-    assert names.leaf(outer, 0) == (inner, 5) and names.leaf(outer, 4) == (inner, 2)
-    assert names.leaf(outer, 99) == (outer, 99) and names.leaf(outer, "x") == (outer, "x")
-    assert names.called(outer, "1") == "page_001.png (index 1)"
+    assert names.innermost_dataset(outer, 0) == (inner, 5) and names.innermost_dataset(outer, 4) == (inner, 2)
+    assert names.innermost_dataset(outer, 99) == (outer, 99) and names.innermost_dataset(outer, "x") == (outer, "x")
+    assert names.sample_text(outer, "1") == "page_001.png (index 1)"
     with loader_watch.watch(DataLoader(outer, batch_size=13)) as seen:
         assert len(list(seen)) == 2
     assert set(seen.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
@@ -375,15 +375,15 @@ def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
 
 def test_names() -> None:
     Row = namedtuple("Row", "image label")
-    assert names.of_item({"image": torch.ones(2), "image_id": 7}) == "7"
-    assert names.of_item((torch.ones(2), "cat")) is None
-    assert names.of_item((torch.ones(2), "a/b.png", 3)) == "a/b.png"
-    assert names.of_item(Row(torch.ones(2), 1)) is None
-    assert names.of_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
-    assert names.of_item(torch.ones(3)) is None and names.of_item("cat") is None
-    assert names.of_index(Pages(), 3) == "page_003.png"
-    assert names.of_index(Pages(), (5, 3)) == "page_003.png"
-    assert names.of_index(Pages(), 99) is None and names.of_index([1], 0) is None
+    assert names.name_in_item({"image": torch.ones(2), "image_id": 7}) == "7"
+    assert names.name_in_item((torch.ones(2), "cat")) is None
+    assert names.name_in_item((torch.ones(2), "a/b.png", 3)) == "a/b.png"
+    assert names.name_in_item(Row(torch.ones(2), 1)) is None
+    assert names.name_in_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
+    assert names.name_in_item(torch.ones(3)) is None and names.name_in_item("cat") is None
+    assert names.name_of_index(Pages(), 3) == "page_003.png"
+    assert names.name_of_index(Pages(), (5, 3)) == "page_003.png"
+    assert names.name_of_index(Pages(), 99) is None and names.name_of_index([1], 0) is None
 
 
 def test_measuring_recommends_what_is_clearly_faster() -> None:
@@ -416,11 +416,11 @@ def trial(workers: int, *seconds: float) -> measure.Trial:
 
 
 def test_a_difference_within_the_spread_changes_nothing() -> None:
-    alike = measure.Measured([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], measure.Setting(0, 1), 3)
+    alike = measure.TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], measure.Setting(0, 1), 3)
     assert alike.best is alike.now and alike.share == 1
     assert alike.finding().startswith("Stay with 0 workers, 1 thread")
     assert alike.finding().endswith("the other one is not clearly faster")
-    apart = measure.Measured([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], measure.Setting(0, 1), 3)
+    apart = measure.TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], measure.Setting(0, 1), 3)
     assert apart.share == pytest.approx(0.5)
     assert apart.finding() == (
         "2 workers, 1 thread: 550 ms (500 to 600 in 3 turns) a step instead of 1100 ms (1000 to 1300 in 3 turns) "
@@ -428,7 +428,9 @@ def test_a_difference_within_the_spread_changes_nothing() -> None:
     )
     assert apart.line() == "DataLoader(..., num_workers=2); torch.set_num_threads(1)"
     assert str(apart).splitlines()[:2] == [apart.finding(), apart.line()] and "step_ms" in str(apart)
-    assert "error" not in str(apart) and str(measure.Measured([], measure.Setting(0, 1), 3)) == "No setting was tried"
+    assert (
+        "error" not in str(apart) and str(measure.TuningResult([], measure.Setting(0, 1), 3)) == "No setting was tried"
+    )
 
 
 def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,9 +481,9 @@ def test_a_rebuilt_loader_has_the_settings_of_the_first(kind: str) -> None:
         "stream": DataLoader(Stream(), batch_size=3),
         "single": DataLoader(Pages(), batch_size=None),
     }[kind]
-    made = loader_watch.rebuilt(source, 0)
+    made = loader_watch.rebuild_loader(source, 0)
     seed(0)
     want = [repr(batch) for batch in source]
     seed(0)
     assert [repr(batch) for batch in made] == want
-    assert loader_watch.rebuilt(source, 2).num_workers == 2
+    assert loader_watch.rebuild_loader(source, 2).num_workers == 2

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ocrlab.debug.recorder.training_health.collapsed_outputs import Answers
+from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollapseCheck
 from tests.debug.recorder.training_health.test_monitor import net, told
 
 
@@ -33,7 +33,7 @@ def test_samples_that_are_all_equal(tmp_path: Path) -> None:
 
 def test_validation_and_half_precision_are_not_looked_at() -> None:
     model = nn.Linear(8, 2)
-    seen = Answers([model], lambda: True)
+    seen = OutputCollapseCheck([model], lambda: True)
     seen.open()
     model.eval()(torch.zeros(16, 8))
     model.train()(torch.zeros(2, 8))
@@ -50,7 +50,7 @@ def test_validation_and_half_precision_are_not_looked_at() -> None:
 
 def test_equal_answers_only_in_between_are_right() -> None:
     model = nn.Linear(8, 2)
-    seen = Answers([model], lambda: True)
+    seen = OutputCollapseCheck([model], lambda: True)
     seen.open()
     for inputs in (torch.zeros(16, 8), torch.randn(16, 8)) * 6:
         model(inputs)
@@ -61,7 +61,7 @@ def test_embeddings_that_have_become_one() -> None:
     torch.manual_seed(0)
     for width, factor, named in ((4, 0.1, True), (4, 0.9, False), (1, 0.1, False)):
         model = nn.Linear(8, width)
-        seen = Answers([model], lambda: True)
+        seen = OutputCollapseCheck([model], lambda: True)
         seen.open()
         for _ in range(8):
             model(torch.randn(16, 8))

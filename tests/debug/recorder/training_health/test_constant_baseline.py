@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.training_health.constant_baseline import Baseline, _constant, _kind
+from ocrlab.debug.recorder.training_health.constant_baseline import ConstantBaseline, _constant, _kind
 
 INPUTS = torch.randn(512, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = {
@@ -70,7 +70,7 @@ def test_which_loss_it_is() -> None:
 
 def test_targets_as_large_as_images_are_not_kept() -> None:
     model = nn.Linear(4, 300)
-    seen = Baseline([model], lambda: True)
+    seen = ConstantBaseline([model], lambda: True)
     wanted = torch.randn(8, 300)
     seen.begin([INPUTS[:8], wanted])
     seen.loss(functional.mse_loss(model(INPUTS[:8]), wanted).item())

@@ -289,7 +289,7 @@ def test_an_exit_in_the_middle_is_told(tmp_path: Path) -> None:
     said = (training_findings.read(tmp_path) or [""])[0]
     assert "ended the program in batch 3 of 8 of epoch 2 of 2" in said
     assert "test_monitor.py:" in said
-    assert training_findings.cut(tmp_path)
+    assert training_findings.ended_early(tmp_path)
 
 
 def test_every_single_value_that_changes_changes_the_sum_of_bits() -> None:

@@ -6,14 +6,14 @@ import math
 
 from torch import nn
 
-from ocrlab.debug.recorder.training_health.rules import Told, sentences
+from ocrlab.debug.recorder.training_health.rules import TrainingStats, sentences
 
 NAN = math.nan
 MODEL = nn.Linear(4, 2)
 
 
 def said(first: list[float], batch: int) -> str:
-    told = Told(batches=30, losses=30, steps=30, last=NAN, lost=batch, first_losses=first)
+    told = TrainingStats(batches=30, losses=30, steps=30, last=NAN, lost=batch, first_losses=first)
     told.last_losses.append(NAN)
     [text] = [text for text in sentences(told, MODEL) if "not finite" in text]
     return text

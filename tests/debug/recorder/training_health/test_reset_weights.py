@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.training_health.reset_weights import Anew
+from ocrlab.debug.recorder.training_health.reset_weights import WeightResetCheck
 
 
 def train(folder: Path, reset: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -45,7 +45,7 @@ def test_weights_that_go_on_are_no_finding(reset: str, tmp_path: Path, capsys: p
 
 
 def test_only_walks_behind_steps_count_and_only_weights_that_moved() -> None:
-    anew = Anew()
+    anew = WeightResetCheck()
     for walk, steps in enumerate((0, 0, 0, 4, 4)):  # looks at the data before training
         anew.begin(walk, steps, lambda: 7)
     assert anew.times == 1

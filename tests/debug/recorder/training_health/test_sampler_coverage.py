@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, WeightedRandomSampler
 
-from ocrlab.debug.recorder.training_health.sampler_coverage import MOST, Drawn
+from ocrlab.debug.recorder.training_health.sampler_coverage import MOST, SamplerCoverageCheck
 from tests.debug.recorder.training_health.test_monitor import data, told
 
 
@@ -24,13 +24,15 @@ def test_fair_samplers_are_right(tmp_path: Path) -> None:
 
 
 def test_few_draws_of_many_samples_say_nothing() -> None:
-    drawn, rng = Drawn(), random.Random(0)
+    drawn, rng = SamplerCoverageCheck(), random.Random(0)
     for _ in range(50):
         drawn.note(str([rng.randrange(1_000_000) for _ in range(16)]))
     assert drawn.sentence(1_000_000) == "" and drawn.count == 800
     for _ in range(50):
         drawn.note("['a.png', 'b.png']")  # keys of another kind
     assert drawn.sentence(1_000_000) == "" and drawn.count == 800
-    assert Drawn({"1"}, 99).sentence(1000) == "" and "only 1 of 1000" in Drawn({"1"}, 100).sentence(1000)
-    assert Drawn({str(i) for i in range(MOST)}, 10 * MOST).sentence(100 * MOST) == ""
-    assert Drawn().sentence(0) == ""
+    assert SamplerCoverageCheck({"1"}, 99).sentence(1000) == "" and "only 1 of 1000" in SamplerCoverageCheck(
+        {"1"}, 100
+    ).sentence(1000)
+    assert SamplerCoverageCheck({str(i) for i in range(MOST)}, 10 * MOST).sentence(100 * MOST) == ""
+    assert SamplerCoverageCheck().sentence(0) == ""

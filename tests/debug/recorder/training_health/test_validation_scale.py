@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.training_health.validation_scale import Scales
+from ocrlab.debug.recorder.training_health.validation_scale import InputScaleCheck
 from tests.debug.recorder.training_health.test_monitor import data, net, right
 
 
@@ -39,7 +39,7 @@ def test_a_transform_that_validation_lacks(tmp_path: Path, factor: float, shift:
 
 def test_few_samples_other_shapes_and_constants_say_nothing() -> None:
     model = nn.Conv2d(3, 4, 1)
-    seen = Scales([model])
+    seen = InputScaleCheck([model])
     seen.looking = True
     for _ in range(4):
         model(torch.randn(8, 3, 4, 4))
@@ -56,7 +56,7 @@ def test_few_samples_other_shapes_and_constants_say_nothing() -> None:
 
 def test_copies_and_pickles_of_a_model_leave_the_hook_out(tmp_path: Path) -> None:
     model, inputs = nn.Linear(4, 4), torch.randn(64, 4)
-    seen = Scales([model])
+    seen = InputScaleCheck([model])
     seen.looking = True
     torch.save(model, tmp_path / "model.pt")
     for other in (copy.deepcopy(model), copy.copy(model), pickle.loads(pickle.dumps(model))):

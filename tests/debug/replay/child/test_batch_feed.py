@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ocrlab.debug.flight_record import ring_writer
+from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.debug.replay.child.batch_feed import parts
@@ -74,7 +74,7 @@ def test_what_failed_behind_a_walk_fails_again(tmp_path, monkeypatch, stream):
     again = lambda: train(tmp_path, DataLoader(Stream() if stream else Drawn(), 4), behind)  # noqa: E731
     with pytest.raises(ZeroDivisionError):
         again()
-    found = ring_writer.read(ring_writer.find(tmp_path)[0])
+    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     with pytest.raises(ZeroDivisionError):
         replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
     result = json.loads((tmp_path / "replay" / "result.json").read_text())
@@ -110,8 +110,8 @@ def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypat
     again = lambda: train(tmp_path, DataLoader(data, 4, num_workers=workers))  # noqa: E731
     with pytest.raises(OSError, match="torn"):
         again()
-    assert not ring_writer.read(ring_writer.find(tmp_path)[0]).steps
+    assert not ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).steps
     result = replay(tmp_path, monkeypatch, again, last=0)
     assert "a torn row" in result["error"]["message"] and not result["steps"]
-    failed = [one.failed for one in ring_writer.read(tmp_path / "replay" / "ring.bin").workers if one.failed]
+    failed = [one.failed for one in ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers if one.failed]
     assert failed == (["row1"] if isinstance(data, Drawn) else []), "this stream breaks before its first sample"

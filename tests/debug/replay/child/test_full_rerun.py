@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.flight_record.ring_writer import Step
-from ocrlab.debug.recorder.dataset_proxy import Place
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.recorder.dataset_proxy import StatusLocation
 from ocrlab.debug.replay.child import full_rerun
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.errors import ConfigError
@@ -86,7 +86,7 @@ def test_without_a_snapshot_a_run_is_made_again_from_its_beginning(tmp_path: Pat
 
 def test_a_walk_asks_for_the_end_before_each_batch_and_notes_how_it_was_left(tmp_path: Path) -> None:
     asked, steps = [], [Step(4, 4, 0, 0)]
-    place = Place(tmp_path, 0, 0, 0)
+    place = StatusLocation(tmp_path, 0, 0, 0)
     feed = full_rerun.Own(steps, tmp_path, place, 0, lambda: asked.append(1), done=lambda: len(asked) > 3)
     assert list(feed.batches([1, 2])) == [1, 2] and len(asked) == 3 and not feed.is_behind
     behind = full_rerun.Own(steps, tmp_path, place, 0, lambda: asked.append(1), behind=True, done=lambda: True)

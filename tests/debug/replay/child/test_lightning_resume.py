@@ -141,7 +141,7 @@ def test_an_error_in_a_process_that_lightning_has_started_reaches_the_replay(mon
     trainer: Any = Trainer()
     lightning_resume.report_errors(replayed, trainer)()
     assert not vars(trainer), "in the first process of a program Lightning calls on_exception"
-    monkeypatch.setattr(program_info, "started", lambda: [1])
+    monkeypatch.setattr(program_info, "process_path", lambda: [1])
     undo = lightning_resume.report_errors(replayed, trainer)
     with pytest.raises(ValueError, match="a torn page"):
         trainer._run_stage()

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.flight_record.ring_writer import Flight, Step
-from ocrlab.debug.flight_record.worker_status import Worker
+from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.ring_reader import Flight
+from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.replay.child import replay_plan
 from ocrlab.errors import DataError
 
 
-def flight(*steps: Step, workers: list[Worker] | None = None) -> Flight:
+def flight(*steps: Step, workers: list[WorkerStatus] | None = None) -> Flight:
     return Flight(
         Path("ring"), 1, 0, 0, 0.0, steps=list(steps), now=steps[-1] if steps else None, workers=workers or []
     )
@@ -33,10 +34,10 @@ def test_a_gap_in_the_record_is_refused() -> None:
 
 def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_first() -> None:
     workers = [
-        Worker(7, 0, "a", 0.0, order={"indices": "[4]"}, loaded={"torch": b""}),
-        Worker(8, 1, "b", 0.0, order={"indices": "[5]"}, loaded={"torch": b""}, failed="b", failed_at=9.0),
-        Worker(9, 2, "c", 0.0, order={"indices": "[3]"}, loaded={"torch": b""}),  # a step has got it
-        Worker(9, 2, "d", 0.0, order={"indices": "[6]"}, loaded={"torch": b""}, loader=1),  # of a validation
+        WorkerStatus(7, 0, "a", 0.0, order={"indices": "[4]"}, loaded={"torch": b""}),
+        WorkerStatus(8, 1, "b", 0.0, order={"indices": "[5]"}, loaded={"torch": b""}, failed="b", failed_at=9.0),
+        WorkerStatus(9, 2, "c", 0.0, order={"indices": "[3]"}, loaded={"torch": b""}),  # a step has got it
+        WorkerStatus(9, 2, "d", 0.0, order={"indices": "[6]"}, loaded={"torch": b""}, loader=1),  # of a validation
     ]
     waiting = flight(step(2), step(3, "data"), workers=workers)
     found = replay_plan.pending(waiting, waiting.steps, 4, Path())

@@ -97,7 +97,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Path, warned: list[str]) -> None:
-    space: dict[str, Any] = {"begins": notebook_cells.begins, "seen": []}
+    space: dict[str, Any] = {"begins": notebook_cells.begin_recording, "seen": []}
     cell = "seen.append('before')\nbegins()\nseen.append('behind')"
     run_cells.execute({3: cell, 4: cell}, {3, 4}, tmp_path, space)
     assert space["seen"] == ["before", "before", "behind"]
@@ -105,7 +105,7 @@ def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Pa
 
 
 def test_a_cell_that_raised_goes_on_and_the_last_one_does_not(tmp_path: Path, warned: list[str]) -> None:
-    space: dict[str, Any] = {"begins": notebook_cells.begins}
+    space: dict[str, Any] = {"begins": notebook_cells.begin_recording}
     cells = {1: "from __future__ import annotations", 2: "x = 1\n1 / 0", 3: "def f(", 4: "def f(a: gone): ..."}
     with pytest.raises(KeyError) as raised:
         run_cells.execute({**cells, 5: "begins()\n\nraise KeyError(x)"}, {5}, tmp_path, space)

@@ -140,7 +140,7 @@ def test_of_ranks_the_one_that_failed_by_itself_is_told(tmp_path: Path) -> None:
 
 
 def test_a_process_that_the_program_starts_is_another_one() -> None:
-    assert program_info.started() == [] and program_info.world() == 1
+    assert program_info.process_path() == [] and program_info.world_size() == 1
     assert (
         not single_rank.is_other({})
         and not single_rank.is_other({"started": []})
@@ -245,6 +245,6 @@ def test_gradients_are_the_ranks_own_under_ddp(
 
 
 def test_a_training_of_ours_is_replayed_in_whichever_process_begins_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_info, "started", lambda: [1])
+    monkeypatch.setattr(program_info, "process_path", lambda: [1])
     assert not single_rank.is_other({"started": None}) and not single_rank.is_other({"started": [1]})
     assert single_rank.is_other({"started": []})
