@@ -109,7 +109,8 @@ class TuningResult:
             return f"No setting worked: {self.trials[0].error}" if self.trials else "No setting was tried"
         others = len(self.trials) - 1
         if now is None:
-            return f"{best.setting}: {step_text(best)} a step, the fastest of {others + 1} settings; {self.used} did not work"
+            fastest = f"the fastest of {others + 1} settings; {self.used} did not work"
+            return f"{best.setting}: {step_text(best)} a step, {fastest}"
         clear = "the other one is not" if others == 1 else f"none of {others} others is"
         if best is now:
             return f"Stay with {best.setting}: {step_text(now)} a step, and {clear} clearly faster"
